@@ -20,7 +20,6 @@ from typing import Final, Self
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
     NO_TOPIC,
@@ -31,6 +30,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     UnsupportedVersionException,
     api_exception,
+    error_code,
     topic_advice,
     topic_refusal,
 )
@@ -270,9 +270,9 @@ class KafkaAdmin:
     def configs_of_topics(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Give settings of several topics, in one request; those that cannot be read have none.
+        """Return settings of several topics, in one request; an unreadable topic's are empty.
 
-        Raises UnsupportedVersionException before Kafka 1.1.
+        Raise UnsupportedVersionException before Kafka 1.1.
         """
         for topic in checked_list("topics", topics, "names of topics"):
             check_topic_name(topic)

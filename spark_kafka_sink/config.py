@@ -59,7 +59,7 @@ class ProducerConfig(
     """A producer's configuration; the defaults are the Java client's (Kafka 4.x)."""
 
     bootstrap_servers: str = field(name="bootstrap.servers")
-    """Brokers as `host:port`, separated by commas; any one that is up leads to the others."""
+    """Brokers as `host:port`, separated by commas. One reachable broker is enough."""
     client_id: str = field(name="client.id", default="")
     """The name of this client in the logs and quotas of brokers."""
 
@@ -182,15 +182,15 @@ class ProducerConfig(
     """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
     something else keeps up to date, `file:///path`, which each login reads."""
     sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
-    """The scope to ask the token endpoint for; in place of JAAS's `scope`."""
+    """The scope to request from the token endpoint; replaces JAAS's `scope`."""
     sasl_oauthbearer_client_credentials_client_id: str | None = field(
         name="sasl.oauthbearer.client.credentials.client.id", default=None
     )
-    """The client's name at the token endpoint; in place of JAAS's `clientId`."""
+    """The client's name at the token endpoint; replaces JAAS's `clientId`."""
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
         name="sasl.oauthbearer.client.credentials.client.secret", default=None
     )
-    """The client's secret at the token endpoint; in place of JAAS's `clientSecret`."""
+    """The client's secret at the token endpoint; replaces JAAS's `clientSecret`."""
     sasl_oauthbearer_header_urlencode: bool = field(
         name="sasl.oauthbearer.header.urlencode", default=False
     )
@@ -214,7 +214,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
         name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
     )
-    """What opens an encrypted sasl.oauthbearer.assertion.private.key.file."""
+    """The password of an encrypted sasl.oauthbearer.assertion.private.key.file."""
     sasl_oauthbearer_assertion_algorithm: Literal["RS256", "ES256"] = field(
         name="sasl.oauthbearer.assertion.algorithm", default="RS256"
     )
@@ -230,7 +230,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_iss: str | None = field(
         name="sasl.oauthbearer.assertion.claim.iss", default=None
     )
-    """The claim `iss` of assertions. Where it is set, clients show an assertion in place of a
+    """The claim `iss` of assertions. If it is set, clients send an assertion instead of a
     secret."""
     sasl_oauthbearer_assertion_claim_sub: str | None = field(
         name="sasl.oauthbearer.assertion.claim.sub", default=None
@@ -239,11 +239,11 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_exp_seconds: AssertionLife = field(
         name="sasl.oauthbearer.assertion.claim.exp.seconds", default=300
     )
-    """How long an assertion is good."""
+    """How long an assertion is valid."""
     sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
         name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
     )
-    """How long before it was made an assertion is good already, for clocks that differ."""
+    """How long before its creation an assertion is valid already, in case clocks differ."""
     sasl_oauthbearer_assertion_claim_jti_include: bool = field(
         name="sasl.oauthbearer.assertion.claim.jti.include", default=False
     )
@@ -251,36 +251,35 @@ class ProducerConfig(
     sasl_login_refresh_window_factor: WindowFactor = field(
         name="sasl.login.refresh.window.factor", default=0.8
     )
-    """After which part of its life a token is refreshed."""
+    """The fraction of its lifetime after which a token is refreshed."""
     sasl_login_refresh_window_jitter: WindowJitter = field(
         name="sasl.login.refresh.window.jitter", default=0.05
     )
-    """Which part of its life is added to that at most, by chance."""
+    """The largest random fraction of its lifetime to add to that."""
     sasl_login_refresh_min_period_seconds: MinPeriod = field(
         name="sasl.login.refresh.min.period.seconds", default=60
     )
-    """How long a token is not refreshed at least; of no effect on one that ends too soon."""
+    """The minimum time before a token is refreshed; ignored if the token expires too soon."""
     sasl_login_refresh_buffer_seconds: BufferTime = field(
         name="sasl.login.refresh.buffer.seconds", default=300
     )
-    """How long before its end a token is refreshed at least; of no effect on one that ends too
-    soon."""
+    """The minimum time between a token's refresh and its expiry; ignored if it expires too soon."""
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """How long it may take to connect to the token endpoint; none: 10 s."""
+    """The time limit for a connection to the token endpoint; none: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """How long the token endpoint's whole answer may take; none: 10 s."""
+    """The time limit for the token endpoint's complete response; none: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
-    """The pause before the token endpoint is asked again; doubles up to the maximum."""
+    """The pause before a retry at the token endpoint; it doubles up to the maximum."""
     sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
-    """The longest pause before the token endpoint is asked again, and the one after a refusal."""
+    """The longest pause before a retry at the token endpoint, and the one after a rejection."""
     sasl_login_callback_handler_class: str | None = field(
         name="sasl.login.callback.handler.class", default=None
     )
@@ -295,7 +294,7 @@ class ProducerConfig(
     sasl_username: str | None = field(name="sasl.username", default=None)
     """The user to log in, in place of sasl.jaas.config; not an option of Java's."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
-    """The password of sasl.username; not an option of Java's."""
+    """The password of sasl.username; Java does not have this option."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
     """The first part of the brokers' Kerberos principals, mostly `kafka`."""
     sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
@@ -305,19 +304,19 @@ class ProducerConfig(
     """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
     folder is a file that `--files` has shipped."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A PEM file with the certificates to trust; none: what the system trusts. It is read for each
-    connection; a name without a folder is a file that `--files` has shipped."""
+    """A PEM file with the certificates to trust; none: the system's certificates. It is read for
+    each connection. A name without a folder is a file shipped with `--files`."""
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
     """The certificates to trust, as PEM text, in place of a file."""
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Accepted without effect: the first bytes of a file determine its type."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
-    """Without effect: PEM has none."""
+    """Without effect: PEM files have no password."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A PEM file with the client's private key and its chain of certificates, for brokers that ask
-    for it."""
+    """A PEM file with the client's private key and its chain of certificates, for brokers that
+    require it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
@@ -325,9 +324,9 @@ class ProducerConfig(
     )
     """The certificates of ssl.keystore.key, the client's own first."""
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
-    """Read and without effect: what a file is, its first bytes say."""
+    """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """Without effect: PEM has none; the key's own is ssl.key.password."""
+    """Without effect: PEM files have no password; that of the key is ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
     """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
@@ -344,8 +343,8 @@ class ProducerConfig(
     )
     """`TLSv1.2`, `TLSv1.3`, or both."""
     ssl_cipher_suites: str = field(name="ssl.cipher.suites", default="")
-    """Suites by Java's names or OpenSSL's; none: what OpenSSL chooses. Suites of TLS 1.2 alone turn
-    TLS 1.3 off."""
+    """Suites by Java's names or OpenSSL's; empty: OpenSSL's default. If only TLS 1.2 suites are
+    listed, TLS 1.3 is disabled."""
 
     metrics_num_samples: Positive = field(name="metrics.num.samples", default=2)
     """The number of samples that rates and averages are computed over."""
@@ -355,7 +354,7 @@ class ProducerConfig(
     """The length of one sample."""
 
     login_identity: str = ""
-    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
 
     @property
@@ -377,7 +376,7 @@ class ProducerConfig(
 
     @property
     def compression_level(self) -> int | None:
-        """The level of the codec in use, None for one that has no levels."""
+        """The level of the codec in use, None for one without levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -582,7 +581,7 @@ def _check_text(config: ProducerConfig) -> None:
         try:
             size = len(name.encode())
         except UnicodeEncodeError as error:
-            message = f"{Option(option)} cannot be written as UTF-8: {error.reason}"
+            message = f"{Option(option)} cannot be encoded as UTF-8: {error.reason}"
             raise ConfigException(message) from None
         if size > _LONGEST_NAME_BYTES:
             message = (
@@ -622,8 +621,8 @@ def _normal_text(name: str, value: str) -> Any:
 def integer(value: Any) -> Any:
     """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
-    is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_text or is_whole else value
+    is_integral = isinstance(value, float) and value.is_integer()
+    return int(value) if is_text or is_integral else value
 
 
 def _number(value: Any) -> Any:
@@ -647,7 +646,7 @@ def _check_off(name: str, value: Any) -> None:
 
 def _unknown(name: str) -> str:
     if name in REFUSED:
-        return f"{Option(name)} is refused: {REFUSED[name]}; remove it"
+        return f"{Option(name)} is not supported: {REFUSED[name]}; remove it"
     if name in NOT_YET:
         return (
             f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
@@ -694,8 +693,8 @@ def _expected(name: str, kind: msgspec.inspect.Type) -> str:
     if isinstance(kind, msgspec.inspect.FloatType):
         return f"a number from {kind.ge:g} to {kind.le:g}"
     if isinstance(kind, msgspec.inspect.IntType):
-        return f"a whole number from {kind.ge} to {kind.le}"
-    return "text" if isinstance(kind, msgspec.inspect.StrType) else "text that is not empty"
+        return f"an integer from {kind.ge} to {kind.le}"
+    return "text" if isinstance(kind, msgspec.inspect.StrType) else "non-empty text"
 
 
 _OAUTH_HANDLERS: Final = (
@@ -712,12 +711,12 @@ _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 # The least similarity of a name and its misspelling.
 _ALIKE: Final = 0.76
-# No option takes a number of more digits, and int() does not look at some that have.
+# No option needs more digits, and int() rejects very long numbers.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 _DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
 # Numbers that are unset by default.
 _UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
-# Strings have a length of 16 bits; a transactional.id is also a client.id, behind "producer-".
+# Strings have a 16-bit length; a transactional.id is also part of a client.id, after "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = (
     "ssl.endpoint.identification.algorithm",
@@ -748,7 +747,7 @@ SECRETS: Final = frozenset(
         "ssl.truststore.password",
     }
 )
-# Java's classes go by their names, with the package or without; in lower case here.
+# The names of Java's classes, with and without the package, in lower case.
 PARTITIONERS: Final = {
     "": None,
     "defaultpartitioner": None,
@@ -761,7 +760,7 @@ PARTITIONERS: Final = {
 
 
 def names_own_partitioner(given: object) -> bool:
-    """Return whether the value of partitioner.class is a partitioner of the user's own."""
+    """Return whether the value of partitioner.class is the user's own partitioner."""
     if isinstance(given, str):
         return "." in given and given.strip().lower() not in PARTITIONERS
     return given is not None
@@ -777,12 +776,12 @@ _ALLOWED: Final = {
         "roundrobin",
         "uniformsticky",
         "module.Name of a Python callable",
-        "or nothing for the built-in one",
+        "or empty for the built-in one",
     ),
     "sasl.oauthbearer.assertion.algorithm": ("RS256", "ES256"),
     "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "ssl.enabled.protocols": ("TLSv1.2", "TLSv1.3", "or both"),
-    "ssl.endpoint.identification.algorithm": ("https", "or nothing, which checks no host name"),
+    "ssl.endpoint.identification.algorithm": ("https", "or empty to skip the check of host names"),
     "ssl.keystore.type": ("JKS", "PKCS12", "PEM"),
     "ssl.protocol": ("TLSv1.3", "TLSv1.2", "TLS"),
     "ssl.truststore.type": ("JKS", "PKCS12", "PEM"),
@@ -891,9 +890,9 @@ def _node(node_id: int, entry: str) -> Node:
 
 # Options of the Java producer that have no effect, and why.
 NO_EFFECT: Final[Mapping[str, str]] = {
-    "auto.include.jmx.reporter": "it is about the Java runtime",
+    "auto.include.jmx.reporter": "it applies only to the Java runtime",
     "metric.reporters": "it names Java classes",
-    "metrics.recording.level": "all metrics are always kept",
+    "metrics.recording.level": "all metrics are always recorded",
     **dict.fromkeys(
         (
             "sasl.oauthbearer.clock.skew.seconds",
@@ -916,8 +915,8 @@ NO_EFFECT: Final[Mapping[str, str]] = {
 }
 # Options of the Java producer that must be off, and why.
 OFF_ONLY: Final[Mapping[str, str]] = {
-    "enable.metrics.push": "this producer sends brokers no metrics of its own (KIP-714)",
-    "transaction.two.phase.commit.enable": "brokers offer it to no client by default (KIP-939)",
+    "enable.metrics.push": "this producer does not push metrics to brokers (KIP-714)",
+    "transaction.two.phase.commit.enable": "brokers do not offer it by default (KIP-939)",
 }
 # Options of the Java producer that are refused, and why.
 REFUSED: Final[Mapping[str, str]] = {
@@ -928,10 +927,10 @@ REFUSED: Final[Mapping[str, str]] = {
     "sasl.login.class": "it names a Java class",
     "security.providers": "it names Java classes",
     "ssl.engine.factory.class": "it names a Java class",
-    "ssl.keymanager.algorithm": "it is about the Java runtime",
-    "ssl.provider": "it is about the Java runtime",
-    "ssl.secure.random.implementation": "it is about the Java runtime",
-    "ssl.trustmanager.algorithm": "it is about the Java runtime",
+    "ssl.keymanager.algorithm": "it applies only to the Java runtime",
+    "ssl.provider": "it applies only to the Java runtime",
+    "ssl.secure.random.implementation": "it applies only to the Java runtime",
+    "ssl.trustmanager.algorithm": "it applies only to the Java runtime",
     "value.serializer": "values are the bytes of a column: only KafkaProducer.send has serializers",
 }
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.

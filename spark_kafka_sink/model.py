@@ -49,7 +49,7 @@ def check_topic_name(name: object) -> None:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        message = f"Topic cannot be {name!r}: it cannot be written as UTF-8 ({error.reason})"
+        message = f"Topic cannot be {name!r}: it cannot be encoded as UTF-8 ({error.reason})"
         raise DataException(message) from None
 
 
@@ -207,7 +207,7 @@ def check_text(what: str, text: object) -> None:
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
-        message = f"{what} cannot be written as UTF-8 ({error.reason})"
+        message = f"{what} cannot be encoded as UTF-8 ({error.reason})"
         raise IllegalArgumentException(message) from None
     if size_bytes > _MAX_TEXT_BYTES:
         message = f"{what} has {size_bytes} bytes: expected at most {_MAX_TEXT_BYTES}"

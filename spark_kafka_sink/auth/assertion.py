@@ -28,7 +28,7 @@ MISSING_LIBRARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AssertionClaims:
-    """What the options `sasl.oauthbearer.assertion.claim.*` say; None where one is not set."""
+    """The options `sasl.oauthbearer.assertion.claim.*`; None if one is not set."""
 
     aud: str | None = None
     iss: str | None = None
@@ -64,7 +64,7 @@ def assertion(
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
-    """Return a template of assertions. Raise ConfigException if it is none."""
+    """Return a template of assertions. Raise ConfigException if it is invalid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
         isinstance(part, dict) for part in parts.values()
     ):
         raise ConfigException(
-            f'{origin} is no template of assertions: expected {{"header": {{…}}, "payload": {{…}}}}'
+            f'{origin} is not an assertion template: expected {{"header": {{…}}, "payload": {{…}}}}'
         )
     return parts
 
@@ -107,7 +107,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             why = f"is on the curve {key.curve.name}: {ES256} takes P-256"
         else:
             wanted = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
-            why = f"is no key for {algorithm}, which takes {wanted}: see "
+            why = f"is not a key for {algorithm}, which takes {wanted}: see "
             why += "sasl.oauthbearer.assertion.algorithm"
     # Outside of the handlers: the other exceptions may show a part of the key.
     raise ConfigException(f"{origin} {why}")
@@ -120,7 +120,7 @@ def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
     if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     if isinstance(key, ec.EllipticCurvePrivateKey):
-        # JWTs have the two numbers side by side, in place of ASN.1 (RFC 7518, 3.4).
+        # JWTs have the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
     raise ConfigException(f"the key cannot sign by {algorithm}")

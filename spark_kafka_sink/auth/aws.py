@@ -1,7 +1,7 @@
-"""AWS_MSK_IAM: the token of OAUTHBEARER for Amazon MSK, which is a URL with a signature of AWS.
+"""AWS_MSK_IAM: the OAUTHBEARER token for Amazon MSK, which is a URL with an AWS signature.
 
-The signature is that of a query (Signature Version 4), made here by arithmetic alone: nobody is
-asked for it. Its User-Agent is not signed.
+It is the signature of a query (Signature Version 4), computed here without any request. Its
+User-Agent is not signed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """Keys of AWS; expires_at: in seconds since 1970, None if nobody says it."""
+    """Keys of AWS; expires_at: in seconds since 1970, None if unknown."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -43,9 +43,9 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsOptions:
-    """Whose credentials are used, as the options of IAMLoginModule name them.
+    """The AWS credentials to use, by the options of IAMLoginModule.
 
-    None of them: those of the process, by AWS's own chain.
+    Without options, they are those of the process, by AWS's own chain.
     """
 
     profile: str | None = None
@@ -96,7 +96,7 @@ def region_of_host(host: str) -> str | None:
 
 
 def checked_region(region: str) -> str:
-    """Return the name of a region. Raise ConfigException if it is none."""
+    """Return the name of a region. Raise ConfigException if it is invalid."""
     if not _REGION.fullmatch(region):
         raise ConfigException(f"{region!r} is not the name of an AWS region, such as us-east-1")
     return region
@@ -112,7 +112,8 @@ def msk_token(
 ) -> OAuthBearerToken:
     """Return a token that begins to be valid at `now`, in seconds since 1970.
 
-    It ends with the credentials: brokers end the session then, whatever the signature says.
+    It expires with the credentials: brokers end the session then, whatever the signature's expiry
+    is.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"

@@ -22,11 +22,11 @@ _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
 
 @dataclass(frozen=True, slots=True)
 class KerberosOptions:
-    """Whom to log in, and to what.
+    """The client's and the brokers' principals.
 
     service: the first part of the brokers' principals. keytab: the file with the key of
-    `principal`; None: there are tickets already, in the file `cache`, or where that is None, in the
-    cache of the process. principal is None where the cache says whose its tickets are.
+    `principal`; None if tickets exist already, in the file `cache`, or in the process's cache if
+    that is None. principal is None if the cache's own principal is used.
     """
 
     service: str
@@ -36,7 +36,7 @@ class KerberosOptions:
 
     @property
     def user(self) -> str:
-        """How messages call whom to log in."""
+        """The client's name in messages."""
         return "the ticket cache" if self.principal is None else f"principal {self.principal!r}"
 
 
@@ -46,9 +46,9 @@ def kerberos_options(
     keytab: str | None,
     service: str | None,
 ) -> KerberosOptions:
-    """Return whom to log in. Raise ConfigException if the options do not say it.
+    """Return the principals. Raise ConfigException if the options do not define them.
 
-    jaas: the options of Krb5LoginModule, None where there is none. The others are those of a
+    jaas: the options of Krb5LoginModule, None without an entry. The others are those of a
     configuration: sasl.kerberos.principal, .keytab and .service.name.
     """
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
@@ -100,7 +100,7 @@ def _is_true(jaas: Mapping[str, str], name: str) -> bool:
 
 
 class KerberosContext(Protocol):
-    """What client and broker have in common. All raise SaslAuthenticationException."""
+    """The security context of client and broker. All methods raise SaslAuthenticationException."""
 
     @property
     def is_complete(self) -> bool:
@@ -138,7 +138,8 @@ class GssapiExchange:
         """Return what answers the broker's token."""
         if not self._context.is_complete:
             answer = self._context.step(challenge)
-            # Also where there is nothing more to say: the offer of layers comes unasked for.
+            # Also if the context is complete: the broker sends the security layers without a
+            # request.
             return answer or b""
         if self._has_chosen:
             self.is_complete = True

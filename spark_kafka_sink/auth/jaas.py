@@ -69,7 +69,7 @@ class JaasEntry:
         return self.module.rpartition(".")[2]
 
     def resolved(self, resolve: Callable[[str], str]) -> JaasEntry:
-        """Return the entry with `resolve(value)` in place of each option's value."""
+        """Return the entry with each option's value replaced by `resolve(value)`."""
         return JaasEntry(self.module, {name: resolve(v) for name, v in self.options.items()})
 
 

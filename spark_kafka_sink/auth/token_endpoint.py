@@ -1,6 +1,6 @@
-"""What a token endpoint is asked, and what its answers mean (RFC 6749; KIP-768, 1139, 1258).
+"""The requests to a token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
 
-Of an answer's body, messages show ``error`` and ``error_description`` alone.
+Messages show only ``error`` and ``error_description`` of a response.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bear
 # Another try may end otherwise: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
 _TRIED_AGAIN: Final = frozenset({408, 412, 425, 429})
 _NEVER_TRIED_AGAIN: Final = frozenset({501, 505})
-# Under these names endpoints give the token; the first that is there counts.
+# The names of the token in responses; the first one that is present counts.
 _TOKEN_NAMES: Final = ("access_token", "id_token")
 
 
@@ -36,7 +36,7 @@ def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str
 
 
 def by_client_assertion(assertion: str, client_id: str | None, scope: str | None) -> dict[str, str]:
-    """Return the form of a client that shows an assertion in place of a secret (KIP-1258)."""
+    """Return the form of a client that sends an assertion instead of a secret (KIP-1258)."""
     return {
         "grant_type": "client_credentials",
         "client_assertion_type": _CLIENT_ASSERTION,
@@ -47,7 +47,7 @@ def by_client_assertion(assertion: str, client_id: str | None, scope: str | None
 
 
 def by_jwt_bearer(assertion: str, scope: str | None) -> dict[str, str]:
-    """Return the form that gives an assertion for a token (KIP-1139)."""
+    """Return the form that exchanges an assertion for a token (KIP-1139)."""
     return {"grant_type": _JWT_BEARER, "assertion": assertion, **_scope(scope)}
 
 
@@ -73,7 +73,7 @@ def token_of_answer(
             retry_after_s=None if is_final else retry_after_s,
         )
     if found is None:
-        raise TokenException(f"it answered {status} with what is no JSON object", is_final=True)
+        raise TokenException(f"it answered {status} without a JSON object", is_final=True)
     value = next((found[name] for name in _TOKEN_NAMES if name in found), None)
     if not isinstance(value, str):
         raise TokenException(f"it answered {status} without an access_token", is_final=True)

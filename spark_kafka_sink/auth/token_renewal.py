@@ -1,4 +1,4 @@
-"""Which OAuth token serves now, and when the next one is fetched. Pure: times are arguments.
+"""The current OAuth token, and the time of the next fetch. Pure: times are arguments.
 
 ::
 
@@ -6,8 +6,8 @@
        ^  failed: again after a pause  │  failed: again after a pause, the old one serves
        └──────── expired ──────────────┘
 
-A failure that another try cannot mend is told to whoever waits for a token; it is tried again all
-the same, after the longest pause, since somebody may mend it.
+A failure that a retry cannot mend is raised to callers that wait for a token. It is retried
+nevertheless, after the longest pause, because its cause may be mended meanwhile.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 if TYPE_CHECKING:
     from random import Random
 
-# For how long a token serves of which nobody says when it ends, and one that seems to have ended
-# when it comes: the broker's clock counts, not this machine's.
+# The lifetime of a token without an expiry, and of one that seems to be expired when it arrives:
+# the broker's clock counts, not this machine's.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
 # No endpoint keeps clients away for longer.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# A token that brokers refuse sooner would be refused again.
+# If brokers reject a token sooner than this after its fetch, the next one would be rejected, too.
 _FRESH_S: Final = 10.0
 
 
 class TokenException(Exception):
-    """There is no token; the message has no secret.
+    """There is no token; the message contains no secret.
 
-    is_final: whether another try would end the same way. retry_after_s: how long the endpoint wants
-    to be left alone, None where it does not say.
+    is_final: whether a retry would end the same way. retry_after_s: the pause that the endpoint
+    asks for, None if it does not.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class TokenException(Exception):
 class TokenRenewal:
     """The token of one configuration; times are seconds since 1970.
 
-    fetch_at: when the next one is to be fetched. failure: why the last fetch gave none, None if it
-    gave one.
+    fetch_at: when to fetch the next one. failure: the error of the last fetch, None if it
+    succeeded.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TokenRenewal:
         self.failure: TokenException | None = None
 
     def serving(self, now: float) -> OAuthBearerToken | None:
-        """Return the token to log in with, None where there is none."""
+        """Return the token to log in with, None if there is none."""
         return self._token if now < self._ends_at else None
 
     def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
@@ -80,13 +80,13 @@ class TokenRenewal:
         )
 
     def failed(self, failure: TokenException, now: float, random: Random) -> None:
-        """Note that a fetch gave no token."""
+        """Note that a fetch failed."""
         pause_s = self._backoff.max_s
         if not failure.is_final:
             pause_s = self._backoff.delay_s(self._failures, random)
             self._failures += 1
             if now < self._ends_at:
-                # A long pause is not to end behind the token that still serves.
+                # A long pause must not end after the current token's expiry.
                 pause_s = min(pause_s, max(self._backoff.base_s, (self._ends_at - now) / 2))
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
@@ -94,9 +94,9 @@ class TokenRenewal:
         self.fetch_at = now + pause_s
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Note that a broker has refused a token: another one may be taken.
+        """Note that a broker has rejected a token: another one may be fetched.
 
-        One that was just fetched is kept, since another one would be refused as well.
+        A token that was just fetched is kept, because another one would be rejected as well.
         """
         if token is self._token and now >= self._fetched_at + _FRESH_S:
             self._token, self._ends_at = None, 0.0

@@ -1,13 +1,13 @@
-"""Columns in: cuts a batch of rows into slices and puts each into the accumulator.
+"""Append columns: cut a batch of rows into slices, and add each to the accumulator.
 
-Owns the order of slices (one is laid out and encoded at a time, so that a partition's offset deltas
-follow one another) and the partitioner's state. Who has `append_lock` never waits for memory,
-metadata or the network, so that the I/O thread may take it too.
+This module owns the order of slices and the partitioner's state. One slice is laid out and encoded
+at a time, so that a partition's offset deltas follow one another. The holder of `append_lock` never
+waits for memory, metadata or the network, so that the I/O thread may take it too.
 
-A slice's way: memory is reserved, and the loads of its topics are looked at; partitions are chosen;
-their open batches are held; the rows are encoded behind what these have; they are put into batches.
-The batches that became full are compressed. Of these steps only the first, the third and the fifth
-have the producer's lock (`ProducerState`), and only the first may wait.
+The steps of a slice: reserve memory, and get the loads of its topics; choose partitions; hold their
+open batches; encode the rows after those in the batches; add them to the batches. Then compress the
+batches that became full. Of these steps only the first, the third and the fifth take the producer's
+lock (`ProducerState`), and only the first may wait.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     DataException,
     KafkaException,
-    Option,
     RecordTooLargeException,
     message_of,
 )
@@ -47,8 +46,6 @@ from spark_kafka_sink.producer.partitioner import (
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.producer.slices import (
     GroupedRows,
-    check_message_sizes,
-    check_record_sizes,
     choose_partitions,
     encode_rows,
     slice_ends,
@@ -56,12 +53,13 @@ from spark_kafka_sink.producer.slices import (
 )
 from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 
 class RowOwner(SpanOwner, Protocol):
-    """Who waits for the rows of a slice one by one."""
+    """A waiter for the single rows of a slice."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
         """Take the rows in the order in which spans will number them; called before any is sent."""
@@ -71,8 +69,8 @@ class RowOwner(SpanOwner, Protocol):
 class Slice:
     """Rows that are appended together.
 
-    sizes: bounds of their encoded sizes in bytes; topics: the metadata of each of ``rows.topics``;
-    hashes: of their keys, None where keys do not count.
+    sizes: upper bounds of their encoded sizes in bytes; topics: the metadata of each of
+    ``rows.topics``; hashes: of their keys, None if keys do not count.
     """
 
     rows: Rows
@@ -118,10 +116,10 @@ class SliceAppender:
         created_at: float | None = None,
         owner: RowOwner | None = None,
     ) -> None:
-        """Put a slice into batches; the caller has `append_lock`, and has reserved memory.
+        """Add a slice to batches; the caller holds `append_lock`, and has reserved memory.
 
-        loads: of ``each.to_spread``; check: raises where nothing may be appended, called with the
-        producer's lock; created_at: since when the rows wait, None for now.
+        loads: of ``each.to_spread``; check: raises if nothing may be appended, called with the
+        producer's lock; created_at: the time since which the rows wait, None for now.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -182,8 +180,8 @@ class SliceOwner:
 class ColumnProducer:
     """Takes Arrow batches.
 
-    limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
-    were sent one by one to topics into batches, which go before; takes until when it may wait.
+    limits: how large a record may be; drain_rows: puts rows that were sent one by one to topics
+    into batches, which go before; takes until when it may wait.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class ColumnProducer:
         caller: Caller,
         *,
         config: ProducerConfig,
-        limits: Mapping[str, int],
+        limits: RecordLimits,
         partitioner: BatchPartitioner | None,
         drain_rows: Callable[[float, list[str]], None],
     ) -> None:
@@ -202,7 +200,6 @@ class ColumnProducer:
         self._caller = caller
         self._config = config
         self._limits = limits
-        self._max_message_bytes: Mapping[str, int] = {}
         self._look_anew: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
@@ -214,7 +211,10 @@ class ColumnProducer:
     ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
-        self._max_message_bytes, self._look_anew = limits, look_anew
+        # Brokers measure what is compressed, which nobody has measured here.
+        is_plain = self._config.compression_type == "none"
+        self._limits = self._limits.with_topics(limits if is_plain else {})
+        self._look_anew = look_anew
         self._state.limit_messages(limits)
 
     def append(
@@ -282,7 +282,7 @@ class ColumnProducer:
             self._append_slices(rows, sizes, topics, call, first_row, on_failure, lingers_since)
             self._state.end_append(under_way)
         except BaseException:
-            self._state.end_append(under_way)  # which may have been interrupted
+            self._state.end_append(under_way)  # the earlier append may have been interrupted
             raise
 
     def _append_slices(
@@ -308,7 +308,7 @@ class ColumnProducer:
                 # Every slice is a send of its own, which may wait for memory as long as any.
                 call = self._caller.column_call()
         except BaseException as error:
-            # A transaction that has a part has to learn of it that the rest does not come.
+            # A transaction with a part of the rows can only be aborted.
             if start or pending.is_in_batches:
                 self._spoil_transaction(start, len(sizes), error)
             if isinstance(error, KafkaException):
@@ -318,7 +318,7 @@ class ColumnProducer:
     def _spoil_transaction(
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
-        """Have the transaction aborted that has a part of an Arrow batch or table."""
+        """Make the transaction abortable that has only a part of an Arrow batch or table."""
         why = message_of(error) or type(error).__name__
         message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
@@ -327,21 +327,19 @@ class ColumnProducer:
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
-        check_record_sizes(sizes, self._limits)
-        if self._config.compression_type == "none":
-            request = str(Option("max.request.size", self._config.max_request_size))
-            try:
-                check_message_sizes(rows, sizes, self._max_message_bytes, request)
-            except RecordTooLargeException:
-                if self._look_anew is None:
-                    raise
-                self.limit_messages(self._look_anew(), self._look_anew)
-                check_message_sizes(rows, sizes, self._max_message_bytes, request)
+        try:
+            self._limits.check(rows, sizes)
+        except RecordTooLargeException as error:
+            # A topic's limit may have been raised since.
+            if error.topic is None or self._look_anew is None:
+                raise
+            self.limit_messages(self._look_anew(), self._look_anew)
+            self._limits.check(rows, sizes)
 
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call
     ) -> list[TopicMetadata]:
-        """Check explicit partitions, against fresh metadata where they seem to be too high."""
+        """Check explicit partitions, with fresh metadata if they seem to be too high."""
         if rows.partitions is None:
             return topics
         checked = list(topics)
@@ -350,7 +348,7 @@ class ColumnProducer:
             try:
                 check_partitions(name, explicit, len(topics[number].leaders), of_topic)
             except DataException:
-                # The topic may have been given more partitions since.
+                # Partitions may have been added to the topic since.
                 (known,) = self._caller.wait_for({name: int(explicit[of_topic].max()) + 1}, call)
                 check_partitions(name, explicit, len(known.leaders), of_topic)
                 checked[number] = known
@@ -385,10 +383,10 @@ class ColumnProducer:
 
 
 def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:
-    """Return the error of a batch of a table, as one of the table.
+    """Return the error of one batch of a table as an error of the table.
 
-    first_row: the number of the batch's first row in the table; rows: how many the table has. The
-    error itself may be another caller's as well, so it stays as it is.
+    first_row: the number of the batch's first row in the table; rows: the rows of the table. The
+    given error may belong to another caller as well, so it is not changed.
     """
     message = error.message
     if first_row:

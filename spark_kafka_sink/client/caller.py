@@ -1,9 +1,9 @@
-"""Caller: what a public call may do, how long it may wait, and what it says when that was too long.
+"""Caller: which public calls are possible, how long they may wait, and the errors of late ones.
 
-Owns max.block.ms, of which all waits of one call have one deadline between them, and the sentences
-of waits that were too long. A call is refused where the producer is closed, over, or another
-process's; in the I/O thread where it would wait for itself; and where records cannot be part of a
-transaction. The waits themselves are `ProducerState`'s.
+It owns max.block.ms, which is one deadline for all waits of a call, and the messages of timeouts. A
+call is rejected if the producer is closed, has failed or belongs to another process; in the I/O
+thread if it would wait for itself; and if records cannot be part of a transaction. The waits
+themselves are in `ProducerState`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from spark_kafka_sink.producer.partitioner import TopicLoad
 
 
 class Caller:
-    """The side of one producer that its callers see.
+    """The part of a producer that its public methods use.
 
-    `before_…` stand at the beginning of a call. `raise_if_…` may be called with the lock and
-    without, so that waits end by them.
+    Public methods call `before_…` first. `raise_if_…` may be called with and without the lock, so
+    that waits can call them.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Caller:
         return Call(self._deadline(), self.raise_if_closed)
 
     def _deadline(self) -> float:
-        """Return until when a call may wait; a callback may not, since nobody would wake it."""
+        """Return until when a call may wait; a callback may not, since it blocks the I/O thread."""
         if self._thread.is_current:
             return time.monotonic()
         return time.monotonic() + self._config.max_block_ms / 1000
@@ -68,27 +68,27 @@ class Caller:
         return os.getpid() != self._pid
 
     def before_call(self) -> None:
-        """Raise where no call is possible, or the error of an earlier delivery."""
+        """Raise if no call is possible, or the error of an earlier delivery."""
         self.check_open()
         self.raise_if_unusable()
 
     def before_append(self) -> None:
-        """Raise where columns cannot be appended."""
+        """Raise if columns cannot be appended."""
         self.check_open()
         self.raise_if_not_appendable()
 
     def before_send(self) -> None:
-        """Raise where rows cannot be sent; their futures tell of failures."""
+        """Raise if rows cannot be sent; delivery errors are in their futures."""
         self.check_open()
         self.check_transaction()
 
     def check_open(self) -> None:
-        """Raise where the producer is another process's, closed, or over."""
+        """Raise if the producer belongs to another process, is closed, or has failed."""
         self.check_process()
         self.raise_if_closed()
 
     def check_process(self) -> None:
-        """Raise in a forked child: nobody there sends anything, or gives back a lock."""
+        """Raise in a forked child: it has no I/O thread, and locks may be held forever."""
         if self.is_forked:
             message = (
                 "this KafkaProducer was created before a fork: create one in the process that "
@@ -106,26 +106,26 @@ class Caller:
             raise KafkaException(message)
 
     def raise_if_not_appendable(self) -> None:
-        """Raise where columns cannot be put into batches."""
+        """Raise if columns cannot be added to batches."""
         self.raise_if_unusable()
         self.check_transaction()
 
     def raise_if_unusable(self) -> None:
-        """Raise where the producer takes nothing any more, or the error of an earlier delivery."""
+        """Raise if the producer accepts nothing any more, or the error of an earlier delivery."""
         error = None if self.is_closed else self._state.take_delivery_error()
         if error is not None:
             raise error
         self.raise_if_closed()
 
     def raise_if_closed(self) -> None:
-        """Raise where the producer takes nothing any more."""
+        """Raise if the producer accepts nothing any more."""
         if self.is_closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
         self._state.raise_if_fatal()
 
     def check_transaction(self) -> None:
-        """Raise where records cannot be part of a transaction now; with the lock or without."""
+        """Raise if records cannot be part of a transaction now; with the lock or without."""
         if self._state.transactions is not None:
             self._state.transactions.check_in_transaction("append")
 
@@ -141,14 +141,14 @@ class Caller:
     ) -> dict[str, TopicLoad]:
         """Take bytes of buffer.memory; see `ProducerState.reserve`.
 
-        Raises BufferExhaustedException.
+        Raise BufferExhaustedException.
         """
         return self._state.reserve(
             pending, size_bytes, call, lambda: self._no_room(size_bytes), topics, to_spread or {}
         )
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
-        memory = str(Option("buffer.memory", self._config.buffer_memory))
+        memory = Option("buffer.memory", self._config.buffer_memory)
         return BufferExhaustedException(
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
             f"records that no broker has acknowledged yet{self._network_trouble()}"
@@ -158,16 +158,17 @@ class Caller:
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
         """Return the metadata of topics; who knows all of them waits for nothing."""
-        known = self._state.known_topics(names)
-        return self.wait_for(dict.fromkeys(names, 0), call) if known is None else known
+        known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
+        if len(known) == len(names):
+            return known
+        return self.wait_for(dict.fromkeys(names, 0), call)
 
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics, by how many partitions each should have.
+        """Return the metadata of topics that have at least the given number of partitions.
 
-        See `ProducerState.wait_for`. Raises TimeoutException, or what a broker says against a
-        topic.
+        See `ProducerState.wait_for`. Raise TimeoutException, or a broker's error about a topic.
         """
 
         def late(name: str, topic: TopicMetadata | None) -> KafkaException:
@@ -181,7 +182,7 @@ class Caller:
         limit, trouble = self._max_block(), self._network_trouble()
         error = self._state.metadata.topic_error(name)
         if error is None and self._config.max_block_ms:
-            servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
+            servers = Option("bootstrap.servers", self._config.bootstrap_servers)
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )
@@ -216,10 +217,9 @@ class Caller:
     # -- deliveries -------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None, since: float) -> None:
-        """Wait until what is in batches now has ended, and its callbacks were run.
+        """Wait until everything in batches has ended, and its callbacks were called.
 
-        timeout: seconds, None for as long as it takes; since: when they began. Raises
-        TimeoutException.
+        timeout: seconds, None for no limit; since: when they began. Raise TimeoutException.
         """
 
         def late(what: str) -> TimeoutException:

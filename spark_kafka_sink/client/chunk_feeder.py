@@ -1,17 +1,17 @@
 """ChunkFeeder: turns chunks of rows into batches.
 
-That happens when a chunk is full (in the thread whose row found it full), when its rows have
-lingered or memory is short (in the I/O thread), on flush and on close. From there on rows and
-columns go the same way. Owns the chunks that are not over, and the order: a chunk is taken out of
-its queue only by who has the appender's turn, so that what was sent first is appended first.
+It does so when a chunk is full (in the thread that found it full), when its rows have lingered or
+memory is short (in the I/O thread), on flush and on close. After that, rows and columns take the
+same path. It owns the unfinished chunks and their order: only the holder of the appender's lock
+takes a chunk out of its queue, so that rows are appended in the order in which they were sent.
 
-Where a user's own partitioner chooses, all of these threads only hand a chunk over: it goes through
-the partitioner in one of `PartitionerThreads`, and then into batches. The next chunk of its topic
-follows when it is over. Nobody calls the partitioner with a lock or the turn. The I/O thread
-logs, when rows have ended, and without them too: a handler of the log may call the producer.
+If a user's own partitioner chooses, all of these threads only hand a chunk over: a thread of
+`PartitionerThreads` calls the partitioner, and then adds the rows to batches. The next chunk of its
+topic follows after that. The partitioner is called without any lock. The I/O thread logs after rows
+have ended, and also without them: a log handler may call the producer.
 
-Who is interrupted (KeyboardInterrupt) leaves a chunk that is over, or one that still has all its
-rows, and which the I/O thread takes up again.
+An interrupted caller (KeyboardInterrupt) leaves a finished chunk, or one that still has all its
+rows; the I/O thread resumes the latter.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class ChunkFeeder:
         self._closed = False
         self._given_up: KafkaException | None = None
         self._has_begun = False
-        # The chunks that are not over, oldest first.
+        # The unfinished chunks, oldest first.
         self._pending: dict[RowChunk, RowQueue] = {}
 
     def start(self) -> None:
-        """Be ready to call the partitioner. Raises RuntimeError where no thread can be started."""
+        """Prepare to call the partitioner. Raise RuntimeError if no thread can be started."""
         if self._partitioner is not None:
             self._threads.start()
             self._threads.run(_import_pandas)
@@ -87,7 +87,7 @@ class ChunkFeeder:
             return chunk in self._pending
 
     def begin(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Have a queue take a new chunk, unless it has one by now. Raises IllegalStateException."""
+        """Install a new chunk in a queue, unless it has one by now. Raise IllegalStateException."""
         with queue.lock, self._lock:
             closed = self._closed
             is_wanted = not closed and queue.chunk is None
@@ -103,9 +103,9 @@ class ChunkFeeder:
         self._state.wake()
 
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
-        """Turn a chunk into batches, or have a partitioner's thread do so, unless another has.
+        """Turn a chunk into batches, here or in a partitioner's thread, unless another thread has.
 
-        deadline: how long the chunk before it may be with the partitioner. Raises TimeoutException.
+        deadline: how long the chunk before it may be with the partitioner. Raise TimeoutException.
         """
         if self._partitioner is None:
             self._convert(chunk, queue)
@@ -149,7 +149,7 @@ class ChunkFeeder:
             chunk.is_converting = True
             if chunk.error is not None:
                 self._fail(chunk, chunk.error)
-            elif len(chunk):  # none if it is taken before its first row came
+            elif len(chunk):  # empty if it is taken before its first row
                 self._append_rows(chunk, rows)
             self._end(chunk)
         except BaseException:
@@ -167,7 +167,7 @@ class ChunkFeeder:
             self._pending.pop(chunk, None)
 
     def _append_rows(self, chunk: RowChunk, rows: Rows | None) -> None:
-        """Append a chunk's rows; where that fails, their futures say why."""
+        """Append a chunk's rows; if that fails, the error is in their futures."""
         try:
             self._state.raise_if_fatal()
             rows = chunk.rows() if rows is None else rows
@@ -181,8 +181,8 @@ class ChunkFeeder:
                 owner=chunk.sent,
             )
         except BaseException as error:
-            # In a caller's thread, it may be what a signal's handler raised: that is the caller's,
-            # and the I/O thread, where there are no signals, appends the rows or finds the same.
+            # In a caller's thread, the error may come from a signal handler. It is raised there;
+            # the I/O thread, which gets no signals, appends the rows or finds the same error.
             has_signals = not (self._thread.is_current or self.is_in_partitioner)
             is_known = isinstance(error, KafkaException) or not has_signals
             if chunk.pending.is_in_batches or not is_known:
@@ -193,9 +193,9 @@ class ChunkFeeder:
     # -- a user's own partitioner -----------------------------------------------------------------
 
     def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
-        """Have a chunk go through the partitioner; False while one before it does, or it is over.
+        """Hand a chunk to the partitioner; return False if it is done, or an earlier one is there.
 
-        An interrupted caller may not have come to start the thread: then it is started here.
+        An interrupted caller may not have started the thread: then it is started here.
         """
         if not queue.take_up(chunk):
             return False
@@ -211,7 +211,7 @@ class ChunkFeeder:
         return True
 
     def _partition(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Have the partitioner choose, and put the rows into batches; in a thread of its own."""
+        """Call the partitioner, and add the rows to batches; runs in a thread of its own."""
         with self._lock:
             if chunk.is_partitioned:  # by another thread
                 return
@@ -229,7 +229,7 @@ class ChunkFeeder:
         rows: Rows | None = None
         raised: BaseException | None = None
         try:
-            # Nobody needs to be asked about rows that are given up already.
+            # Rows that have failed already need no partition.
             if len(chunk) and not chunk.is_over:
                 rows = self._chosen(chunk)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
@@ -292,7 +292,7 @@ class ChunkFeeder:
         self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 
     def _log(self, message: str, topic: str, error: BaseException) -> None:
-        """Log an error that is none of the producer's own, after the rows that it ends."""
+        """Log an error that is not one of the producer's own, after the rows that it ends."""
         if not isinstance(error, KafkaException):
             self._state.call_later(partial(_log_error, message, topic, error))
 
@@ -300,7 +300,7 @@ class ChunkFeeder:
         """Turn everything that was sent before into batches.
 
         deadline: how long the partitioner may take, None for as long as rows may wait for it;
-        topics: None for all. Raises TimeoutException.
+        topics: None for all. Raise TimeoutException.
         """
         if not self._has_begun:
             return
@@ -316,7 +316,7 @@ class ChunkFeeder:
         else:
             for chunk, queue in pending:
                 self._convert(chunk, queue)
-        # What another thread does about a chunk, it has done when its turn is over.
+        # Another thread has finished with a chunk when it releases the lock.
         with self._appender.append_lock:
             pass
 
@@ -400,11 +400,11 @@ class ChunkFeeder:
         with self._appender.append_lock:
             queue.take(chunk)
             self._give_up(chunk, error)
-        if not chunk.is_partitioned:  # otherwise that thread does this
+        if not chunk.is_partitioned:  # otherwise the other thread does this
             self._release(chunk, queue)
 
     def _end_if_given_up(self, chunk: RowChunk) -> None:
-        """End a chunk that nobody will take up again."""
+        """End a chunk that no thread will resume."""
         if self._given_up is not None:
             with self._appender.append_lock:
                 self._give_up(chunk, self._given_up)
@@ -420,9 +420,9 @@ def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
 
 
 def _import_pandas() -> None:
-    """Have pyarrow import pandas now, where it is installed, as it would for the first call.
+    """Import pandas now if it is installed, as pyarrow would in the first call.
 
-    That may take seconds, which the end of a program does not have.
+    That may take seconds, which are not available at the end of a program.
     """
     pa.array([0])
 
@@ -433,7 +433,7 @@ def _log_error(message: str, topic: str, error: BaseException) -> None:
 
 
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Give what the rows' futures say."""
+    """Return the error for the rows' futures."""
     if isinstance(error, KafkaException):
         return error
     message = f"the rows could not be encoded: {type(error).__name__}: {message_of(error)}"
@@ -443,7 +443,7 @@ def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
 
 
 def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Return what the rows' futures say where the partitioner raised, or chose what is wrong."""
+    """Return the rows' error if the partitioner raised, or returned a wrong value."""
     if isinstance(error, KafkaException):
         return error
     message = (

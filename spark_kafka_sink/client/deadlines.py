@@ -1,9 +1,9 @@
-"""Until when a caller waits, and how: with no lock of the producer's, and for no time too long.
+"""How callers wait, and until when: without a lock of the producer, and within the limits of locks.
 
-Owns that no time limit is too long to wait for: locks know neither infinity nor the longest
-milliseconds that an option takes. And the wait itself. A `threading.Condition` makes its callers
-wait inside ``with lock``, and an interrupt (Ctrl-C) that comes when the condition has let go of the
-lock leaves a caller who releases what another thread has. Here a caller leaves the block first and
+Locks accept neither infinity nor the largest number of milliseconds that an option may have; this
+module caps such times. And it has the wait itself. A `threading.Condition` makes its callers wait
+inside ``with lock``. If an interrupt (Ctrl-C) comes while the condition has released the lock, the
+caller then releases a lock that another thread holds. Here a caller leaves the block first, and
 waits for a signal that only it has.
 """
 
@@ -26,9 +26,9 @@ def seconds_until(deadline: float | None) -> float | None:
 
 
 class Call(NamedTuple):
-    """A public call: until when it may wait, and what raises where it must not go on.
+    """A public call: how long it may wait, and a check whether it may go on.
 
-    check: called under the lock.
+    check: called under the lock; raises if the call must end.
     """
 
     deadline: float
@@ -36,9 +36,9 @@ class Call(NamedTuple):
 
 
 class Waiters:
-    """Those who wait for something to change. The caller of each method holds the lock.
+    """The callers that wait for a change. The caller of each method holds the lock.
 
-    A waiter is a lock that is taken, and that whoever notifies releases.
+    A waiter is an acquired lock, which the notifying thread releases.
     """
 
     __slots__ = ("_signals",)
@@ -47,14 +47,14 @@ class Waiters:
         self._signals: list[threading.Lock] = []
 
     def add(self) -> threading.Lock:
-        """Return a signal that the next `notify_all` gives; see `wait_for_signal`."""
+        """Return a signal that the next `notify_all` sets; see `wait_for_signal`."""
         signal = new_signal()
         signal.acquire()
         self._signals.append(signal)
         return signal
 
     def discard(self, signal: threading.Lock) -> None:
-        """Forget a signal that nobody waits for any more."""
+        """Remove a signal that is no longer waited for."""
         if signal in self._signals:
             self._signals.remove(signal)
 
@@ -68,7 +68,7 @@ class Waiters:
 
 
 def wait_for_signal(signal: threading.Lock, deadline: float | None) -> bool:
-    """Wait until a signal is given; return False where the deadline passes before."""
+    """Wait until a signal is set; return False if the deadline passes first."""
     if deadline is None:
         return signal.acquire()
     return signal.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))

@@ -1,9 +1,9 @@
-"""Futures of rows, and the table they look their results up in.
+"""Futures of rows, and the table in which they look up their results.
 
-The rows of a chunk share one `SentRows`: an array of offsets, and per row which of the chunk's
-batches it went to. A batch that is done fills in all its rows at once; a `RowFuture` is only the
-row's number and computes its result when asked. So a future costs one small object to make and
-nothing to resolve, where `concurrent.futures.Future` costs a condition and a notification each.
+The rows of a chunk share one `SentRows`: an array of offsets, and for each row the batch that it
+went to. A finished batch fills in all its rows at once. A `RowFuture` is only the row's number, and
+computes its result when asked. So a future costs one small object to make and nothing to resolve,
+whereas `concurrent.futures.Future` costs a condition and a notification each.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
 
-# What log lines name them.
+# The name of futures in log lines.
 ON_DELIVERY: Final = "on_delivery callback"
 _DONE_CALLBACK: Final = "done callback"
 
 
 class _End(NamedTuple):
-    """What became of the rows of one span of a batch."""
+    """The result of the rows of one span of a batch."""
 
     partition: int
     log_append_time_ms: int
@@ -42,13 +42,13 @@ class _End(NamedTuple):
 
 
 class SentRows:
-    """What became of the rows of one chunk.
+    """The results of the rows of one chunk.
 
-    The caller's thread lays the rows out, the I/O thread ends them (`completed`, `fail`), any
-    thread asks. A row's callback runs before its future is done, as in the Java client.
+    The caller's thread lays the rows out, the I/O thread ends them (`completed`, `fail`), and any
+    thread may read. A row's callback runs before its future is done, as in the Java client.
 
-    callbacks: by row; filled by the chunk. check_may_wait: raises where waiting would never end;
-    check_process: where this is a forked child, in which no row ends and any lock may be taken.
+    callbacks: by row; filled by the chunk. check_may_wait: raises if a wait would never end;
+    check_process: raises in a forked child, where no row ends and any lock may be held forever.
     """
 
     __slots__ = (
@@ -85,8 +85,8 @@ class SentRows:
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
         self._refused: dict[int, BaseException] = {}
-        # Views of arrays of rows, since indexing them gives Python's own integers: the row's
-        # number in _ends, and its offset.
+        # Memoryviews of arrays over the rows, because indexing them returns Python integers: the
+        # row's number in _ends, and its offset.
         self._end_of: memoryview | None = None
         self._offsets = memoryview(b"")
         self._order: Int64s = np.empty(0, np.int64)
@@ -110,7 +110,7 @@ class SentRows:
         self._end_of = np.zeros(rows, np.int32).data
 
     def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
-        """Take what became of a span of a batch; only the I/O thread calls this, without a lock."""
+        """Store the result of a span of a batch; only the I/O thread calls this, without a lock."""
         rows = self._order[span.first_row : span.first_row + span.records]
         if batch.error is None and batch.base_offset >= 0:
             first = batch.base_offset + span.first_record
@@ -128,7 +128,7 @@ class SentRows:
     def _refuse(
         self, rows: Int64s, first_record: int, errors: Mapping[int, KafkaException]
     ) -> None:
-        """Note why the broker refused single records of a span."""
+        """Store why the broker rejected single records of a span."""
         for number, error in errors.items():
             if 0 <= number - first_record < len(rows):
                 self._refused[int(rows[number - first_record])] = error
@@ -149,7 +149,7 @@ class SentRows:
             self._end_rows(rows, end)
 
     def _end_rows(self, rows: Int64s, end: _End) -> None:
-        """Have the rows' futures done."""
+        """Finish the rows' futures."""
         watches = []
         with self._lock:
             self._ends.append(end)
@@ -209,7 +209,7 @@ class SentRows:
                 signal = self._waiters.add()
             if not wait_for_signal(signal, deadline):
                 break
-        # Also when the time is over: it may have ended since.
+        # Also after the timeout: it may have ended since.
         with self._lock:
             self._waiters.discard(signal)
             end = self._end(row)
@@ -218,21 +218,21 @@ class SentRows:
         return end
 
     def result(self, row: int, timeout: float | None) -> RecordMetadata:
-        """Wait for a row; gives where it is, or raises why it is not there."""
+        """Wait for a row, and return its metadata or raise its error."""
         ends = self._end_of
         end = (None if ends is None else self._ends[ends[row]]) or self.wait(row, timeout)
         if end.error is not None:
-            # Many rows share the error: its traceback must not grow with each that raises it.
+            # Many rows share the error. Its traceback must not grow each time it is raised.
             raise self._refused.get(row, end.error).with_traceback(None)
         return self._metadata(row, end)
 
     def exception(self, row: int, timeout: float | None) -> BaseException | None:
-        """Wait for a row; gives why it is not there, None if it is."""
+        """Wait for a row, and return its error, None if it has none."""
         end = self.wait(row, timeout)
         return None if end.error is None else self._refused.get(row, end.error)
 
     def watch(self, row: int, watch: _Watch) -> bool:
-        """Have `watch` told when the row ends; False if it has ended."""
+        """Notify `watch` when the row ends; return False if it has ended."""
         if self._end(row) is not None:
             return False
         self._check_process()
@@ -244,11 +244,11 @@ class SentRows:
 
 
 class _Watch:
-    """What a future needs once somebody watches it: what `Future` has from the beginning.
+    """The additional state of a future that has waiters, which `Future` has from the beginning.
 
-    is_told: changes under the condition alone, and with it what waiters see of the future, so that
-    who looks at several futures and then waits for the rest sees each either done or not.
-    pid: of its process; in a forked child, another thread may have its lock for ever.
+    is_told: changes only under the condition, together with the state that waiters see. So a thread
+    that checks several futures and then waits for the rest sees each as either done or not. pid: of
+    its process; in a forked child, another thread may hold its lock forever.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "pid", "waiters")
@@ -263,13 +263,13 @@ class _Watch:
         self.pid = os.getpid()
 
     def tell(self) -> None:
-        """Tell all who watch that the future is done; the I/O thread calls this, once."""
+        """Notify all watchers that the future is done; the I/O thread calls this, once."""
         self.tell_waiters()
         for callback in self.callbacks:
             call_in_io_thread(_DONE_CALLBACK, callback, self.future)
 
     def tell_waiters(self) -> None:
-        """Tell those who wait that the future is done, unless they have been told."""
+        """Notify the waiters that the future is done, unless they were notified already."""
         with self.lock:
             if self.is_told:
                 return
@@ -282,8 +282,8 @@ class _Watch:
 class RowFuture(Future[RecordMetadata]):
     """The future of one row; its result is the row's RecordMetadata.
 
-    It works with `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. A record on
-    its way cannot be called back, so `cancel` gives False, as in the Java client.
+    It works with `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future`. A record
+    cannot be recalled once it is appended, so `cancel` returns False, as in the Java client.
     """
 
     __slots__ = ("_row", "_rows", "_watch")
@@ -297,11 +297,11 @@ class RowFuture(Future[RecordMetadata]):
         return f"<RowFuture of row {self._row} for topic {self._rows.topic}, {state}>"
 
     def cancel(self) -> bool:
-        """Give False: a record cannot be called back."""
+        """Return False: a record cannot be recalled."""
         return False
 
     def cancelled(self) -> bool:
-        """Give False."""
+        """Return False."""
         return False
 
     def running(self) -> bool:
@@ -318,7 +318,7 @@ class RowFuture(Future[RecordMetadata]):
         return self._rows.result(self._row, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait at most `timeout` seconds; give why the record failed, None if it did not."""
+        """Wait at most `timeout` seconds; return the record's error, None if it has none."""
         _check_timeout(timeout)
         return self._rows.exception(self._row, timeout)
 
@@ -347,14 +347,14 @@ class RowFuture(Future[RecordMetadata]):
                 watch = _Watch(self)
                 if not self._rows.watch(self._row, watch):
                     watch.is_told = True
-                # Only now do others see it: what they add to it is sure to be told.
+                # Others see it only from now on, so that whatever they add to it is notified.
                 self._watch: _Watch = watch
             return watch
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
         watch = self._watched()
-        if self.done():  # and the I/O thread may still be about to tell
+        if self.done():  # and the I/O thread may be about to notify
             watch.tell_waiters()
         return watch.condition
 
@@ -376,6 +376,9 @@ def _check_timeout(timeout: object) -> None:
         check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
+# RowFuture(…) without its own function in Python, which is half its cost: who makes one sets
+# `_rows` and `_row`.
+new_row_future: Callable[[type[RowFuture]], RowFuture] = object.__new__
 # RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.
 _new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(
     tuple.__new__, RecordMetadata

@@ -62,12 +62,12 @@ from spark_kafka_sink.wire.exchange import Answered, Event
 
 logger = logging.getLogger(__name__)
 
-# select() takes no infinity.
+# select() does not accept infinity.
 _LONGEST_WAIT_S = 3600.0
 
 
 class Feeder(Protocol):
-    """Who has rows for the accumulator when their time has come: rows of `send`, which linger."""
+    """The source of rows outside of batches: rows of `send`, which linger in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return when `feed` is due; hurry: whether memory is short."""
@@ -94,25 +94,25 @@ class ProducerThread:
         self._thread = self._make_thread(self._run)
         self._is_started = False
         state.attach(client.wakeup)
-        state.start_later_threads(self._start_last_calls)
+        state.user_calls.start_later_threads(self._start_last_calls)
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
         run = as_options_are_named_here(run)
         return threading.Thread(target=run, name=self._name, daemon=True)
 
     def start(self, feeder: Feeder | None = None) -> None:
-        """Start the thread. Raises RuntimeError where there can be no more threads."""
+        """Start the thread. Raise RuntimeError if no more threads can be started."""
         self._feeder = feeder
         self._is_started = True
         try:
             self._thread.start()
         except BaseException:
-            # A thread that was started all the same ends by itself, and closes the client.
+            # A thread that was started nevertheless ends by itself, and closes the client.
             self._is_started = self._thread.is_alive()
             raise
 
     def _start_last_calls(self) -> None:
-        """Have a thread make the calls that come after the end of this one."""
+        """Start a thread for the calls that come after the end of this one."""
         self._thread = self._make_thread(self._state.make_last_calls)
         self._thread.start()
 
@@ -130,22 +130,22 @@ class ProducerThread:
 
     @property
     def network_trouble(self) -> str:
-        """What is wrong with brokers now; empty where nothing is known to be."""
+        """Return the present problems with brokers; empty if none is known."""
         return self._client.last_errors()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records that are neither acknowledged nor given up."""
+        """Return by topic the number of records that are neither acknowledged nor failed."""
         return self._waiting_rows() + self._state.undelivered()
 
     def _waiting_rows(self) -> Counter[str]:
         return Counter() if self._feeder is None else self._feeder.waiting_rows()
 
     def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
-        """End the thread and close the connections; what is not acknowledged fails with `error`.
+        """End the thread and close the connections; unacknowledged rows fail with `error`.
 
-        The thread does that, where nothing interrupts it: a call may be repeated that was.
-        timeout_s: how long to wait for the thread, which user code may hold up; None for as long as
-        it takes. Returns whether it has ended, or will with the callback that calls this.
+        The thread does that, where nothing interrupts it: an interrupted call may be repeated.
+        timeout_s: how long to wait for the thread, which user code may hold up; None for no limit.
+        Return whether it has ended, or will end with the callback that calls this.
         """
         self._state.stop(error)
         if not self._is_started:
@@ -180,10 +180,10 @@ class ProducerThread:
                 self._client.close()
 
     def _end(self) -> None:
-        """Fail what nobody will send any more, so that nobody waits for it."""
+        """Fail the rows that will not be sent any more, so that no caller waits for them."""
         state = self._state
         error = state.fatal_error or KafkaException("the producer ended before this was sent")
-        # Also where all is complete: what a caller is encoding now finds that it is too late.
+        # Also if all batches are complete: a caller that is encoding now gets the error.
         state.give_up(error)
         try:
             if self._feeder is not None:
@@ -206,7 +206,7 @@ class ProducerThread:
             polled = state.poll(work, events, has_rows=has_rows)
             if polled is None:
                 return
-            # Nothing of what is done stays here while the thread waits: it may be much.
+            # Finished objects must not stay here while the thread waits: they may be large.
             events = []
             work, now = polled
             del polled
@@ -252,8 +252,8 @@ def assemble(
 ) -> tuple[ProducerState, ProducerThread]:
     """Make the state of a producer and its thread, which does not run yet.
 
-    brokers: those of the cluster, as they are known; make_transactions: makes the machine of
-    transactions, where there is a transactional.id.
+    brokers: the known ones of the cluster; make_transactions: makes the state machine of
+    transactions, if there is a transactional.id.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -262,7 +262,7 @@ def assemble(
         tags={"client-id": client_id},
     )
     network_metrics = NetworkMetrics(metrics)
-    # Tasks begin at the same time; they have heard of brokers from the driver.
+    # Tasks begin at the same time; they know the brokers from the driver.
     security = Security.of(config, is_one_of_many=bool(brokers))
     client = _make_client(config, client_id, random, network_metrics, security)
     try:

@@ -32,7 +32,7 @@ MakeTransactions: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines; is_adaptive: whether loads weigh where rows are spread over partitions."""
+    """The state machines; is_adaptive: whether queue lengths influence the spreading of rows."""
 
     accumulator: RecordAccumulator
     metadata: ClusterMetadata

@@ -1,11 +1,11 @@
-"""PartitionerThreads: where a user's own partitioner is called for the rows of `send`.
+"""PartitionerThreads: the threads that call a user's own partitioner for the rows of `send`.
 
-It may take long, so neither the I/O thread, which delivers the rows of all topics, nor a caller,
-whose wait has a limit, calls it. Each topic has at most one call at a time, in the order of its
-rows (`chunk_feeder`), and no topic waits for another one, unless there are very many.
+The partitioner may take long. So neither the I/O thread, which delivers the rows of all topics, nor
+a caller, whose wait has a limit, calls it. Each topic has at most one call at a time, in the order
+of its rows (`chunk_feeder`), and no topic waits for another one, unless there are very many.
 
 One thread stays until the producer ends. When the program ends, Python 3.12 and newer start no
-thread, and rows that still linger are given to that one.
+thread, and that thread handles the rows that still linger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
 
-# More topics than these share them.
+# The most threads. If there are more topics, they share these.
 MOST_THREADS: Final = 32
 
 
@@ -30,18 +30,18 @@ class PartitionerThreads:
         self._changed = threading.Condition(self._lock)
         self._to_run: deque[Callable[[], None]] = deque()
         self._running: set[int] = set()
-        # Whether one thread is to stay when there is nothing to run, and whether it waits now.
+        # Whether one thread stays when there is nothing to run, and whether it waits now.
         self._one_stays = False
         self._is_idle = False
 
     def start(self) -> None:
-        """Start the thread that stays. Raises RuntimeError where it cannot be started."""
+        """Start the thread that stays. Raise RuntimeError if it cannot be started."""
         with self._lock:
             self._one_stays = self._is_idle = True
             _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
-        """Have no thread stay when there is nothing left to run."""
+        """Let the last thread end when there is nothing left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
             self._changed.notify_all()
@@ -52,7 +52,7 @@ class PartitionerThreads:
         return threading.get_ident() in self._running
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run `call` in one of the threads. Raises RuntimeError where none can be started."""
+        """Run `call` in one of the threads. Raise RuntimeError if none can be started."""
         with self._lock:
             self._to_run.append(call)
             if self._is_idle:
@@ -63,12 +63,12 @@ class PartitionerThreads:
         if is_full:
             return
         try:
-            # Not Thread.start: a caller that is interrupted in the middle of that leaves a thread
-            # that fails before it runs anything.
+            # Not Thread.start: an interrupt in the middle of it would leave a thread that fails
+            # before it runs anything.
             _thread.start_new_thread(self._run_all, (False,))
         except RuntimeError:
             with self._lock:
-                # These run it, or did.
+                # other threads run it, or did
                 if self._one_stays or self._running or call not in self._to_run:
                     return
                 self._to_run.remove(call)
@@ -85,6 +85,6 @@ class PartitionerThreads:
                     self._changed.wait()
                 self._running.add(threading.get_ident())
                 call = self._to_run.popleft()
-            # User code is guarded where it is called: what raises here is a bug.
+            # User code is guarded at its call, so an exception here is a bug.
             call_in_io_thread("call", call)
             del call  # and with it rows, while the thread ends

@@ -1,7 +1,7 @@
-"""PendingAppend: rows on their way into batches, and what they have taken of a producer until then.
+"""PendingAppend: rows on their way into batches, and the resources that they hold until then.
 
-Owns what is to be given back when their caller is interrupted: each thing is noted here before it
-is taken, or in the same change, and giving it back twice does no harm.
+It owns what has to be returned if the caller is interrupted. Each resource is noted here before it
+is taken, or in the same change, and returning it twice does no harm.
 """
 
 from __future__ import annotations

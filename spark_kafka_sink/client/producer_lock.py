@@ -1,10 +1,10 @@
-"""ProducerLock: the lock of one producer, who waits for a change, and the guard of interrupts.
+"""ProducerLock: the lock of one producer, the waiters for a change, and the guard of interrupts.
 
-A caller may be interrupted anywhere (KeyboardInterrupt, or what a signal's handler raises). There
-is one guard, ``with self.lock, self._change:``. A change is the time in which the accumulator, a
-batch or the credit of buffer.memory is half-changed; an interrupt inside one ends the producer,
-which says so, since half of a change would be records that are lost, or sent twice. Everything else
-may be interrupted: waits and encoding hold no lock.
+A caller may be interrupted anywhere (KeyboardInterrupt, or any exception of a signal handler).
+There is one guard, ``with self.lock, self._change:``. During a change, the accumulator, a batch or
+the credit of buffer.memory is inconsistent. An interrupt inside a change ends the producer with an
+error, because half of a change would mean records that are lost or sent twice. Everything else may
+be interrupted: waits and encoding hold no lock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 
 class ProducerLock(ABC):
-    """The lock, and waits for what changes under it. `clock` gives seconds."""
+    """The lock, and waits for changes under it. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        # To be taken by its own name: the way into and out of a lock of C cannot be interrupted.
+        # Taken by its own name, because entering and leaving a lock in C cannot be interrupted.
         self.lock = threading.RLock()
         self._clock = clock
         self._waiters = Waiters()
@@ -35,19 +35,19 @@ class ProducerLock(ABC):
 
     @abstractmethod
     def _end_by(self, error: KafkaException) -> None:
-        """Take no more, and have the I/O thread fail what is to be delivered."""
+        """Accept no more rows, and make the I/O thread fail all batches."""
 
     def attach(self, wakeup: Callable[[], None]) -> None:
         """Know what ends the wait of the I/O thread for the network."""
         self._wakeup = wakeup
 
     def wake(self) -> None:
-        """Have the I/O thread look again."""
+        """Wake the I/O thread."""
         with self.lock:
             self._wake()
 
     def notify(self) -> None:
-        """Have all who wait, and the I/O thread, look again."""
+        """Wake all waiters and the I/O thread."""
         with self.lock:
             self._waiters.notify_all()
             self._wake()
@@ -63,13 +63,13 @@ class ProducerLock(ABC):
         message = f"{what} came in the middle of a change to the producer's batches: make another"
         failure = KafkaException(message)
         failure.__cause__ = error
-        # The I/O thread gives up the batches: no interrupt comes there, and half of that is no end.
+        # The I/O thread fails the batches, because it cannot be interrupted half-way.
         self._end_by(failure)
         self._waiters.notify_all()
         self._wake()
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return what a question about the state machines gives; it changes nothing half-way."""
+        """Return the result of a query of the state machines; an interrupt of it does no harm."""
         with self.lock:
             return question()
 
@@ -98,7 +98,7 @@ class ProducerLock(ABC):
             with self.lock:
                 if signal is not None:
                     self._waiters.discard(signal)
-                # Also when the time is over: it may have come since.
+                # Also after the timeout: it may have come since.
                 found = find()
                 if found is not None:
                     return found
@@ -118,7 +118,7 @@ class ProducerLock(ABC):
 class _Change:
     """The guard of a change: ``with lock, change:``.
 
-    interrupted: called where something comes in between that is none of the producer's own errors.
+    interrupted: called if an exception interrupts the change that is not one of the producer's own.
     """
 
     __slots__ = ("_interrupted",)

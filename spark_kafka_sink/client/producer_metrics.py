@@ -1,12 +1,12 @@
-"""ProducerMetrics: what a producer measures of itself, by the Java client's names.
+"""ProducerMetrics: the metrics of a producer, with the Java client's names.
 
-Owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
-KafkaProducerMetrics of the Java client) and what is read off its parts when metrics are measured.
-It is told once per request, per answer or per slice of rows, never per row; the times are
-arguments.
+It owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
+KafkaProducerMetrics of the Java client), and reads other values off the producer's parts when
+metrics are measured. Its methods are called once per request, response or slice of rows, never per
+row. Times are arguments.
 
-A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to
-whoever holds the producer's lock. `measure` needs neither.
+A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to the
+holder of the producer's lock. `measure` needs neither.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         "request-latency", "ms", "time from a Produce request to its response"
     ),
     "records_per_request": (
-        *meter("record-send", "records", "records sent, counted again when they are sent again"),
+        *meter("record-send", "records", "records sent; each retry counts again"),
         MetricTemplate(
-            "records-per-request-avg", Sensor.average, "records", "records a request, on average"
+            "records-per-request-avg", Sensor.average, "records", "records per request, on average"
         ),
     ),
-    "record_retries": meter("record-retry", "records", "records sent again"),
+    "record_retries": meter("record-retry", "records", "records retried"),
     "record_errors": meter(
-        "record-error", "records", "records given up, or refused when they were appended"
+        "record-error", "records", "records that failed, or were rejected by the append"
     ),
     "record_size": mean_and_maximum("record-size", "bytes", "size of a record before compression"),
     "batch_split": meter("batch-split", "batches", "batches split because they were too large"),
     "throttle_time": mean_and_maximum(
-        "produce-throttle-time", "ms", "time that a broker asked to be left alone, by response"
+        "produce-throttle-time", "ms", "throttle time in a broker's response"
     ),
     "wait_time": (
         MetricTemplate(
-            "bufferpool-wait-ratio", Sensor.ratio, "ratio", "part of the time spent in waiting "
+            "bufferpool-wait-ratio", Sensor.ratio, "ratio", "fraction of time that callers wait "
             "for memory"
         ),
         MetricTemplate(
-            "bufferpool-wait-time-ns-total", Sensor.total, "ns", "time spent in waiting for memory"
+            "bufferpool-wait-time-ns-total", Sensor.total, "ns", "time that callers wait for memory"
         ),
     ),
     "buffer_exhausted": meter(
-        "buffer-exhausted", "records", "records refused because no memory was free in max.block.ms"
+        "buffer-exhausted", "records", "records rejected because memory was full for max.block.ms"
     ),
 }  # fmt: skip
 
@@ -90,11 +90,11 @@ TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
             "size of the topic's records as sent to their size before compression, on average",
         ),
     ),
-    "retries": meter("record-retry", "records", "the topic's records sent again"),
-    "errors": meter("record-error", "records", "the topic's records given up"),
+    "retries": meter("record-retry", "records", "the topic's records retried"),
+    "errors": meter("record-error", "records", "the topic's records that failed"),
 }
 
-# Where callers spend their time, by the name that `record_time` takes.
+# The times of callers, by the name that `record_time` takes.
 TIMES: Final[Mapping[str, MetricTemplate]] = {
     name: MetricTemplate(f"{name}-time-ns-total", Sensor.total, "ns", f"time spent in {what}")
     for name, what in {
@@ -112,10 +112,10 @@ GAUGES: Final[Mapping[str, MetricTemplate]] = {
     name: MetricTemplate(name, None, unit, description)
     for name, unit, description in (
         ("requests-in-flight", "requests", "requests that wait for their response"),
-        ("connection-count", "connections", "connections, also ones that are being made"),
-        ("metadata-age", "s", "age of what is known of the cluster"),
+        ("connection-count", "connections", "connections, including those being established"),
+        ("metadata-age", "s", "age of the metadata"),
         ("waiting-threads", "threads", "callers that wait for memory"),
-        ("buffer-total-bytes", "bytes", "memory that records may take (buffer.memory)"),
+        ("buffer-total-bytes", "bytes", "memory for records (buffer.memory)"),
         ("buffer-available-bytes", "bytes", "memory that is free for records"),
     )
 }
@@ -180,12 +180,12 @@ class ProducerMetrics:
             metrics.gauge(GROUP, row, read[name])
 
     def measure(self, now: float) -> dict[MetricName, float]:
-        """Give every metric's value; from any thread."""
+        """Return every metric's value; any thread may call this."""
         return self._metrics.measure(now)
 
     @property
     def topics_written(self) -> int:
-        """How many topics have metrics: those that something was sent to."""
+        """The number of topics with metrics: those that something was sent to."""
         return len(self._topics)
 
     # -- the I/O thread ---------------------------------------------------------------------------
@@ -234,10 +234,10 @@ class ProducerMetrics:
             self._all.buffer_exhausted.record(records, now)
 
     def failed(self, batch: ProducerBatch, now: float) -> None:
-        """Note a batch that was given up."""
+        """Note a failed batch."""
         self._all.record_errors.record(batch.record_count, now)
         topic = self._topics.get(batch.topic_partition.topic)
-        # As in the Java client, a topic has metrics once something was sent to it.
+        # As in the Java client, a topic has metrics only after the first send to it.
         if topic is not None:
             topic.errors.record(batch.record_count, now)
 
@@ -250,7 +250,7 @@ class ProducerMetrics:
         self._all.wait_time.record(time_ns, now)
 
     def record_time(self, name: str, time_ns: float) -> None:
-        """Note time that a caller spent; name: one of `TIMES`. Only its total is asked for."""
+        """Add to the time of callers; name: one of `TIMES`. Only its total is a metric."""
         self._times[name].record(time_ns, 0.0)
 
     def _topic(self, name: str) -> _TopicSensors:

@@ -1,16 +1,9 @@
-"""ProducerState: what the callers and the I/O thread of one producer share, under one lock.
+"""ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
-Owns the lock, who waits for a change, and the state machines: accumulator, metadata, sender,
-completion, sequences, transactions, deliveries. Its methods alone take the lock, and none of them
-waits, calls user code or logs while it has it. An append that waits for nothing takes it three
-times a slice: `reserve`, `hold` and `put_in`; and once more where batches became full (`packed`).
-
-A caller may be interrupted anywhere (KeyboardInterrupt, or what a signal's handler raises). There
-is one guard, ``with self.lock, self._change:``. A change is the time in which the accumulator, a
-batch or the credit of buffer.memory is half-changed; an interrupt inside one ends the producer,
-which says so, since half of a change would be records that are lost, or sent twice. Everything else
-can be interrupted: waits and encoding hold no lock, and what a caller has taken is noted in its
-`PendingAppend` before or together with the taking, so that giving it back twice does no harm.
+Owns the lock, by `ProducerLock`, and the state machines: accumulator, metadata, sender, completion,
+sequences, transactions, deliveries. Its methods alone take the lock, and none of them waits, calls
+user code or logs while it has it. An append that waits for nothing takes it three times a slice:
+`reserve`, `hold` and `put_in`; and once more where batches became full (`packed`).
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.machines import Machines
 from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_lock import ProducerLock
+from spark_kafka_sink.client.topic_wait import TopicWait
 from spark_kafka_sink.client.user_calls import UserCalls
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
@@ -55,12 +49,10 @@ class ProducerState(ProducerLock):
         self._completion = machines.completion
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
-        self._user_calls = UserCalls()
-        # Callers that flush, and appends that are under way, where there are transactions. Each
-        # leaves once, however often it is taken out.
-        self._flushing: set[object] = set()
+        self.user_calls = UserCalls()
+        # Appends that are under way, where there are transactions.
         self._open_appends: set[object] = set()
-        # What the I/O thread is to give up all batches with.
+        # The error with which the I/O thread has to fail all batches.
         self._interruption: KafkaException | None = None
         self._is_stopping = False
         self._is_in_hurry = False
@@ -74,7 +66,7 @@ class ProducerState(ProducerLock):
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """Why nothing can be delivered any more, None if it can; with the lock or without."""
+        """The error that ends all deliveries, None if there is none; with or without the lock."""
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
@@ -90,7 +82,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_error()
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
-        """Have `take_delivery_error` return an error, in place of what it would."""
+        """Set the error that `take_delivery_error` returns, instead of the present one."""
         with self.lock:
             self.deliveries.error = error
 
@@ -100,7 +92,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_partitions()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records in batches that are neither acknowledged nor given up."""
+        """Return by topic the number of batches' records, neither acknowledged nor failed."""
         records = Counter[str]()
         with self.lock:
             for batch in self.accumulator.incomplete:
@@ -120,16 +112,6 @@ class ProducerState(ProducerLock):
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def known_topics(self, names: Sequence[str]) -> list[TopicMetadata] | None:
-        """Return the metadata of topics where all are known, without the lock; otherwise None."""
-        found = []
-        for name in names:
-            topic = self.metadata.topic(name)
-            if topic is None:
-                return None
-            found.append(topic)
-        return found
-
     def wait_for(
         self,
         partitions: Mapping[str, int],
@@ -140,42 +122,26 @@ class ProducerState(ProducerLock):
     ) -> list[TopicMetadata]:
         """Return the metadata of topics once they are known, in the order of `partitions`.
 
-        partitions: by topic, how many partitions it should have. Where fewer are known, brokers are
-        asked once more, and what they say to that question counts, even if it is fewer; with
-        must_grow, they are asked until there are so many. All that is asked is asked in one
-        request. late: makes the error for a topic that is not known in time, or too small. Raises
-        what a broker says against a topic.
+        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
+        asked once more, and their response counts even if it has fewer; with must_grow, they are
+        asked until there are so many. All topics are in one request. late: returns the error for a
+        topic that is not known in time, or has too few partitions. Raise a broker's error about a
+        topic.
         """
-        metadata, missing, asked_at = self.metadata, "", -1
+        wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
         def find() -> list[TopicMetadata] | None:
-            nonlocal missing
             self._track(partitions)
             call.check()
-            found = []
-            for name, least in partitions.items():
-                topic = metadata.topic(name)
-                if topic is None or (len(topic.leaders) < least and not has_answer(name)):
-                    missing = name
-                    if (error := metadata.take_error(name)) is not None:
-                        raise error
-                    return None
-                found.append(topic)
-            return found
-
-        def has_answer(name: str) -> bool:
-            """Return whether it is certain that a topic has no more; ask where it is not."""
-            nonlocal asked_at
-            is_told = 0 <= asked_at < metadata.told_for(name)
-            if asked_at < 0 or (is_told and must_grow):
-                asked_at = metadata.request_update()
+            found = wait.find()
+            if found is None:
                 self._wake()
-            return is_told and not must_grow
+            return found
 
         return self.wait(
             find,
             call.deadline,
-            lambda: late(missing, metadata.topic(missing)),
+            lambda: late(wait.missing, self.metadata.topic(wait.missing)),
             lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
         )
 
@@ -200,7 +166,7 @@ class ProducerState(ProducerLock):
         """Know nothing of topics, as a new producer does."""
         with self.lock:
             self.metadata.forget_topics()
-            # Who waits for a topic has to ask for it again: nobody else will.
+            # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
             if self._sequences is not None:
@@ -217,11 +183,11 @@ class ProducerState(ProducerLock):
         topics: Sequence[str],
         to_spread: Mapping[str, TopicMetadata],
     ) -> dict[str, TopicLoad]:
-        """Take bytes of buffer.memory for rows, in the order in which callers come.
+        """Take bytes of buffer.memory for rows, in the order of the callers' arrival.
 
-        topics: of the rows, which are kept known; to_spread: those of which some rows may go to any
-        partition. Returns the loads of these. The caller gives the bytes back by `release`, also
-        where this raises, unless `put_in` has done so.
+        topics: of the rows; their metadata is kept. to_spread: the topics of which some rows may go
+        to any partition. Return the loads of these. The caller returns the bytes by `release`, also
+        if this raises, unless `put_in` has done so.
         """
         pool = self.accumulator.pool
 
@@ -232,7 +198,7 @@ class ProducerState(ProducerLock):
                 is_taken = pool.reserve(pending, size_bytes)
             if is_taken:
                 self._track(topics)
-                return self._loads(to_spread)
+                return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
                 self._wake()
             return None
@@ -261,15 +227,12 @@ class ProducerState(ProducerLock):
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
         """Return what topics have waiting."""
         with self.lock:
-            return self._loads(topics)
-
-    def _loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
-        return {
-            name: topic_load(
-                name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
-            )
-            for name, topic in topics.items()
-        }
+            return {
+                name: topic_load(
+                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                )
+                for name, topic in topics.items()
+            }
 
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Keep the partitions' open batches as they are, and return how full they are."""
@@ -285,10 +248,10 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Put encoded rows into the batches that are held, let go of these and give bytes back.
+        """Append encoded rows to the held batches, release these, and return the reserved bytes.
 
-        check: raises where nothing may be appended; created_at: since when the rows wait, None for
-        now; owner: who waits for the rows one by one.
+        check: raises if nothing may be appended; created_at: the time since which the rows wait,
+        None for now; owner: waits for the rows one by one.
         """
         with self.lock:
             check()
@@ -300,9 +263,8 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self._let_go(pending)
-                self._give_back(pending)
-            self._wake()
+                self.let_go(pending)
+                self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
         """Count the memory of the batches that were full, and have them sent.
@@ -319,30 +281,22 @@ class ProducerState(ProducerLock):
     def let_go(self, pending: PendingAppend) -> None:
         """End `hold`."""
         with self.lock, self._change:
-            self._let_go(pending)
+            self.accumulator.let_go(pending.partitions)
+            pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Give back the bytes of rows that are given up."""
+        """Give back the bytes of rows."""
         with self.lock, self._change:
-            self._give_back(pending)
+            self.accumulator.pool.give_back(pending)
+            self._waiters.notify_all()
 
     def release(self, pending: PendingAppend) -> None:
-        """Give up what an append has taken; batches that are not packed go to the I/O thread."""
+        """Return everything that an append has taken; unpacked batches go to the I/O thread."""
         with self.lock, self._change:
-            self._let_go(pending)
-            self._give_back(pending)
-            self._account(pending.full)
-            pending.full = []
-            self._wake()
-
-    def _let_go(self, pending: PendingAppend) -> None:
-        self.accumulator.let_go(pending.partitions)
-        pending.partitions = ()
-
-    def _give_back(self, pending: PendingAppend) -> None:
-        self.accumulator.pool.give_back(pending)
-        self._waiters.notify_all()
+            self.let_go(pending)
+            self.give_back(pending)
+            self.packed(pending)
 
     def _account(self, batches: Iterable[ProducerBatch]) -> None:
         """Count the memory of batches that were compressed."""
@@ -356,7 +310,7 @@ class ProducerState(ProducerLock):
     # -- transactions and the end -----------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Have a transaction that comes to its end wait for what is appended from here on."""
+        """Let the end of a transaction wait for the rows that are appended from now on."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
@@ -371,7 +325,7 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def spoil_transaction(self, error: KafkaException) -> None:
-        """Have a transaction aborted, if there is one: it lacks records that it was to have."""
+        """Make a transaction abortable, if there is one: some of its records are missing."""
         if self.transactions is not None:
             with self.lock:
                 self.transactions.record_refused(error)
@@ -385,13 +339,12 @@ class ProducerState(ProducerLock):
 
         def all_ended() -> int | None:
             waiting_for[:] = unfinished(waiting_for)
-            return None if waiting_for else self._user_calls.due
+            return None if waiting_for else self.user_calls.due
 
-        started, token = self._clock(), object()
+        started, flush = self._clock(), object()
         try:
             with self.lock:
-                self._flushing.add(token)
-                self.accumulator.begin_flush()
+                self.accumulator.begin_flush(flush)
                 waiting_for += self.accumulator.incomplete
                 self._wake()
             calls = self.wait(
@@ -400,27 +353,23 @@ class ProducerState(ProducerLock):
                 lambda: late(f"{len(waiting_for)} batch(es) not acknowledged"),
             )
             self.wait(
-                lambda: True if self._user_calls.made >= calls else None,
+                lambda: True if self.user_calls.made >= calls else None,
                 deadline,
                 lambda: late("callbacks have not ended"),
             )
-            self._end_flush(token)
+            self._end_flush(flush)
         except BaseException:
-            self._end_flush(token)
+            self._end_flush(flush)
             raise
         finally:
             self.record_time("flush", self._clock() - started)
 
-    def _end_flush(self, token: object) -> None:
-        """Have rows linger, unless other callers flush; may be called twice."""
+    def _end_flush(self, flush: object) -> None:
         with self.lock:
-            if token in self._flushing:
-                with self._change:
-                    self._flushing.remove(token)
-                    self.accumulator.end_flush()
+            self.accumulator.end_flush(flush)
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail every batch with `error`, and take no more."""
+        """Fail every batch with `error`, and accept no more."""
         with self.lock:
             self._sender.fail_all(error)
             self._collect()
@@ -430,7 +379,7 @@ class ProducerState(ProducerLock):
         self._interruption = self._sender.fatal_error = error
 
     def stop(self, error: KafkaException | None = None) -> None:
-        """Have the I/O thread end, which fails what is not acknowledged, with `error`."""
+        """Make the I/O thread end; it fails unacknowledged batches with `error`."""
         with self.lock:
             if error is not None:
                 self._sender.fatal_error = error
@@ -439,7 +388,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Have what lingers from here on sent at once; what is part of a transaction stays."""
+        """Send lingering rows at once from now on; rows of a transaction stay."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -447,10 +396,10 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def end_when_idle(self) -> None:
-        """Have the I/O thread deliver what it has and end, without the lock: for a finalizer.
+        """Make the I/O thread deliver its rows and end, without the lock: for a finalizer.
 
-        Garbage is collected in any thread at any moment, also while that thread has the lock. What
-        is part of a transaction is abandoned: nobody will commit it.
+        Garbage is collected in any thread at any moment, also while that thread holds the lock.
+        Rows of a transaction are abandoned: no caller is left to commit it.
         """
         if self.transactions is not None:
             self._is_stopping = True
@@ -458,17 +407,17 @@ class ProducerState(ProducerLock):
         self._wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Have the I/O thread make a call, without the lock."""
+        """Queue a call for the I/O thread, which makes it without the lock."""
         with self.lock, self._change:
-            self._user_calls.add(call)
+            self.user_calls.add(call)
             self._wake()
 
     def make_calls(self) -> None:
         """Make the calls that are due; by the I/O thread."""
-        made = self._user_calls.make()
+        made = self.user_calls.make()
         if made:
             with self.lock:
-                self._user_calls.made += made
+                self.user_calls.made += made
                 self._waiters.notify_all()
 
     def make_last_calls(self) -> None:
@@ -476,12 +425,8 @@ class ProducerState(ProducerLock):
         while True:
             self.make_calls()
             with self.lock:
-                if self._user_calls.end():
+                if self.user_calls.end():
                     return
-
-    def start_later_threads(self, start: Callable[[], None]) -> None:
-        """Know what starts a thread for calls that come after the end of the I/O thread."""
-        self._user_calls.start_later_threads(start)
 
     # -- the I/O thread ---------------------------------------------------------------------------
 
@@ -493,9 +438,9 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Take account of what was sent and what came; return what is due, and the time.
+        """Process what was sent and received; return what is due, and the time.
 
-        has_rows: whether rows wait outside batches. None where the I/O thread is to end.
+        has_rows: whether rows wait outside batches. None if the I/O thread has to end.
         """
         with self.lock:
             now = self._clock()

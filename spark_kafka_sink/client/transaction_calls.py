@@ -1,9 +1,9 @@
 """The transactional calls of a producer, from the caller's side: they start, wait, and raise.
 
-Owns max.block.ms: a call waits at most that long for the I/O thread to see it through. A call that
-times out goes on in the background and must be repeated; it then waits for what it started before.
-What is legal when, and what answers mean, is `TransactionManager`'s. Offsets of a consumer group
-are checked here before they are sent.
+A call waits at most max.block.ms for the I/O thread to complete it. A call that times out continues
+in the background and must be repeated; it then waits for the earlier one. `TransactionManager`
+defines which calls are legal, and what responses mean. Offsets of a consumer group are checked here
+before they are sent.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def check_group(group: object) -> None:
 
 
 def _values(what: str, thing: object, kind: type) -> dict[str, object]:
-    """Give the attributes of `thing` that `kind` has."""
+    """Return the attributes of `thing` that `kind` has."""
     try:
         return {field.name: getattr(thing, field.name) for field in fields(kind)}
     except AttributeError:
@@ -98,7 +98,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, object]:
         raise IllegalArgumentException(message) from None
 
 
-# Where the time of a call is counted, see `producer_metrics.TIMES`.
+# The metric of a call's time, see `producer_metrics.TIMES`.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -167,7 +167,7 @@ class ProducerTransactions:
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
         self._end(self._manager.begin_abort)
-        # Records that failed belong to the transaction that is over.
+        # Failed records belong to the finished transaction.
         self._state.take_delivery_error()
 
     @property
@@ -194,13 +194,15 @@ class ProducerTransactions:
             end = self._state.ask(self._open_end)
             if end is None:
                 break
-        # That records were dropped is no news to one who closes without a commit.
+        # A caller that closes without a commit expects records to be dropped.
         self._state.take_delivery_error()
         if not isinstance(unseen, TransactionAbortedException):
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+            return None
         unseen = self._manager.unseen_call
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:
@@ -216,11 +218,10 @@ class ProducerTransactions:
         return None
 
     def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
-        """End a transaction, or go on with its end: first it takes no more, then all it has goes.
+        """End a transaction, or continue its end: first close it for rows, then send its rows.
 
-        The other way round, what another thread sends in between would fall out of it. An
-        exception that comes from outside (KeyboardInterrupt) leaves EndTxn waiting for the call to
-        be repeated.
+        In the other order, rows that another thread sends in between would not be part of it. After
+        an exception from outside (KeyboardInterrupt), EndTxn waits until the call is repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -247,9 +248,9 @@ class ProducerTransactions:
         timeout: float | None = None,
         deadline: float | None = None,
     ) -> None:
-        """Start a call, or go on with it, and wait for its end. Raises what it came to.
+        """Start a call, or continue it, and wait for its end. Raise its error.
 
-        deadline: where a part of the time has passed already.
+        deadline: set if a part of the time has passed already.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()
@@ -268,7 +269,7 @@ class ProducerTransactions:
             waited_s = time.monotonic() - started
             self._state.record_time(_SENSORS[result.operation], waited_s)
         if result.error is not None:
-            # The caller learns of it here; it need not be raised again by the next flush.
+            # It is raised here, so the next flush need not raise it again.
             self._state.take_delivery_error()
             raise result.error
 

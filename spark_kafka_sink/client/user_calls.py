@@ -1,8 +1,8 @@
-"""UserCalls: calls into user code that the I/O thread makes, in order and without a lock.
+"""UserCalls: the I/O thread's calls into user code, in order and without a lock.
 
-Owns which are to be made, and how many have been: a flush waits for those that were due before it.
-After the end of the I/O thread another thread takes its place for as long as there are calls, since
-whoever waits for what one of them does has nobody else.
+It owns the queue of calls and the number of finished ones: a flush waits for the calls that were
+due before it. After the end of the I/O thread, another thread replaces it for as long as there are
+calls, because a caller may wait for one of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class UserCalls:
         self._start_thread: Callable[[], None] = lambda: None
 
     def start_later_threads(self, start: Callable[[], None]) -> None:
-        """Know what starts a thread in place of the I/O thread, which has ended."""
+        """Set the function that starts a thread in place of the ended I/O thread."""
         self._start_thread = start
 
     def add(self, call: Callable[[], object]) -> None:
-        """Have a call made, behind the others."""
+        """Queue a call after the others."""
         self._calls.append(call)
         self.due += 1
         if self._has_ended:
@@ -45,12 +45,12 @@ class UserCalls:
         """
         made = 0
         while self._calls:
-            # User code is guarded where it is called: what raises here is a bug.
+            # User code is guarded at its call, so an exception here is a bug.
             call_in_io_thread("call", self._calls.popleft())
             made += 1
         return made
 
     def end(self) -> bool:
-        """Have the thread that makes calls end, unless there are more; return whether it does."""
+        """End the thread that makes calls, unless there are more; return whether it ends."""
         self._has_ended = not self._calls
         return self._has_ended

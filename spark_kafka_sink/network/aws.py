@@ -1,8 +1,8 @@
-"""AWS_MSK_IAM: whose credentials of AWS sign the tokens, and where they come from.
+"""AWS_MSK_IAM: the AWS credentials that sign the tokens, and their sources.
 
-Keys in the environment need nothing else. Profiles, roles and the credentials of machines, pods and
-containers are read by botocore, the extra ``msk``; this is the only module that imports it. It may
-ask servers, so the thread of a `TokenSource` calls it.
+Keys in the environment need nothing else. botocore, the extra ``msk``, reads profiles, roles and
+the credentials of machines, pods and containers; only this module imports it. It may ask servers,
+so the thread of a `TokenSource` calls it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AwsTokens:
         return checked_region(found)
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return another token, which may take long. Raise TokenException if there is none."""
+        """Return a new token, which may take long. Raise TokenException if there is none."""
         try:
             options, region = self._options(), self._region()
             credentials = _environment_credentials(options) or _botocore_credentials(
@@ -104,7 +104,7 @@ class AwsTokens:
 
 
 def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
-    """Return the keys in the environment, None if there are none or others are asked for."""
+    """Return the keys in the environment, None if there are none or an option names others."""
     access, secret = (os.environ.get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not options.is_of_environment or not access or not secret:
         return None

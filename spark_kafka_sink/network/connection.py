@@ -1,18 +1,18 @@
-"""Connection: one broker connection's protocol, bytes in and bytes out. Pure: no socket, no clock.
+"""Connection: the protocol of one broker connection, bytes in and bytes out. No socket, no clock.
 
-Owns the connection's state, its requests in flight and the frames being received. The first request
-on every connection is ApiVersions, behind the TLS handshake and before the login by SASL, where
-there are such; the connection is READY when all is done.
+It owns the connection's state, its requests in flight and the frames being received. The first
+request on every connection is ApiVersions, after the TLS handshake and before the SASL login, if
+there are any. The connection is READY after all of these.
 
-A session of SASL may end. Before it does, the connection logs in again behind what is in flight
-(KIP-368), when the next request is to be sent: an idle connection needs no timer. What is to be
-sent meanwhile is held, in order, since the broker would take it for a token.
+A SASL session may expire. Before it does, the connection logs in again after the responses in
+flight (KIP-368), when the next request is to be sent: an idle connection needs no timer. Requests
+are held meanwhile, in order, because the broker would read them as SASL tokens.
 
-A broker that refuses the version of ApiVersions is asked in one that its refusal lists (KIP-511),
-and in version 0 where neither list nor answer can be read: some brokers of other makes write them
-otherwise than Kafka does.
+If a broker rejects the version of ApiVersions, the client retries with a version from its error
+response (KIP-511), and with version 0 if neither that list nor the response can be read: some
+implementations write them differently from Kafka.
 
-The states are those of `connection_state`, whose table says what each event leads to.
+The table in `connection_state` defines the states and what each event leads to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
@@ -36,6 +35,7 @@ from spark_kafka_sink.errors import (
     SslAuthenticationException,
     UnsupportedSaslMechanismException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.network.connection_state import (
     EVENTS,
@@ -105,17 +105,17 @@ class InFlightRequests:
         self._unwritten.append(request)
 
     def oldest(self) -> InFlightRequest | None:
-        """Give the request that is answered next, None if no answer can come now."""
+        """Return the request whose response comes next, None if no response can come now."""
         if not self._requests or not self._requests[0].expects_response:
             return None
         return self._requests[0]
 
     def complete_oldest(self) -> InFlightRequest:
-        """Remove the oldest request and give it."""
+        """Remove and return the oldest request."""
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Note that the next frame is written; give its request if that completes it."""
+        """Note that the next frame is written; return its request if that completes it."""
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -123,19 +123,19 @@ class InFlightRequests:
         return request
 
     def throttle(self, pause_s: float) -> None:
-        """Give what is in flight more time: a broker that throttles reads it later (KIP-219)."""
+        """Extend the time of requests in flight: a throttling broker reads them later (KIP-219)."""
         for request in self._requests:
             request.throttled_s += pause_s
 
     def expires_at(self) -> float:
-        """Give when the oldest request times out; infinity if nothing is in flight."""
+        """Return when the oldest request times out; infinity if none is in flight."""
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]
         return oldest.sent_at + self._request_timeout_s + oldest.throttled_s
 
     def clear(self) -> list[InFlightRequest]:
-        """Remove all and give them, oldest first."""
+        """Remove and return all requests, oldest first."""
         requests = list(self._requests)
         self._requests.clear()
         self._unwritten.clear()
@@ -146,7 +146,7 @@ class InFlightRequests:
 MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
 # Metadata of 200,000 partitions is 10 MB; nothing that a producer asks for is larger.
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
-# Until a broker has been told who connects, its answers are small.
+# Until the client has logged in, responses are small.
 _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # The version of each API, by its key, from which on a broker that throttles answers at once and
 # leaves the pause to the client (KIP-219); before, it has paused already.
@@ -159,7 +159,7 @@ _SOFTWARE_NAME: Final = "spark-kafka-sink"
 _RENEWALS: Final = (ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.RENEWAL_TOKENS)
 # The version of a bare token, which has no header and no correlation id.
 _BARE: Final = -1
-# Brokers refuse to renew a session twice within a second.
+# Brokers reject a second renewal of a session within a second.
 _RENEWAL_PAUSE_S: Final = 1.0
 # A slow broker may read a request some time after it was sent.
 _SLOWNESS_S: Final = 2.0
@@ -169,15 +169,15 @@ _MOST_STEPS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a connection logs in.
+    """The login of a connection.
 
-    exchange: makes what one login is, None where there are no credentials now; it raises
-    SaslAuthenticationException where there will be none. user: how messages
-    call whom it is for. chance: a random number from 0 to 1.
+    exchange: starts a SASL exchange, None while there are no credentials; raises
+    SaslAuthenticationException if there will be none. user: its text is the user in messages.
+    chance: a random number from 0 to 1.
     """
 
     exchange: Callable[[], SaslExchange | None]
-    user: str
+    user: object
     chance: float = 0.0
 
 
@@ -224,7 +224,7 @@ class Connection:
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection is."""
+        """The state of the connection."""
         return self._state
 
     @property
@@ -234,16 +234,16 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """How many requests are in flight, or held until the connection has logged in again."""
+        """The number of requests that are in flight, or held until the next login."""
         return len(self.in_flight) + len(self._held)
 
     @property
     def is_inside_answer(self) -> bool:
-        """Whether an answer has begun to come in and is not whole."""
+        """Whether a part of a response has arrived."""
         return self._splitter.is_inside_frame
 
     def take_outgoing(self) -> list[list[Buffer]]:
-        """Give the frames that are to be written, each as the buffers of one send."""
+        """Return the frames to write, each as the buffers of one send."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -260,10 +260,10 @@ class Connection:
             self._ask_api_versions(self._api_versions_version, now)
 
     def send(self, request: ClientRequest, now: float) -> None:
-        """Send a request in the highest version that both sides have.
+        """Send a request in the highest version that both sides support.
 
-        Raises UnsupportedVersionException where there is none, IllegalStateException where the
-        connection is not ready.
+        Raise UnsupportedVersionException if there is none, IllegalStateException if the connection
+        is not ready.
         """
         if self._versions is None or not self.is_ready:
             message = f"node {self.node_id} is {self._state.value} and takes no requests"
@@ -274,7 +274,7 @@ class Connection:
         )
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
-        # Not before the request is known to be one: whoever sends writes what is due afterwards.
+        # Only after the request is known to be valid: the caller writes what is due afterwards.
         if self._state is ConnectionState.READY and now >= self._renew_at:
             self._renew(now)
         sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
@@ -285,11 +285,11 @@ class Connection:
         self._outgoing.append(frame)
 
     def received(self, data: Buffer, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:
-        """Take bytes from the broker and give what they mean, frame by frame.
+        """Process bytes from the broker, and yield their events, frame by frame.
 
-        Raises ProtocolError at a frame that means nothing, and AuthenticationException where the
-        broker or this client refuses the login: the connection is then of no use. The request it
-        should have answered, and those after it, are still in flight (`closed`).
+        Raise ProtocolError for an invalid frame, and AuthenticationException if the broker or this
+        client rejects the login. The connection is then unusable; the request of that response and
+        later ones are still in flight (`closed`).
         """
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
@@ -331,7 +331,7 @@ class Connection:
     def _throttled(
         self, sent: InFlightRequest, response: Response, now: float
     ) -> list[NodeThrottled]:
-        """Give the pause that an answer asks for, if the client is to keep it."""
+        """Return the pause that a response asks for, if the client has to keep it."""
         pause_ms: int = getattr(response, "throttle_time_ms", 0)
         if pause_ms <= 0 or sent.version < _CLIENT_PAUSES_SINCE.get(sent.api.key, _NEVER):
             return []
@@ -346,7 +346,7 @@ class Connection:
         return Answered(done.request, self.node_id, None)
 
     def closed(self) -> list[ClientRequest]:
-        """Note that the connection is gone and give the requests that it leaves unanswered."""
+        """Note that the connection is closed, and return its unanswered requests."""
         if self._state is not ConnectionState.CLOSED:
             self._handle(ConnectionEvent.CLOSE)
         self._outgoing.clear()

@@ -1,4 +1,4 @@
-"""Files of this machine that options name: each is read whole, up to a limit."""
+"""Files of this machine that options name: each is read completely, up to a limit."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Kerberos by the library gssapi, which is the extra ``kerberos``: the only module that imports it.
+"""Kerberos by the library gssapi, the extra ``kerberos``; only this module imports it.
 
-Credentials of a keytab are kept in the memory of the process, without kinit. The library makes them
-anew at half of their life, as it does for any keytab of a client. Tickets of a cache are somebody
-else's: they are read for each login.
+Credentials of a keytab are kept in the memory of the process, without kinit. The library renews
+them after half of their lifetime, as it does for any client keytab. Tickets of a cache belong to
+another program: they are read for each login.
 
-Nothing here looks up names in DNS: what host names are in principals, krb5.conf says.
+Nothing here looks up names in DNS: krb5.conf defines the host names in principals.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _failure(
 
 
 def _words(error: Any) -> str:  # noqa: ANN401 - of the library
-    """Return what the library says of an error."""
+    """Return the library's message for an error."""
     found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
     if not found or found == ["Success"]:
         found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own

@@ -1,4 +1,4 @@
-"""What may take long, such as asking a KDC for a ticket, is made beside the network's thread."""
+"""A thread beside the network's thread, for slow calls such as asking a KDC for a ticket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HelperThread:
         self._is_there = False
 
     def run(self, call: Callable[[], object]) -> None:
-        """Have the thread make a call, which raises nothing; from any thread."""
+        """Run a call in the thread; it must not raise. Any thread may call this."""
         with self._lock:
             self._calls.append(call)
             if self._is_there:
@@ -51,10 +51,10 @@ class _Made(Generic[_T]):
 
 
 class MadeAhead(Generic[_T]):
-    """What the helper thread makes by a key; each is taken once.
+    """Objects that the helper thread makes in advance, by key; each is taken once.
 
-    make: may take long, and raises KafkaException where there is nothing. wake: called from the
-    helper thread when something was made.
+    make: may take long, and raises KafkaException on failure. wake: called from the helper thread
+    when an object is ready.
     """
 
     def __init__(self, make: Callable[[str], _T], wake: Callable[[], None]) -> None:
@@ -75,9 +75,9 @@ class MadeAhead(Generic[_T]):
         return False
 
     def take(self, key: str) -> _T | None:
-        """Return what was made, None while it is being made. Raise KafkaException if there is none.
+        """Return the object, None while it is being made. Raise KafkaException if that failed.
 
-        The next one is not begun.
+        The next one is not started.
         """
         if not self.is_there(key):
             return None

@@ -1,8 +1,8 @@
-"""HTTP to a token endpoint: one POST, limited in time and size, that follows no redirect.
+"""HTTP to a token endpoint: one POST, limited in time and size, without redirects.
 
-One deadline spans the connection with its TLS handshake, and another one the whole answer: a peer
-that sends a byte now and then does not move it. Only ``http`` and ``https`` are spoken. Proxies are
-those of the process's environment.
+One deadline limits the connection with its TLS handshake, and another one the complete response: a
+peer that sends a byte now and then does not extend it. Only ``http`` and ``https`` are supported.
+Proxies are those of the process's environment.
 
 This is the only module that imports urllib.
 """
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
+    """The response; retry_after_s: the pause that the endpoint asks for, None for any."""
 
     status: int
     body: bytes = field(repr=False)
@@ -65,7 +65,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How long it may take to connect, and then to get the whole answer."""
+    """The time limits for the connection, and then for the complete response."""
 
     connect_s: float
     read_s: float
@@ -81,12 +81,12 @@ def check_url(option: str, url: str) -> None:
         scheme, host, has_user = "", None, False
     if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
         raise ConfigException(
-            f"{option} is no URL that can be asked for a token: expected https://host/path, or "
+            f"{option} is not the URL of a token endpoint: expected https://host/path, or "
             "file:///path of a file with the token"
         )
     if has_user or " " in url:
         raise ConfigException(
-            f"{option} has a user or a blank in it: credentials have options of their own, "
+            f"{option} has a user or a blank in it: the options for credentials are "
             "sasl.oauthbearer.client.credentials.client.id and .client.secret"
         )
 
@@ -103,7 +103,7 @@ def is_encrypted(url: str) -> bool:
 
 
 def leaves_the_machine(url: str) -> bool:
-    """Return whether a URL leads to another machine, as far as its host says."""
+    """Return whether a URL leads to another machine, judged by its host."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -125,9 +125,9 @@ def post(
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Send a form and return the answer, whatever its status.
+    """Send a form and return the response, with any status.
 
-    context: the TLS of ``https``. Raise HttpException if there is no whole answer in time.
+    context: the TLS of ``https``. Raise HttpException if there is no complete response in time.
     """
     request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
         url,
@@ -139,7 +139,7 @@ def post(
     try:
         response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
         if response is None:
-            raise HttpException("the proxy of the environment is neither http nor https")
+            raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
             body = response.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
@@ -161,7 +161,7 @@ class _TooLargeError(OSError):
 
 
 class _Deadline:
-    """Until when the socket may be waited for, and the socket."""
+    """The deadline for waits, and their socket."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -199,7 +199,7 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # The TLS handshake waits no longer as a whole.
+            # The limit of the whole TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
@@ -212,7 +212,7 @@ class _Deadline:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a peer sends, until the deadline and up to a size."""
+    """The data of a peer, until the deadline and up to a size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -296,27 +296,27 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
 
 
 def _failure(error: object, deadline: _Deadline) -> HttpException:
-    """Return what to say where there is no answer."""
+    """Return the error for a missing response."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error
     if certificate is not None:
         why = (
-            f"its certificate is refused here ({certificate.rstrip('.')}): trusted is what the "
-            "system trusts, or what ssl.truststore.location or ssl.truststore.certificates inside "
-            "sasl.jaas.config names"
+            f"its certificate is refused here ({certificate.rstrip('.')}): set "
+            "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
+            "certificate of its CA, unless the system trusts that"
         )
     elif isinstance(error, TimeoutError) and deadline.is_connected:
-        why = f"it gave no whole answer within {deadline.limits.read_s:g} s"
+        why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):
-        why = f"it could not be connected to within {deadline.limits.connect_s:g} s"
+        why = f"no connection to it within {deadline.limits.connect_s:g} s"
     elif isinstance(error, _TooLargeError):
-        why = f"its answer is larger than {MOST_BYTES} bytes"
+        why = f"its response is larger than {MOST_BYTES} bytes"
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        why = f"it could not be asked: {said}"
+        why = f"it cannot be reached: {said}"
     else:
-        why = "what it answers is not HTTP"
+        why = "its response is not HTTP"
     return HttpException(why, is_refused=certificate is not None)
 
 

@@ -1,7 +1,7 @@
-"""Kerberos: the logins of one configuration by GSSAPI, made ahead beside the network's thread.
+"""Kerberos: the GSSAPI logins of one configuration, prepared outside the network's thread.
 
-The KDC is asked for each broker's ticket, which may take long, so a login is made before its
-connection is, and before a session is renewed.
+The KDC is asked for a ticket for each broker, which may take long. So a login is prepared before
+its connection is made, and before a session is renewed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Kerberos:
     def _options(self) -> tuple[KerberosOptions, bytes]:
         """Return the options, and the contents of the keytab, empty if there is none.
 
-        Raise ConfigException if the options are not enough, or the keytab cannot be used.
+        Raise ConfigException if an option is missing, or the keytab cannot be used.
         """
         config = self._config
         if config.sasl_username is not None:

@@ -1,11 +1,11 @@
-"""The OAuth token of one configuration, fetched beside the network's thread.
+"""The OAuth token of one configuration, fetched outside the network's thread.
 
-All clients of a process that are configured alike share one `TokenSource`: producer, admin and
-reader. What may take long, HTTP or a user's callable, runs in the source's thread, which wakes the
-clients' selectors. It is there while a client may log in, and refreshes the token in time; without
-clients, the token stays for the next one.
+All clients of a process with equal configurations share one `TokenSource`: producer, admin and
+reader. Slow calls, HTTP or a user's callable, run in the source's thread, which wakes the clients'
+selectors. The thread runs while a client may log in, and refreshes the token in time. Without
+clients, the token is kept for the next one.
 
-A forked child knows of no source: tokens and threads are its parent's.
+A forked child starts without sources: tokens and threads are its parent's.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class LoginUser(Protocol):
 
 
 class TokenSource:
-    """Fetches tokens and says which one serves; from any thread.
+    """Fetches tokens and returns the current one; any thread may call it.
 
-    name: how messages call where they come from. fetch: returns a token, or raises TokenException;
-    whatever else it raises is a failure, too.
+    name: the source's name in messages. fetch: returns a token, or raises TokenException; any other
+    exception is a failure, too.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TokenSource:
             self._go_on()
 
     def detach(self, user: LoginUser) -> None:
-        """Wake a client no more."""
+        """Stop waking a client."""
         with self._changed:
             self._users.discard(user)
             self._changed.notify_all()
@@ -86,9 +86,9 @@ class TokenSource:
         return len(self._users) > 0
 
     def token(self) -> OAuthBearerToken | None:
-        """Return the token to log in with now, None while it is fetched.
+        """Return the current token to log in with, None while it is fetched.
 
-        Raise SaslAuthenticationException if there is none and another try would end the same way.
+        Raise SaslAuthenticationException if there is none and a retry would end the same way.
         """
         with self._changed:
             now = self._clock()
@@ -102,7 +102,7 @@ class TokenSource:
             return found
 
     def problem(self) -> str:
-        """Return why there is no token now, nothing where there is one or nobody knows yet."""
+        """Return why there is no token now; empty if there is one, or if the reason is unknown."""
         with self._changed:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
@@ -110,7 +110,7 @@ class TokenSource:
             return self._told(failure)
 
     def refused(self, token: OAuthBearerToken) -> None:
-        """Note that a broker has refused a token."""
+        """Note that a broker has rejected a token."""
         with self._changed:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
@@ -119,7 +119,7 @@ class TokenSource:
         return f"{self._name} gives no token: {failure}"
 
     def _go_on(self) -> None:
-        """Have the thread look; the caller holds the lock."""
+        """Wake the thread; the caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
             run = as_options_are_named_here(self._run)
@@ -138,7 +138,7 @@ class TokenSource:
             self._fetch_one()
 
     def _wait_until_due(self) -> bool:
-        """Wait for the time of the next fetch; return False if nobody needs one any more."""
+        """Wait for the time of the next fetch; return False if no client needs one any more."""
         with self._changed:
             while True:
                 if not self.is_in_use:
@@ -193,7 +193,7 @@ class TokenSources:
         self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
 
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
-        """Return the source of a key, which `make` makes if there is none."""
+        """Return the source of a key; `make` makes it if there is none."""
         with self._lock:
             found = self._sources.pop(key, None)
             if found is None:
@@ -205,7 +205,7 @@ class TokenSources:
             return found
 
     def forget(self) -> None:
-        """Know of no source, as a forked child does: any lock may be taken for ever there."""
+        """Drop all sources, in a forked child: any lock may be held forever there."""
         self._lock = threading.Lock()
         self._sources = OrderedDict()
 

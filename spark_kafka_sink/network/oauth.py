@@ -1,8 +1,8 @@
-"""OAUTHBEARER: where the options of a configuration say that tokens come from, and how.
+"""OAUTHBEARER: the source of tokens that the options of a configuration define.
 
-From a file, which each login reads; from an endpoint that is asked by HTTP, by a client's secret or
-by an assertion; or from a Python callable of the user's. What asks may take long and is called by
-the thread of a `TokenSource`.
+A token comes from a file, which each login reads; from an HTTP endpoint, by a client secret or an
+assertion; or from a user's Python callable. The sources may be slow, so the thread of a
+`TokenSource` calls them.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ _RETURNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """What the options say, with what their references give. Equal ones share their token.
+    """The OAuth options with their references resolved. Equal settings share their token.
 
     retriever: one of Java's four by its simple name, or ``module.Name``. path: of a token's file.
-    shown_url: how messages call the endpoint.
+    shown_url: the endpoint in messages.
     """
 
     retriever: str
@@ -138,7 +138,7 @@ class OAuth:
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # What a name stands for may be defined anew, as in a notebook.
+        # The object of a name may be redefined, as in a notebook.
         key = (settings, renewal_options(self._config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
@@ -163,7 +163,7 @@ class OAuth:
         )
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return another token, which may take long. Raise TokenException if there is none."""
+        """Return a new token, which may take long. Raise TokenException if there is none."""
         try:
             settings = self._settings()
             if not settings.is_java:
@@ -187,7 +187,7 @@ class OAuth:
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
-                    "in clear, and anybody on the way can read them",
+                    "unencrypted: anyone on the network can read them",
                 )
         else:
             self._tls_context(settings)
@@ -250,7 +250,7 @@ class OAuth:
         key_option = f"{_ASSERTION}.private.key.file"
         if settings.key_file is None:
             raise ConfigException(
-                f"an assertion is needed: set {Option(option)} or {Option(key_option)}"
+                f"the client needs an assertion: set {Option(option)} or {Option(key_option)}"
             )
         origin = f"the file of {Option(key_option)}"
         key = signing_key(
@@ -399,7 +399,7 @@ class OAuth:
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
-                f"{option} is no file, which {_FILE} reads: expected file:///path"
+                f"{option} is not a file, which {_FILE} reads: expected file:///path"
             )
         if not is_file:
             from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
@@ -423,7 +423,7 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
+    """Return the option's value, or JAAS's if it is unset; without blanks, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 
@@ -464,7 +464,7 @@ class AsWritten(OptionValues):
 
 
 def _callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return what a name stands for, and the user's callable, of a class an object.
+    """Return the object of a name, and the user's callable; a class is instantiated.
 
     Raise ConfigException if there is none.
     """
@@ -506,7 +506,7 @@ def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
 
 
 def _place(error: BaseException) -> str:
-    """Return where in the user's code an error was raised."""
+    """Return the place in the user's code where an error was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,7 @@
-"""Values of options with what their references give, looked up in the process that connects.
+"""Values of options with their references resolved, in the process that connects.
 
-Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are looked up
-for each connection, so that no plan, no pickle and no pool has what they give.
+Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are resolved
+for each connection, so that no plan, pickle or pool contains the resolved values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class OptionValues:
         return len(whole) == 1 and str(whole[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
-        """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is none."""
+        """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
         if self.is_reference(text):
             # The value of a reference is not searched for references again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
-    """Return what a configuration says of TLS, with the texts that its files have now.
+    """Return the TLS settings of a configuration, with the present contents of its files.
 
     Raise ConfigException if a file cannot be used.
     """
@@ -70,12 +70,12 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, and how messages call it; None where none is named."""
+        """Return a store as PEM and its name in messages; None if no option names one."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
-        # With references in place of what they give.
+        # With unresolved references.
         shown = masked(location)
         origin = f"the file {shown} of {option}"
         scheme, is_url, _ = path.partition("://")

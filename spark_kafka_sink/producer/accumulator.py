@@ -1,12 +1,34 @@
-"""RecordAccumulator: per partition a queue of batches, and the memory they take.
+"""RecordAccumulator: per partition a queue of batches, and the memory that they take.
 
-Owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN; the
-ones before it are SEALED and go first. It has no lock and no clock: whoever calls it
-holds the lock of `ProducerThread`, and the time is an argument.
+Why: rows come in slices of many partitions, and brokers want few large batches. So rows wait here
+until a batch of their partition is full, has lingered, or must make room.
 
-Appending takes three steps, because rows are encoded outside the lock with offset deltas that
-continue the open batch: `reserve` memory, `hold` the partitions (a held open batch is neither
-sealed nor sent), then `append` what was encoded, which lets go again.
+::
+
+    hold, append              seal                 sendable, take        the response
+    ──────────────> OPEN ─────────────> SEALED ─────────────────> IN_FLIGHT ──────> complete
+                     at most one per     waits at the head             │            deallocate
+                     partition, the      of its queue       ^          │
+                     last of its queue                      └──────────┘ reenqueue, split
+
+What is hard:
+
+- Rows are encoded outside the lock, with offset deltas that continue the open batch. So appending
+  has three steps: `hold` the partitions, encode, `append`. A held open batch is neither sealed nor
+  sent nor expired meanwhile. `let_go` ends that.
+- Full batches are compressed by the thread that appends, outside the lock. They stand in their
+  queue, in order, but are not sent before `packed`.
+- Memory is charged for what batches keep (`BufferPool`), which changes four times: when rows are
+  copied, when a slice is referenced, when a batch is compressed, and when it is done. A slice that
+  several batches reference is paid for until the last of them is done.
+- While memory is short, the oldest open batches go, and no more than have to: what is on its way to
+  a broker counts as free soon (`draining`). To send all of them would halve what batches hold.
+- A batch that is sent again goes to the head of its queue, behind batches with lower sequences.
+- Order: the oldest first, and of one age each partition in its turn, so that no partition starves
+  behind others that always have more. `_open` and `_incomplete` are kept in order of age, so that
+  the first one that is too young ends each search.
+
+It has no lock and no clock: its callers hold the producer's lock, and the time is an argument.
 """
 
 from __future__ import annotations
@@ -51,25 +73,25 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # What a batch of a topic may have at most, where that is known: from what was said of the
-        # topic, and from batches that brokers found too large.
-        self._told_limits: dict[str, int] = {}
+        # The most bytes that a batch of a topic may have, where that is known: by the topic's
+        # configuration, and by batches that brokers found too large.
+        self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; those with an open batch, the oldest batch
-        # first; and all that is not complete, oldest first.
+        # The partitions whose first batch is sealed; the partitions with an open batch, the oldest
+        # first; and all incomplete batches, the oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
         self.pool = BufferPool(buffer_memory_bytes)
-        self._flushes = 0
+        self._flushes: set[object] = set()
         self._lingers = True
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether any batch is neither acknowledged nor given up."""
+        """Whether any batch is neither acknowledged nor failed."""
         return bool(self._incomplete)
 
     @property
@@ -84,35 +106,35 @@ class RecordAccumulator:
 
     @property
     def incomplete(self) -> list[ProducerBatch]:
-        """The batches that are neither acknowledged nor given up, oldest first."""
+        """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
-        """Give how many batches of each partition wait to be sent."""
+        """Return how many batches of each partition wait to be sent."""
         none: deque[ProducerBatch] = deque()
         return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits, in place of what was said before.
+        """Keep batches below the limits of their topics, which replace the limits before.
 
-        Brokers that found batches too large did so before a limit was raised: it is tried.
+        Where a limit was raised, the batches that brokers found too large before do not count.
         """
         for topic, size_bytes in sizes_bytes.items():
-            if size_bytes > self._told_limits.get(topic, size_bytes):
+            if size_bytes > self._topic_limits.get(topic, size_bytes):
                 self._found_limits.pop(topic, None)
-        self._told_limits = dict(sizes_bytes)
+        self._topic_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
-        """Know of no topic's limit any more: it may have been raised since."""
-        self._told_limits.clear()
+        """Forget the limits of all topics: they may have been raised since."""
+        self._topic_limits.clear()
         self._found_limits.clear()
 
     def full_bytes(self, topic: str) -> int:
-        """Give how many bytes of records fill a batch, by how well they compress."""
-        whole = self._batch_size_bytes
-        for limits in (self._told_limits, self._found_limits):
-            whole = min(whole, limits.get(topic, whole))
-        size = whole - RECORD_BATCH_OVERHEAD
+        """Return how many bytes of records fill a batch, by how well they compress."""
+        size = self._batch_size_bytes
+        for limits in (self._topic_limits, self._found_limits):
+            size = min(size, limits.get(topic, size))
+        size -= RECORD_BATCH_OVERHEAD
         if self._codec.compress is not None:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
@@ -122,15 +144,15 @@ class RecordAccumulator:
     @property
     def flushes(self) -> int:
         """How many flushes are under way: nothing lingers meanwhile."""
-        return self._flushes
+        return len(self._flushes)
 
-    def begin_flush(self) -> None:
-        """Make every batch sendable until `end_flush`."""
-        self._flushes += 1
+    def begin_flush(self, flush: object) -> None:
+        """Make every batch sendable until `end_flush` of the same flush."""
+        self._flushes.add(flush)
 
-    def end_flush(self) -> None:
-        """End what `begin_flush` began."""
-        self._flushes -= 1
+    def end_flush(self, flush: object) -> None:
+        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
         """Make every batch sendable from here on: the producer is to end."""
@@ -139,7 +161,7 @@ class RecordAccumulator:
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
-        """Keep the partitions' open batches as they are, and tell how full they are."""
+        """Keep the partitions' open batches as they are, and return how full they are."""
         self._held.update(partitions)
         full = {topic: self.full_bytes(topic) for topic in {tp.topic for tp in partitions}}
         opens = []
@@ -167,16 +189,16 @@ class RecordAccumulator:
         now: float,
         owner: SpanOwner | None = None,
     ) -> list[ProducerBatch]:
-        """Put encoded cuts into their partitions' batches; cuts are in order, without gaps.
+        """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
         partitions: of each run of the layout; owner: who waits for the records one by one, if
-        anybody does (see `record_spans`). Gives the batches that became full and are to be
+        anybody does (see `record_spans`). Returns the batches that became full and are to be
         packed outside the lock: they are not sent before `packed`. Charges what is retained; the
-        caller gives its reservation back.
+        caller returns its reservation.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
-        whole = RetainedBuffer(len(encoded.buffer)) if is_kept else None
+        retained = RetainedBuffer(len(encoded.buffer)) if is_kept else None
         edges = bounds.tolist()
         charged, full = 0, []
         for number, cut in enumerate(cuts):
@@ -191,10 +213,10 @@ class RecordAccumulator:
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
-            batch.append(piece, records, cut.max_timestamp_ms, whole, owner, cut.start)
+            batch.append(piece, records, cut.max_timestamp_ms, retained, owner, cut.start)
             charged += batch.copied_bytes - copied
-        if whole is not None:
-            charged += whole.size_bytes
+        if retained is not None:
+            charged += retained.size_bytes
         self.pool.charge(charged)
         self._packing.update(full)
         return full
@@ -213,7 +235,7 @@ class RecordAccumulator:
         )
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
-            self._count_draining(batch, batch.copied_bytes)
+            self.pool.draining_bytes += batch.draining(batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
@@ -230,46 +252,41 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
-        """Give the first batch of each partition that has one to send, the oldest first.
+        """Return the first batch of each partition that has one to send, the oldest first.
 
-        So none waits for ever behind partitions that always have more. Of one age, partitions take
-        turns. An open batch is to be sent when it has lingered, or when it must not wait: while a
-        flush, a close or the end of a transaction is under way; `sendable_for_room` has more.
+        An open batch is to be sent when it has lingered, or when it must not wait: while a flush, a
+        close or the end of a transaction is under way. `sendable_for_room` has more.
         """
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
         not_now = self._held.union(self._sealed)
-        hurry = self._flushes > 0 or not self._lingers or completes_transaction
+        hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break
-            if topic_partition not in not_now:
+            if topic_partition not in excluded:
                 found.append(batch)
         return sorted(found, key=attrgetter("created_at"))
 
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
-        """Give open batches, the oldest first, for as long as memory is short.
+        """Yield open batches, the oldest first, for as long as memory is short.
 
-        What was taken of them counts as room to come, so that no more go than have to, and the
-        rest fills further: of a thousand partitions, all would be sent half as full. (Java's
-        RecordAccumulator sends all of them once its pool is exhausted.) None is of the partitions
-        of `others`, which were sendable before.
+        The batches that are taken count as free soon, so that no more go than have to, and the
+        others fill further. (Java's RecordAccumulator sends all of them once its pool is
+        exhausted.) None is of the partitions of `others`, which were sendable before.
         """
         if not self.pool.is_short:
             return
-        not_now = self._held.union(self._sealed, (other.topic_partition for other in others))
+        excluded = self._held.union(self._sealed, (other.topic_partition for other in others))
         for topic_partition, batch in list(self._open.items()):
             if not self.pool.is_short:
                 return
-            if topic_partition not in not_now:
+            if topic_partition not in excluded:
                 yield batch
 
-    def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
-        self.pool.draining_bytes += batch.draining(size_bytes)
-
     def next_sendable_at(self, now: float) -> float:
-        """Give when `sendable` will give more than now because of time alone."""
+        """Return when `sendable` will return more than now because of time alone."""
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
         due = min((at for at in waits if at > now), default=float("inf"))
         for batch in self._open.values():
@@ -280,19 +297,19 @@ class RecordAccumulator:
     def take(self, batch: ProducerBatch) -> None:
         """Remove a batch that is sendable from its queue; it is sealed if it was open."""
         topic_partition = batch.topic_partition
-        self._count_draining(batch, batch.copied_bytes)
+        self.pool.draining_bytes += batch.draining(batch.copied_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
         queue.popleft()
-        # Partitions take turns: this one goes behind the others.
+        # Partitions take turns: this one goes after the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:
             self._sealed[topic_partition] = None
 
     def reenqueue(self, batch: ProducerBatch) -> None:
         """Put a batch back at the head of its queue, behind batches with lower sequences."""
-        self._count_draining(batch, 0)
+        self.pool.draining_bytes += batch.draining(0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
         if batch.has_sequence:
@@ -303,10 +320,10 @@ class RecordAccumulator:
         self._sealed[batch.topic_partition] = None
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Put smaller batches in the place of one that a broker found too large, and give them.
+        """Put smaller batches in the place of one that a broker found too large; return them.
 
-        New batches of the topic will be as small: where the Java client has every batch of the
-        topic refused once more, here it is the first ones (RecordAccumulator.splitAndReenqueue).
+        New batches of the topic will be as small. In the Java client, every batch of the topic is
+        rejected once more; here only the first ones are (RecordAccumulator.splitAndReenqueue).
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -316,26 +333,26 @@ class RecordAccumulator:
             each: each for old in self._incomplete for each in (parts if old is batch else [old])
         }
         self.pool.charge(sum(part.copied_bytes for part in parts))
-        self.pool.charge(sum(whole.size_bytes for whole in _retained(parts)))
+        self.pool.charge(sum(buffer.size_bytes for buffer in _retained(parts)))
         for part in reversed(parts):
             self.reenqueue(part)
         return parts
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Give the batches, in queues or in flight, whose delivery.timeout.ms has passed.
+        """Return the batches, in queues or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is in order of age, so only what has expired is looked at.
+        `_incomplete` is in order of age, so only the expired batches are visited.
         """
         found = []
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
                 break
-            if not self._is_in_hands(batch):
+            if not self._is_worked_on(batch):
                 found.append(batch)
         return found
 
     def unsent(self) -> list[ProducerBatch]:
-        """Give the batches that were never sent and that no caller is working on."""
+        """Return the batches that were never sent and that no caller is working on."""
         return [
             batch
             for batch in self._incomplete
@@ -345,18 +362,18 @@ class RecordAccumulator:
         ]
 
     def next_expiry_at(self, now: float) -> float:
-        """Give when to look at `expired` again: when the oldest batch expires.
+        """Return when to look at `expired` again: when the oldest batch expires.
 
-        But for those that the caller's thread works on past their time. When it lets go of them,
-        the I/O thread looks again.
+        Batches that a caller's thread works on past their time do not count. When it lets go of
+        them, the I/O thread looks again.
         """
         for batch in self._incomplete:
             expires_at = batch.created_at + self._delivery_timeout_s
-            if expires_at > now or not self._is_in_hands(batch):
+            if expires_at > now or not self._is_worked_on(batch):
                 return expires_at
         return float("inf")
 
-    def _is_in_hands(self, batch: ProducerBatch) -> bool:
+    def _is_worked_on(self, batch: ProducerBatch) -> bool:
         return batch.topic_partition in self._held or batch in self._packing
 
     def remove(self, batch: ProducerBatch) -> None:
@@ -376,14 +393,14 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
-        self._count_draining(batch, 0)
+        self.pool.draining_bytes += batch.draining(0)
         self.pool.free(batch.release())
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Put a batch behind those that are as old as it, or older.
+    """Insert a batch after those that are at least as old.
 
-    It is the newest, unless its rows have lingered in their chunk, whose age it has.
+    Usually it is the newest. But rows that have lingered in their chunk give it the chunk's age.
     """
     newer = []
     for other in reversed(batches):
@@ -392,7 +409,7 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
-        # In place of `pop`, after which a caller could be interrupted, and the batch forgotten.
+        # Instead of `pop`, after which an interrupt of the caller would lose the batch.
         moved = batches[each]
         del batches[each]
         batches[each] = moved
@@ -406,4 +423,4 @@ def _is_before(batch: ProducerBatch, sequence: int) -> bool:
 
 
 def _retained(batches: Sequence[ProducerBatch]) -> set[RetainedBuffer]:
-    return {whole for batch in batches for whole in batch.retained}
+    return {buffer for batch in batches for buffer in batch.retained}

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     TOO_LARGE_FOR_TOPIC,
     ApiException,
@@ -23,6 +22,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     advice,
     api_exception,
+    error_code,
     words_of_refusal,
 )
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -30,7 +30,7 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# Under another number, records that are there already would be there twice.
+# With a new sequence, records that are in the log already would be written a second time.
 IN_DOUBT: Final = (
     "it is a part of a batch that may have been written before the broker found that too large"
 )
@@ -58,7 +58,7 @@ def abortable(error: KafkaException) -> KafkaException:
 
 
 def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
-    """Return what the broker said beyond the code, with the first record that it refused."""
+    """Return the broker's message, with the first record that it rejected."""
     said = [answer.error_message] if answer.error_message else []
     if answer.record_errors:
         first = answer.record_errors[0]
@@ -75,11 +75,12 @@ def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
 def record_errors(
     batch: ProducerBatch, answer: PartitionProduceResponse, error: ApiException
 ) -> dict[int, KafkaException]:
-    """Return the errors of the records that the broker refused, by their number in the batch.
+    """Return the errors of the records that the broker rejected, by their number in the batch.
 
-    As the Java client: the batch's error where one record is to blame, else InvalidRecordException.
+    As in the Java client, a single rejected record gets the batch's error; with several, each gets
+    an InvalidRecordException.
     """
-    # A number that no record has blames nobody.
+    # A number outside the batch matches no record.
     numbers = range(batch.record_count)
     refused = [record for record in answer.record_errors if record.batch_index in numbers]
     kind = type(error) if len(refused) == 1 else InvalidRecordException
@@ -108,13 +109,13 @@ def error_of_attempt(
 def error_of_batch(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None
 ) -> ApiException:
-    """Return the error of a batch that is given up for an error code."""
+    """Return the error of a batch that fails for an error code."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     topic = batch.topic_partition.topic
     hint = advice(code, topic=topic)
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        # As the driver says it, and Metadata where not even DESCRIBE is granted.
+        # The same message as from the driver, and from Metadata without the permission DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
@@ -169,8 +170,8 @@ def error_of_expired_batch(
 ) -> TimeoutException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
-    timeout: the option with its value; throttle: what a node asked for; where: who leads the
-    partition. These two are empty where there is nothing to say.
+    timeout: the option with its value; throttle: a note that a node throttles this client; where:
+    the leader of the partition. Either of the last two may be empty.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"

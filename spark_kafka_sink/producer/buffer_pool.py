@@ -1,13 +1,13 @@
-"""BufferPool: the bytes of buffer.memory, and who waits for some, in order.
+"""BufferPool: the bytes of buffer.memory, and the calls that wait for some, in order.
 
-Owns the credit alone. The rows themselves lie in batches: Python has no memory to hand out, so this
-counts bytes, where the Java client's BufferPool keeps buffers. It has no lock and no clock: the
-caller of every method holds the producer's lock, and waits with its condition.
+It counts bytes and nothing else. The rows themselves are in batches: Python has no memory to hand
+out, whereas the Java client's BufferPool keeps buffers. It has no lock and no clock: the caller of
+every method holds the producer's lock, and waits outside of it.
 
 A call takes the bytes of the rows that it is about to encode (`reserve`). When the rows are in
-batches, the accumulator charges for what the batches keep, and the call gives its bytes back.
-Callers that wait are served in the order in which they came, so that a large slice does not wait
-for ever behind small ones.
+batches, the accumulator charges for the memory that the batches keep, and the call returns its
+bytes. Waiting calls are served in the order of their arrival, so that a large slice does not wait
+forever behind small ones.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-# The part of buffer.memory that is to be free, or on its way to be, before open batches may linger.
+# The part of buffer.memory that must be free, or about to become free, for open batches to linger.
 _ROOM: Final = 1 / 4
 
 
 class Reservation:
-    """Bytes that a call has taken and not given back yet; also its place among those that wait.
+    """Bytes that a call has taken and not returned yet, and its place among the waiting calls.
 
-    size_bytes is 0 before the bytes are taken and again when they are given back. So a call that is
-    interrupted (Ctrl-C) may give back once more what may have been given back.
+    size_bytes is 0 before the bytes are taken and again after they are returned. So an interrupted
+    call (Ctrl-C) may safely return them a second time.
     """
 
     __slots__ = ("size_bytes",)
@@ -48,7 +48,7 @@ class BufferPool:
 
     @property
     def waiters(self) -> int:
-        """How many calls wait for memory."""
+        """The number of calls that wait for memory."""
         return len(self._waiting)
 
     @property
@@ -57,18 +57,18 @@ class BufferPool:
         return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, reservation: Reservation, size_bytes: int) -> bool:
-        """Take bytes for a call. Return whether they were free, and no other call waits before it.
+        """Take bytes for a call. Return whether they were free and no other call waits before it.
 
-        More than buffer.memory is granted only when everything is free. The bytes that the first
-        call asks for become room_bytes if they are more than usual: where room_bytes grows, the I/O
-        thread has to look which batches to send.
+        More than buffer.memory is granted only when everything is free. If the first waiting call
+        asks for more bytes than usual, room_bytes becomes that size. When room_bytes grows, the I/O
+        thread has to check which batches to send.
         """
         if self._waiting and self._waiting[0] is not reservation:
             return False
         self.room_bytes = max(int(self.total_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.total_bytes:
             return False
-        # No call stands between these two, after which the caller could be interrupted.
+        # There is no call between these two, because the caller could be interrupted after one.
         self.available_bytes -= size_bytes
         reservation.size_bytes = size_bytes
         return True
@@ -79,7 +79,7 @@ class BufferPool:
         reservation.size_bytes = 0
 
     def wait(self, reservation: Reservation) -> None:
-        """Put a call behind those that wait."""
+        """Add a call at the end of the waiting calls."""
         self._waiting.append(reservation)
 
     def stop_waiting(self, reservation: Reservation) -> None:

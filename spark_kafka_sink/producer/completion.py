@@ -1,10 +1,9 @@
-"""BatchCompletion: what the result of a batch is, and what follows from it.
+"""BatchCompletion: decides the result of a batch, and carries it out.
 
-Owns the decision for every response that a Produce request can get (Sender.completeBatch of the
-Java client) by the rules of `error_actions`: to send the batch again, to split it, or to give it
-up. `_decide` changes nothing; what the decision and the batch's own table of events ask for is done
-afterwards. It never sends. The sentences that a user reads are those of `batch_errors`.
-`Deliveries` counts, by partition, what was acknowledged.
+It decides for every response to a Produce request (Sender.completeBatch of the Java client), by the
+rules of `error_actions`: retry the batch, split it, or fail it. `_decide` changes nothing; the
+decision and the batch's event are carried out afterwards. It never sends. The messages for users
+are in `batch_errors`. `Deliveries` counts the acknowledged records by partition.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import KafkaException, Option
+from spark_kafka_sink.errors import KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -35,12 +34,14 @@ from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, 
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 class Decision(Enum):
-    """What to do with a batch whose attempt has failed."""
+    """The decision about a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
     RENUMBER = "send it again, under another sequence once nothing is at a broker"
@@ -49,9 +50,9 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches and keeps those that are done until `take_done`.
+    """Completes batches, and keeps the finished ones until `take_done`.
 
-    fatal_error: an answer after which the producer cannot go on, None if there was none.
+    fatal_error: an error after which the producer cannot continue, None if there was none.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class BatchCompletion:
         self._retry_backoff = retry_backoff
         self._random = random
         self._done: list[ProducerBatch] = []
-        # For messages: why there is no connection to a node; and for how long a node asked to be
-        # left alone, and until when.
+        # For messages: why a node has no connection; how long a node throttles this client, and
+        # until when.
         self.node_troubles: dict[int, str] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The codes that batches were sent again for, and the warnings about the first of each.
+        # The codes of retried batches, and the warnings about the first of each.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -96,7 +97,7 @@ class BatchCompletion:
         return warnings
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
-        """Note that a node asked to be left alone, as where a quota is exceeded (KIP-219)."""
+        """Note that a node throttles this client until a time, as for a quota (KIP-219)."""
         self._throttles[node_id] = (until - now, until)
 
     # -- responses --------------------------------------------------------------------------------
@@ -106,7 +107,7 @@ class BatchCompletion:
     ) -> None:
         """Complete a batch by a broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
-            if answer.error_code == codes.NONE:
+            if answer.error_code == codes.NONE and batch.origin is not None:
                 # A broker takes no part of what it has already.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
@@ -130,8 +131,8 @@ class BatchCompletion:
         now: float,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
-        """Send a batch again, or give it up, for an error code of a broker or of the network."""
-        # Also where the batch was given up meanwhile: others of its partition go the same way.
+        """Retry a batch, or fail it, for an error code of a broker or of the network."""
+        # Also if the batch has failed meanwhile: others of its partition go the same way.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -193,7 +194,7 @@ class BatchCompletion:
         *,
         is_unanswered: bool,
     ) -> None:
-        # A newer leader than the one that was asked need not be waited for (KIP-951).
+        # If a newer leader is known already, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
@@ -223,13 +224,13 @@ class BatchCompletion:
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
-        told = self._transactional(error)
-        ends = batch.fail(told, of_records)
-        self._fail_transaction(batch, told, action)
+        reported = self._transactional(error)
+        ends = batch.fail(reported, of_records)
+        self._fail_transaction(batch, reported, action)
         self._end(batch, ends, succeeded=False)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
-        """Give up a batch whose delivery.timeout.ms has passed.
+        """Fail a batch whose delivery.timeout.ms has passed.
 
         If it is at a broker, its memory and its sequence stay taken until the response comes or the
         connection breaks.
@@ -242,9 +243,9 @@ class BatchCompletion:
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Give up a batch in whatever state it is."""
-        told = self._transactional(error)
-        ends = batch.abandon(told)
-        self._fail_transaction(batch, told, Action.FAIL)
+        reported = self._transactional(error)
+        ends = batch.abandon(reported)
+        self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
@@ -302,7 +303,7 @@ class BatchCompletion:
 
 
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Whether the log has no batch of this sequence, whatever became of earlier attempts.
+    """Return whether the log has no batch of this sequence, in spite of earlier attempts.
 
     A broker recognises a batch that it has, unless retention has deleted it since.
     """
@@ -314,7 +315,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return how an idempotent producer goes on after a sequence that a broker did not expect."""
+    """Return the decision of an idempotent producer after an unexpected sequence at a broker."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:
@@ -339,7 +340,7 @@ def _decide_in_transaction(
         return Decision.RETRY
     if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
         return Decision.GIVE_UP
-    # Retention has removed what the broker knew the producer by: it takes 0 again.
+    # Retention has removed the producer's last records: the broker accepts sequence 0 again.
     return Decision.RENUMBER
 
 
@@ -351,11 +352,11 @@ def _kind(sequences: Sequences | None, transactions: TransactionManager | None) 
 
 @dataclass(kw_only=True)
 class PartitionDelivery:
-    """One partition's acknowledged records; without slots, so that `vars` gives its fields.
+    """The acknowledged records of one partition; without slots, so that `vars` returns its fields.
 
-    Offsets are -1 where the broker does not say (acks=0). Between first_offset and last_offset may
-    be records of others. bytes: of records before compression; compressed_bytes:
-    of batches as sent, whatever the codec, with their headers.
+    Offsets are -1 if the broker does not return them (acks=0). Records of other producers may be
+    between first_offset and last_offset. bytes: of records before compression; compressed_bytes: of
+    batches as sent, with any codec, including their headers.
     """
 
     records: int = 0
@@ -368,18 +369,16 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over batches that are done, and the first failure that nobody else is told of."""
+    """Sums over batches that are done, and the first failure that nobody has learned of."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         self.error: KafkaException | None = None
-        self.failed_records = 0
 
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
         if batch.error is not None:
-            self.failed_records += batch.record_count
-            # Who waits for records one by one is told of each; the first error is for the others.
+            # The owners of spans learn of each failure; the first error is for the other records.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return
@@ -398,11 +397,11 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Give what was acknowledged since the last call."""
+        """Return what was acknowledged since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 
     def take_error(self) -> KafkaException | None:
-        """Give the first failure since the last call."""
+        """Return the first failure since the last call."""
         error, self.error = self.error, None
         return error

@@ -1,7 +1,8 @@
-"""The feature level: whether a broker can take rows as the options have them written.
+"""The feature level: whether a broker is new enough for rows as the options have them written.
 
-A producer finds that out batch by batch, from what each connection begins with. Whoever has a
-connection before there are rows can ask the same here, and is told in the same sentences.
+A producer finds that out batch by batch, by the API versions of each connection. The driver, which
+has a connection before there are rows, asks the same here (`check_feature_level`), and gets the
+same sentences.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
 )
-from spark_kafka_sink.producer.transactions.producer_id import no_producer_id
+from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import ZSTD, Codec, codec
 from spark_kafka_sink.records.old_formats import check_old_format
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE
@@ -29,11 +30,11 @@ _FIRST_WITH_ZSTD: Final = 7
 
 
 def produce_version(versions: NodeApiVersions) -> int:
-    """Give the latest version of Produce that a broker which speaks `versions` takes."""
+    """Return the latest version of Produce that a broker with `versions` takes."""
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
-        return NEWEST_PRODUCE  # the connection refuses the request, and says why
+        return NEWEST_PRODUCE  # the connection rejects the request, with a reason
 
 
 def check_records(
@@ -61,12 +62,12 @@ def check_records(
 
 
 def magic(version: int) -> int:
-    """Give the message format of a version of Produce before batches."""
+    """Return the message format of a version of Produce before record batches."""
     return 1 if version == 2 else 0
 
 
 def check_zstd(version: int, codec: Codec, broker: str) -> None:
-    """Raise UnsupportedCompressionTypeException where it is zstd, and too early for that."""
+    """Raise UnsupportedCompressionTypeException if the codec is zstd and the broker is too old."""
     if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
         message = (
             f"{Option('compression.type')}=zstd needs Produce version {_FIRST_WITH_ZSTD}, "

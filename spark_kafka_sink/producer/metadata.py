@@ -1,13 +1,13 @@
-"""ClusterMetadata: the brokers, and who leads which partition, by the latest response.
+"""ClusterMetadata: the brokers, and the leader of each partition, from the latest response.
 
-Owns what is known, which topics are of interest, and when to ask again. It never asks: the sender
-turns `request` into a network request and hands the response to `update`.
+It owns the metadata, the topics of interest, and the time of the next request. It sends nothing:
+the sender sends `request` and passes the response to `update`.
 
-Asking again is due when something turned out to be stale (`request_update`), or after
-metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before, and later each
-time while attempts fail or responses bring nothing new (KIP-580). A topic that is new is asked for
-at once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
-forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
+A request is due when metadata turned out to be stale (`request_update`), or after
+metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
+pause grows while attempts fail or responses have nothing new (KIP-580). A new topic is requested at
+once, without the others while these are fresh. A topic that is unused for metadata.max.idle.ms is
+dropped (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import UUID
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     INTERNAL_TOPICS,
     ApiException,
     KafkaException,
+    error_code,
     topic_advice,
     topic_refusal,
 )
@@ -86,9 +86,9 @@ def newer(
 def _newer_leader(
     before: TopicMetadata | None, partition: MetadataResponsePartition, *, reliable_epochs: bool
 ) -> tuple[int, int, bool]:
-    """Return leader and epoch, and whether they are news.
+    """Return leader and epoch, and whether they are new.
 
-    A broker that lags behind must not undo what is newer.
+    A broker that lags behind must not replace newer ones.
     """
     index, epoch = partition.partition_index, partition.leader_epoch
     if not reliable_epochs or epoch < 0:
@@ -101,18 +101,18 @@ def _newer_leader(
     return partition.leader_id, epoch, epoch > known
 
 
-# The first version of Metadata whose leader epochs can be relied on (KAFKA-9212).
+# The first version of Metadata with reliable leader epochs (KAFKA-9212).
 RELIABLE_EPOCHS_SINCE: Final = 9
 
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of one topic of interest.
+    """The state of one topic of interest.
 
-    idle_at: when nobody has used it for metadata.max.idle.ms. known: None before the first
-    response, and while brokers give an error for it. error: that error's code. before_error: what
-    was known before it, to tell an older response from a newer one. request: the number of the
-    request whose response described it last, 0 if none has.
+    idle_at: when it will have been unused for metadata.max.idle.ms. known: None before the first
+    response, and while brokers return an error for it. error: the code of that error. before_error:
+    the metadata from before the error, to tell an older response from a newer one. request: the
+    number of the request whose response described it last, 0 if none has.
     """
 
     idle_at: float
@@ -122,9 +122,10 @@ class _Topic:
     request: int = 0
 
     def refused(self, code: int) -> None:
-        """Take an error of a broker in place of a description.
+        """Replace the description by a broker's error.
 
-        Without an id, a topic that is created again looks like an older response: nothing is kept.
+        Without an id, a topic that is created again looks like an older response, so nothing is
+        kept.
         """
         self.error = code
         if self.known is not None and self.known.topic_id != ZERO_UUID:
@@ -141,9 +142,9 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _RequestInFlight:
-    """The request under way: its number, its topics, and whether these are the new ones alone.
+    """The request in flight: its number, its topics, and whether these are only the new ones.
 
-    Without topics it is void: they were forgotten, and the response says nothing of any topic.
+    Without topics it is void: its topics were forgotten, and its response describes no topic.
     """
 
     number: int
@@ -151,18 +152,18 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return it with nobody who waits for the response."""
+        """Return the request without topics, so that its response describes none."""
         return replace(self, topics=frozenset(), partial=True)
 
 
 class ClusterMetadata:
-    """What is known of the cluster. Times are seconds of the producer's clock.
+    """The metadata of the cluster. Times are seconds of the producer's clock.
 
-    max_idle_s: how long a topic is kept that nobody asks for. rebootstrap_after_s: after how long
-    without success the known brokers are forgotten, so that the bootstrap addresses are asked
-    (KIP-899, KIP-1102); None: never. advice: what can be done about the error of a topic, by its
-    code and the topic. allow_auto_topic_creation: whether brokers may create a topic that is asked
-    for and does not exist; before version 4 of Metadata, a request cannot say that they may not.
+    max_idle_s: how long an unused topic is kept. rebootstrap_after_s: the time without success
+    after which the known brokers are forgotten, so that the bootstrap addresses are used (KIP-899,
+    KIP-1102); None: never. advice: what a user can do about the error of a topic, by its code and
+    the topic. allow_auto_topic_creation: whether brokers may create a requested topic that does not
+    exist; before version 4 of Metadata, a request cannot forbid it.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class ClusterMetadata:
         self._random = random
         self._advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
-        # The topics of interest; the names of those that no response was about yet.
+        # The topics of interest, and the names of those without a response so far.
         self._topics: dict[str, _Topic] = {}
         self._new: dict[str, None] = {}
         self._requests = 0
@@ -196,13 +197,13 @@ class ClusterMetadata:
         self._not_before = 0.0
         self._refreshed_at: float | None = None
         self._trying_since: float | None = None
-        # How often the known brokers were forgotten.
+        # The number of times that the known brokers were forgotten.
         self.rebootstraps = 0
 
     # -- what is of interest ----------------------------------------------------------------------
 
     def track(self, topic: str, now: float) -> None:
-        """Keep `topic` described; it is asked for where nothing is known of it."""
+        """Keep the metadata of `topic`; request it if it is unknown."""
         tracked = self._topics.get(topic)
         if tracked is None:
             self._topics[topic] = _Topic(now + self._max_idle_s)
@@ -215,16 +216,16 @@ class ClusterMetadata:
             self.request_update()
 
     def forget_topics(self) -> None:
-        """Forget every topic, so that each is asked for when it is used next; keep the brokers."""
+        """Forget every topic, so that each is requested at its next use; keep the brokers."""
         self._topics.clear()
         self._new.clear()
         self._fatal_error = None
-        # What is asked from here on has a request of its own: the one under way is older.
+        # From now on, topics need a new request: the one in flight is older.
         if self._in_flight is not None:
             self._in_flight = self._in_flight.voided()
 
     def _is_awaited(self, name: str, topic: _Topic) -> bool:
-        """Return whether asking now is pointless: asked already, or refused for good."""
+        """Return whether a request is pointless: one is in flight, or the error is permanent."""
         is_asked = self._in_flight is not None and name in self._in_flight.topics
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
@@ -250,25 +251,27 @@ class ClusterMetadata:
 
     def topic_id(self, name: str) -> UUID:
         """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
-        topic = self.topic(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+        topic = self._topics.get(name)
+        return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
         """Return the node that leads a partition, None if that is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leaders):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leaders):
             return None
-        return self.nodes.get(topic.leaders[topic_partition.partition])
+        return self.nodes.get(topic.known.leaders[partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the epoch of a partition's leader, -1 where it is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leader_epochs):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leader_epochs):
             return NO_LEADER_EPOCH
-        return topic.leader_epochs[topic_partition.partition]
+        return topic.known.leader_epochs[partition]
 
     def topic_error(self, name: str) -> ApiException | None:
-        """Return the error that the latest response gave for a topic, None if there was none."""
+        """Return the error of a topic in the latest response, None if there was none."""
         topic = self._topics.get(name)
         if topic is None or topic.error is None:
             return None
@@ -306,7 +309,7 @@ class ClusterMetadata:
         return float("nan") if self._refreshed_at is None else now - self._refreshed_at
 
     def next_update_at(self) -> float:
-        """Return when `request` will have a request; infinity while one is under way."""
+        """Return when `request` will return a request; infinity while one is in flight."""
         if self._in_flight is not None or not self._topics:
             return float("inf")
         if self._needs_update or self._new or self._refreshed_at is None:
@@ -314,7 +317,7 @@ class ClusterMetadata:
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
     def request(self, now: float) -> MetadataRequest | None:
-        """Return the request that is due, or None; it counts as under way from here on."""
+        """Return the request that is due, or None; it counts as in flight from now on."""
         if not self._topics or now < self.next_update_at():
             return None
         expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s
@@ -333,10 +336,9 @@ class ClusterMetadata:
         return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
 
     def failed(self, now: float, error: KafkaException | None = None) -> None:
-        """Note that the request under way was not answered; it is repeated after a wait.
+        """Note that the request in flight got no response; it is repeated after a wait.
 
-        error: why asking again cannot help; the callers that wait for a topic get it
-        (`take_error`).
+        error: why a retry cannot help; callers that wait for a topic get it (`take_error`).
         """
         if self._in_flight is None or self._in_flight.topics:
             self._fatal_error = error or self._fatal_error
@@ -346,7 +348,7 @@ class ClusterMetadata:
             self._rebootstrap(now)
 
     def _not_answered(self, now: float) -> None:
-        # What is new is still in `_new`, and so asked for by itself.
+        # New topics are still in `_new`, and so get their own request.
         self._needs_update |= self._in_flight is None or not self._in_flight.partial
         self._in_flight = None
         self._not_before = now + self._backoff.delay_s(self._failed_attempts, self._random)
@@ -364,7 +366,7 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Take a response. One without brokers counts as none (a broker starting up).
+        """Take a response. One without brokers counts as no response (a broker starting up).
 
         reliable_epochs: False before version 9 of Metadata, where a broker may return an epoch that
         belongs to another leader (KAFKA-9212).
@@ -395,7 +397,7 @@ class ClusterMetadata:
             for name in asked.topics:
                 self._new.pop(name, None)
         self._failed_attempts, self._trying_since = 0, None
-        # Topics that came up while this was under way need not wait.
+        # Topics that were added while this request was in flight need not wait.
         wait = self._backoff.delay_s(max(0, self._same_answers - 1), self._random)
         self._not_before = now if self._new else now + wait
 

@@ -1,16 +1,16 @@
-"""Which partition each row goes to: the column's, the key's, or one that the load asks for.
+"""The partition of each row: from the column, from the key, or by the load.
 
-In that order of precedence, as in the Java client: an explicit partition wins; a key goes to
+This is the order of precedence, as in the Java client. An explicit partition wins. A key goes to
 ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that it keeps
-its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is spread over the
-available partitions, in the way that partitioner.class names:
+its partition during failures (BuiltInPartitioner.partitionForKey). The other rows are spread over
+the available partitions, as partitioner.class defines:
 
 built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
                  waiting, the more likely (KIP-794); for Spark's tasks in rounds (EvenPartitioner)
 roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
 uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
-It knows nothing of how loads come about, and waits for nothing.
+The module does not compute loads, and never waits.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.varint import Int64s
 
-# With more partitions than these, few rows are not spread evenly (`EvenPartitioner`).
+# With more partitions, a few rows are not spread evenly (`EvenPartitioner`).
 MOST_EVEN: Final = 100
 _ALL: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """How a topic's partitions stand just now.
+    """The current state of a topic's partitions.
 
-    available: the partitions to spread rows over, at least one; queue_lengths: how many batches
-    each of *those* has waiting, None where that is not to count; batch_bytes: what fills a batch.
+    available: the partitions to spread rows over, at least one; queue_lengths: the number of
+    batches that wait for each of *those*, None if the load does not count; batch_bytes: the size of
+    a full batch.
     """
 
     available: Sequence[int]
@@ -50,14 +51,14 @@ class Spread(Protocol):
     """Spreads the rows of one topic that have no partition yet."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Give the partition of each row, int64, from the rows' sizes in bytes, at least one."""
+        """Return the partition of each row, int64, from the rows' sizes in bytes, at least one."""
 
 
 class StickyPartitioner:
-    """The sticky partition of one topic, and how many bytes it has had.
+    """The sticky partition of one topic, and the bytes it has received.
 
-    elsewhere: whether the next one must be another one, where there is one (UniformSticky);
-    otherwise the same may be drawn again, and `queue_lengths` weigh.
+    elsewhere: whether the next partition must be a different one if there is one (UniformSticky);
+    otherwise the same may be drawn again, and `queue_lengths` are the weights.
     """
 
     def __init__(self, random: Random, *, elsewhere: bool = False) -> None:
@@ -68,12 +69,12 @@ class StickyPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        # Few rows of a topic begin no new stretch, and then nobody asks.
+        # A few rows of a topic begin no new stretch, so the load is not needed.
         limits = cache(partial(_cumulative_weights, load.queue_lengths))
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
         batch_bytes = max(1, load.batch_bytes)
-        # A row belongs to the stretch in which it begins: the row that fills one still goes there.
+        # A row belongs to the stretch in which it begins, including the row that fills it.
         ends = np.cumsum(sizes) + self._bytes
         stretches = (ends - sizes) // batch_bytes
         self._bytes = int(ends[-1]) - int(stretches[-1]) * batch_bytes
@@ -96,30 +97,32 @@ class StickyPartitioner:
 
 
 class EvenPartitioner:
-    """Sticky, in rounds over the partitions of one topic, so that few rows are even as well.
+    """Sticky, in rounds over the partitions of one topic. So even a few rows are spread evenly.
 
-    A round visits each available partition once, in a random order in which those with less waiting
-    tend to be first. The stretches of the first rounds are short. In the first round, they are what
-    the first rows have for each partition, and then what each partition has had so far, up to a
-    batch: no partition has more than twice the mean. From then on, partitions with more waiting are
-    left out of rounds, so that each has the share that KIP-794 gives it.
+    A round visits each available partition once, in a random order in which partitions with short
+    queues tend to come first. The stretches of the first rounds are short. In the first round, a
+    stretch has the partition's share of the first rows; in the next ones, as much as the partition
+    has had so far, up to a batch. So no partition has more than twice the mean. After that, rounds
+    leave out partitions with long queues, so that each partition gets the share that KIP-794 gives
+    it.
 
-    start: which of the available partitions is first. With more than `MOST_EVEN` partitions all
-    stretches are as long as a batch.
+    start: the number of the available partition that comes first. With more than `MOST_EVEN`
+    partitions, every stretch is as long as a batch.
     """
 
     def __init__(self, random: Random, start: int) -> None:
         self._random = random
         self._start: int | None = start
         self._partition = -1
-        # Where the stretches of the first rounds end, in bytes since the first row; empty when
-        # these rounds are over, None before the first row.
+        # The ends of the first rounds' stretches, in bytes since the first row; empty after these
+        # rounds, None before the first row.
         self._first_ends: list[int] | None = None
-        # Of the last row, the stretch, and the end in bytes: since the first row, and when the
-        # first rounds are over, since that stretch began, which is number 0 then.
+        # The number of the last row's stretch, and its end in bytes. Both count from the first row
+        # during the first rounds. After these, bytes count from the beginning of the stretch, whose
+        # number is 0.
         self._stretch = 0
         self._bytes = 0
-        # What is left of the round, the next one last.
+        # The remaining partitions of the round; the next one is the last element.
         self._round: list[int] = []
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
@@ -156,13 +159,13 @@ class EvenPartitioner:
             if not self._round:
                 self._round = self._new_round(shares)
             partition = self._round.pop()
-            share = shares.get(partition, 0.0)  # none is left of one that is not available now
+            share = shares.get(partition, 0.0)  # none if it is unavailable now
             if self._random.random() < share or (share and self._first_ends):
                 return partition
 
     def _new_round(self, shares: Mapping[int, float]) -> list[int]:
-        # In the order of such keys, the last is drawn by the weights, then the one before it from
-        # the others, and so on (Efraimidis and Spirakis 2006).
+        # In the order of these keys, the last element is drawn by the weights, the one before it by
+        # the weights of the others, and so on (Efraimidis and Spirakis 2006).
         order = sorted(shares, key=lambda each: self._random.random() ** (1 / shares[each]))
         if self._start is not None:
             first = list(shares)[self._start % len(shares)]
@@ -173,10 +176,10 @@ class EvenPartitioner:
 
 
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
-    """Return where the stretches end that go before those of a batch, from 0 on.
+    """Return the byte counts at which the stretches end that are shorter than a batch, from 0 on.
 
-    When they are over, each partition has had a batch. first_bytes: what the first rows have for
-    all partitions together.
+    After them, each partition has had a batch. first_bytes: the size of the first rows, over all
+    partitions.
     """
     ends: list[int] = []
     first, had = max(1, first_bytes // partitions), 0
@@ -210,9 +213,9 @@ class RoundRobinPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        turns = self._next + np.arange(len(sizes))
+        numbers = self._next + np.arange(len(sizes))
         self._next += len(sizes)
-        assigned: Int64s = np.array(load.available, np.int64)[turns % len(load.available)]
+        assigned: Int64s = np.array(load.available, np.int64)[numbers % len(load.available)]
         return assigned
 
 
@@ -224,7 +227,7 @@ class Strategy:
     uses_keys: bool
 
 
-# By partitioner.class; None is the built-in one.
+# By partitioner.class; None stands for the built-in partitioner.
 STRATEGIES: Final[Mapping[str | None, Strategy]] = {
     None: Strategy(StickyPartitioner, uses_keys=True),
     "roundrobin": Strategy(RoundRobinPartitioner, uses_keys=False),
@@ -235,12 +238,12 @@ STRATEGIES: Final[Mapping[str | None, Strategy]] = {
 
 
 def _strategy(name: str | None) -> Strategy:
-    # What a user's own partitioner leaves open is the built-in one's.
+    # Rows without a partition from a user's partitioner go to the built-in one.
     return STRATEGIES.get(name, STRATEGIES[None])
 
 
 def uses_keys(name: str | None, *, ignore_keys: bool) -> bool:
-    """Tell whether keys count for a partitioner.class where nobody else chooses a partition."""
+    """Return whether keys count for a partitioner.class where nothing else chooses a partition."""
     return _strategy(name).uses_keys and not ignore_keys
 
 
@@ -257,9 +260,9 @@ class Partitioner:
         self.uses_keys = uses_keys(name, ignore_keys=ignore_keys)
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows evenly from here on, by an `EvenPartitioner` in place of the sticky one.
+        """Spread rows evenly from now on, by an `EvenPartitioner` instead of the sticky one.
 
-        start: which partition of each topic is first. One that partitioner.class names stays.
+        start: the first partition of each topic. A partitioner that partitioner.class names stays.
         """
         if self._strategy.spread is StickyPartitioner:
             self._spread = partial(EvenPartitioner, start=start)
@@ -274,11 +277,11 @@ class Partitioner:
         partitions: int,
         load: Callable[[], TopicLoad],
     ) -> Int64s:
-        """Give the partition of each row of one topic, int64.
+        """Return the partition of each row of one topic, int64.
 
-        hashes: of `hash_keys`, None where keys do not count or no row has one; explicit: the
-        partition column, -1 where it is null, None without one; sizes: bytes of each row;
-        partitions: how many the topic has; load: asked only where rows are to be spread.
+        hashes: from `hash_keys`, None if keys do not count or no row has one; explicit: the
+        partition column, -1 for null, None without the column; sizes: bytes of each row;
+        partitions: their number in the topic; load: called only if there are rows to spread.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and 32 bits are divided three times as fast.
@@ -298,7 +301,7 @@ class Partitioner:
 
 
 def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
-    """Give the running sum of the partitions' weights, None where all weigh the same.
+    """Return the running sum of the partitions' weights, None where all weigh the same.
 
     A partition's weight is the longest queue's length + 1 - its own (BuiltInPartitioner's
     updatePartitionLoadStats), so that the longest queue still gets a share.
@@ -322,7 +325,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:
-    """Give each key's positive hash, int64, -1 for a null key; None without a key column."""
+    """Return each key's positive hash, int64, -1 for a null key; None without a key column."""
     if key is None:
         return None
     hashes = to_positive(murmur2(key))
@@ -353,7 +356,7 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """Times are seconds of the producer's clock; a timeout of 0 turns it off."""
+    """How long data waits for each node; times are seconds, and a timeout of 0 disables it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

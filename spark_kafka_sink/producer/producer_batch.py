@@ -1,13 +1,13 @@
 """ProducerBatch: the records on their way to one partition, from first append to acknowledgement.
 
-Owns the batch's state, its pieces of encoded records and its header. What happens to a batch is an
-event, and the table in `batch_state` says where it leads. It never decides *when* to seal, send or
-retry: the accumulator and the sender do.
+It owns the batch's state, its pieces of encoded records and its header. Whatever happens to a batch
+is an event, and the table in `batch_state` defines the next state. It never decides *when* to seal,
+send or retry: the accumulator and the sender do.
 
-Pieces: a memoryview keeps its whole buffer alive, so pieces under `COPY_BELOW_BYTES` are copied
-into the batch's own buffer and larger ones are referenced; what is referenced is accounted for as a
-`RetainedBuffer`, whose memory counts as used until the last batch that holds it is done. A buffer
-of which little would be referenced is not worth keeping: `is_worth_keeping`.
+Pieces: a memoryview keeps its whole buffer alive. Therefore pieces under `COPY_BELOW_BYTES` are
+copied into the batch's own buffer, and larger ones are referenced. A referenced buffer is accounted
+for as a `RetainedBuffer`, whose memory counts as used until the last batch that holds it is done. A
+buffer of which only a small part would be referenced is not worth keeping: `is_worth_keeping`.
 """
 
 from __future__ import annotations
@@ -51,16 +51,17 @@ class RetainedBuffer:
 
 
 def is_worth_keeping(sizes_bytes: Int64s) -> bool:
-    """Whether pieces of these sizes are to be referenced: where half of their buffer would be.
+    """Return whether to reference pieces of these sizes: if they are at least half of their buffer.
 
-    Else one large piece would keep a buffer whose other pieces were copied, and both be paid for.
+    Otherwise one large piece would keep a buffer whose other pieces were copied, and the memory of
+    both would be used.
     """
     referenced = int(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES].sum())
     return 2 * referenced >= int(sizes_bytes.sum())
 
 
 class SplitOrigin:
-    """What batches were split from: whether that may have been written. They share it."""
+    """The origin of split batches: whether it may have been written. The parts share it."""
 
     __slots__ = ("maybe_written",)
 
@@ -117,34 +118,34 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
-        # Of these, what the accumulator counts as on its way to be free.
+        # The part of these bytes that the accumulator counts as about to become free.
         self._draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
-        # The records that somebody waits for one by one; a batch that is split splits them too.
+        # The records with waiters of their own; a split divides them, too.
         self.spans: list[RecordSpan] = []
-        # What it was split into.
+        # The parts it was split into.
         self.parts: list[ProducerBatch] = []
         self.packed = False
         self.settled = False
         self.sent_bytes = 0
         self.attempts = 0
-        # Why the last attempt failed, where it did.
+        # The error of the last attempt, None if it did not fail.
         self.last_error: ApiException | None = None
         self.retry_at = 0.0
         self.node_id: int | None = None
-        # The epoch of the leader that the last attempt went to, -1 where it was not known.
+        # The epoch of the leader that the last attempt went to, -1 if unknown.
         self.leader_epoch = -1
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
-        # Whether an attempt under this sequence ended without a word on whether it was written.
+        # Whether an attempt with this sequence got no response, so that it may have been written.
         self.is_unanswered = False
-        # What it is a part of, where that may have been written when it was split.
+        # The batch it is a part of, if that may have been written when it was split.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: KafkaException | None = None
-        # Why the broker refused single records, by their number (KIP-467).
+        # The errors of single records that the broker rejected, by their number (KIP-467).
         self.record_errors: dict[int, KafkaException] = {}
         self._state = BatchState.OPEN
         self._pieces: list[Buffer] = []
@@ -158,7 +159,7 @@ class ProducerBatch:
 
     @property
     def state(self) -> BatchState:
-        """Where the batch is."""
+        """The state of the batch."""
         return self._state
 
     @property
@@ -198,25 +199,25 @@ class ProducerBatch:
         piece: memoryview,
         records: int,
         max_timestamp_ms: int,
-        whole: RetainedBuffer | None,
+        retained: RetainedBuffer | None,
         owner: SpanOwner | None = None,
         first_row: int = 0,
     ) -> None:
-        """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
+        """Add encoded records; `retained` stands for the buffer that `piece` is a view of.
 
-        Without it, the piece is copied. owner: who waits for the records one by one, None if nobody
-        does; first_row: see `RecordSpan`. Raises IllegalStateException where the batch takes no
-        more records.
+        Without it, the piece is copied. owner: waits for the records one by one, None if there is
+        no such waiter; first_row: see `RecordSpan`. Raise IllegalStateException if the batch
+        accepts no more records.
         """
-        # As `_handle`, without its cost for each partition of each slice.
+        # Like `_handle`, without its cost for each partition of each slice.
         if self._state is not BatchState.OPEN:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if whole is not None and len(piece) >= COPY_BELOW_BYTES:
+        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
-            self.retained.append(whole)
-            whole.holders += 1
+            self.retained.append(retained)
+            retained.holders += 1
         else:
             self.copied_bytes += len(piece)
             if self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -241,9 +242,9 @@ class ProducerBatch:
             self.packed = True
 
     def settle(self) -> int:
-        """Account for the packed records in place of the ones appended.
+        """Account for the packed records instead of the appended ones.
 
-        Return the bytes of memory that this frees.
+        Return the number of bytes of memory that this frees.
         """
         packed_bytes = sum(map(len, self._pieces))
         freed = self._release_retained() - packed_bytes
@@ -254,7 +255,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set what the header says of the producer; the next stamp writes it anew."""
+        """Set what the header says of the producer; the next stamp makes another header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -339,9 +340,10 @@ class ProducerBatch:
     def fail(
         self, error: KafkaException, record_errors: dict[int, KafkaException] | None = None
     ) -> BatchAction:
-        """Give up a batch whose attempt has failed.
+        """Fail a batch whose attempt has failed.
 
-        record_errors: why the broker refused single records, by their number in the batch.
+        record_errors: the errors of the records that the broker rejected, by their number in the
+        batch.
         """
         action = self._handle(BatchEvent.FAIL)
         self.error = error
@@ -350,7 +352,7 @@ class ProducerBatch:
         return action
 
     def abandon(self, error: KafkaException) -> BatchAction:
-        """Give up a batch that is not complete yet, wherever it is."""
+        """Fail a batch that is not complete yet, in any state."""
         action = self._handle(BatchEvent.ABANDON)
         self.error = error
         return action
@@ -370,20 +372,21 @@ class ProducerBatch:
 
     def become_part(
         self,
-        whole: ProducerBatch,
+        split: ProducerBatch,
         spans: list[RecordSpan],
         sequence: int,
         origin: SplitOrigin | None,
     ) -> None:
-        """Take what a part has of the batch that was split, and close it.
+        """Take over a part of the batch that was split, and close it.
 
-        sequence: of its first record, if `whole` has one. origin: whether that may be written.
+        sequence: of its first record, if `split` has one. origin: whether that may
+        be written.
         """
         self.spans = spans
-        self.attempts = whole.attempts
-        if whole.has_sequence:
-            transactional = whole.is_transactional
-            self.assign_sequence(whole.producer, sequence, transactional=transactional)
+        self.attempts = split.attempts
+        if split.has_sequence:
+            transactional = split.is_transactional
+            self.assign_sequence(split.producer, sequence, transactional=transactional)
             self.origin = origin
         self.seal()
 
@@ -395,26 +398,26 @@ class ProducerBatch:
 
     def _release_retained(self) -> int:
         freed = self.copied_bytes
-        for whole in self.retained:
-            whole.holders -= 1
-            if not whole.holders:
-                freed += whole.size_bytes
+        for buffer in self.retained:
+            buffer.holders -= 1
+            if not buffer.holders:
+                freed += buffer.size_bytes
         self.retained = []
         return freed
 
     def _handle(self, event: BatchEvent) -> BatchAction:
-        transition = EVENTS[self._state].get(event)
-        if transition is None:
-            raise self._illegal(event)
-        self._state = transition.state
-        return transition.action
+        try:
+            self._state, action = EVENTS[self._state][event]
+        except KeyError:
+            raise self._illegal(event) from None
+        return action
 
     def _illegal(self, event: BatchEvent) -> IllegalStateException:
         return IllegalStateException(f"{self!r} cannot take the event {event.name}")
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return those that are neither acknowledged nor given up, a split one as its parts."""
+    """Return the batches that are neither acknowledged nor failed; a split one as its parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

@@ -1,8 +1,8 @@
-"""Which records of a batch somebody waits for: consecutive records with one owner each.
+"""The records of a batch that have waiters: spans of consecutive records with one owner each.
 
-A batch that is done tells the owners of its spans; that is how a row's future learns its offset
-without a Python object per row and batch. Records that nobody waits for one by one (the columnar
-path) have no span.
+A batch that is done notifies the owners of its spans. So a row's future gets its offset without a
+Python object per row and batch. Records without a waiter of their own (the columnar path) have no
+span.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from spark_kafka_sink.model import TopicPartition
 
 
 class DoneBatch(Protocol):
-    """What an owner looks at in a batch that is done; `error` is None if it succeeded."""
+    """The properties of a finished batch for owners; `error` is None if it succeeded."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where it was to go."""
+        """The partition of the batch."""
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """The number of records."""
 
     @property
     def base_offset(self) -> int:
-        """The offset of its first record, -1 where the broker does not say."""
+        """The offset of its first record, -1 if the broker does not return it."""
 
     @property
     def log_append_time_ms(self) -> int:
-        """The broker's time for all its records, -1 where they keep their own."""
+        """The broker's timestamp for all its records, -1 if they keep their own."""
 
     @property
     def error(self) -> KafkaException | None:
-        """Why it was given up."""
+        """The reason of the failure, None if it succeeded."""
 
     @property
     def record_errors(self) -> Mapping[int, KafkaException]:
-        """Where the broker refused single records: why, by their number in the batch."""
+        """The errors of the records that the broker rejected, by number in the batch."""
 
 
 class SpanOwner(Protocol):
-    """Who waits for records one by one."""
+    """A waiter for single records."""
 
     def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
         """Take a span of a batch that is done; the I/O thread calls this, without the lock."""

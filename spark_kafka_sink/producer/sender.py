@@ -1,14 +1,14 @@
-"""Sender: what goes to the brokers now, and what their answers mean. A pure state machine.
+"""Sender: what goes to the brokers now, and what their responses mean. A pure state machine.
 
-`poll` gives the requests that are due, `handle` takes the network's events; the time is an argument
-of both, and neither sends, waits or locks. It owns which nodes are ready and how many Produce
-requests each has in flight; the queues belong to the accumulator, leaders to the metadata,
+`poll` returns the requests that are due, `handle` takes the events of the network. The time is an
+argument of both; neither sends, waits or locks. It owns which nodes are ready, and how many Produce
+requests each has in flight. The queues belong to the accumulator, leaders to the metadata,
 sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
-`ProduceRequests`, and what becomes of a batch to `BatchCompletion`.
+`ProduceRequests`, and the result of a batch to `BatchCompletion`.
 
-One Produce request goes to one node and carries at most one batch per partition (so that a retry
-never reorders), up to max.request.size. `build` makes the request outside the producer's lock,
-since it compresses and checksums.
+One Produce request goes to one node and has at most one batch per partition (so that a retry never
+reorders), up to max.request.size. `build` makes the request outside the producer's lock, because it
+compresses and computes checksums.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -37,10 +38,8 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_id import ProducerIdRequests
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -58,6 +57,9 @@ from spark_kafka_sink.wire.messages import (
     ProduceRequest,
 )
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
@@ -72,10 +74,9 @@ class SenderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SenderPoll:
-    """What is due: requests as they are, drained batches to `build`, nodes to connect to.
+    """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
-    has_news: whether a caller's transactional call may have come to its end. warnings: what is to
-    be logged.
+    has_news: whether a caller's transactional call may have ended. warnings: messages to log.
     """
 
     requests: list[ClientRequest] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Sender:
             requests=requests,
             drained=drained,
             connect=connect,
-            # A partition that gave a batch may have its next one to send.
+            # A partition may have a next batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
             warnings=self._completion.take_warnings(),
@@ -157,12 +158,17 @@ class Sender:
 
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
         """Return the requests that any broker may answer: metadata, and a producer id."""
-        found: list[MetadataRequest | InitProducerIdRequest | None] = [self._metadata.request(now)]
+        requests: list[ClientRequest] = []
+        metadata = self._metadata.request(now)
+        if metadata is not None:
+            requests.append(ClientRequest(node_id=None, message=metadata))
         if self._sequences is not None:
             self._sequences.bump_epoch_if_needed()
         if self._producer_id is not None and self._accumulator.has_undrained:
-            found.append(self._producer_id.due(now))
-        return [ClientRequest(node_id=None, message=each) for each in found if each is not None]
+            init = self._producer_id.due(now)
+            if init is not None:
+                requests.append(ClientRequest(node_id=None, message=init))
+        return requests
 
     def _next_poll_at(self, now: float) -> float:
         throttles = [at for at in self._throttled_until.values() if at > now]
@@ -179,7 +185,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Whether the producer cannot go on; if that is new, give up every batch."""
+        """Return whether the producer cannot go on; if that is new, give up every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self._completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -187,10 +193,7 @@ class Sender:
         return self.fatal_error is not None
 
     def _follow_transaction(self, transactions: TransactionManager) -> None:
-        """Look up coordinators again where brokers are, and drop what is to be aborted (KIP-654).
-
-        That is what was never sent.
-        """
+        """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
             transactions.coordinators.forget_all()
@@ -233,7 +236,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Whether an answer to records is to come: also one to records that were given up."""
+        """Return whether a response to records is to come: also to records that were given up."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 
@@ -303,7 +306,7 @@ class Sender:
         drained.size_bytes += size_bytes
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Make the Produce request: compress what is not compressed yet, seal headers.
+        """Return the Produce request: compress what is not compressed yet, and write headers.
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
@@ -343,9 +346,9 @@ class Sender:
 
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context
-        if isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.answered(context, response, event.node_id, now)
+        transactions = self._transactions
+        if transactions is not None and transactions.has_sent(context):
+            transactions.answered(context, response, event.node_id, now)
         elif isinstance(event.request.message, ProduceRequest):
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
@@ -368,9 +371,8 @@ class Sender:
         message, context = event.request.message, event.request.context
         if event.error is not None:
             self.fail_all(event.error)
-        elif isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.request_failed(context, event.code, event.reason, now)
+        elif self._transactions is not None and self._transactions.has_sent(context):
+            self._transactions.request_failed(context, event.code, event.reason, now)
         elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
@@ -381,7 +383,7 @@ class Sender:
             self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
-        """Note that a Produce request is no longer in flight and give its batches."""
+        """Note that a Produce request is no longer in flight. Return its batches."""
         if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)
@@ -394,7 +396,7 @@ class Sender:
             self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Give up every batch, and take no more: nothing can be delivered any longer."""
+        """Fail every batch, and accept no more: nothing can be delivered any longer."""
         self.fatal_error = error
         if self._transactions is not None:
             self._transactions.give_up(error)

@@ -6,19 +6,17 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
-from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import (
     EncodedRecords,
@@ -36,60 +34,15 @@ from spark_kafka_sink.records.layout import (
 from spark_kafka_sink.records.varint import Int64s
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# From so many on, slices are twice as large (docs/performance.md).
+# From this number of partitions on, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
 
 
-def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
-    """Raise RecordTooLargeException for the first record that no request or memory can hold.
-
-    limits: bytes by the option that sets them, named as the user writes it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for option, limit in limits.items():
-        if largest > limit:
-            row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
-            raise TOO_LARGE.error(
-                row=row,
-                size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
-                limit=f"{option}={limit}",
-                hint=RAISE_LIMIT.format(option=option),
-            )
-
-
-def check_message_sizes(
-    rows: Rows, sizes: Int64s, max_message_bytes: Mapping[str, int], max_request_size: str
-) -> None:
-    """Raise RecordTooLargeException for the first record that its topic does not take.
-
-    sizes: upper bounds, as `record_sizes` gives them; max_message_bytes: by topic, where it is
-    known; max_request_size: that option as the user would write it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for number, topic in enumerate(rows.topics):
-        limit = max_message_bytes.get(topic)
-        if limit is None or largest <= limit:
-            continue
-        # A record that no batch has room for is alone in one, where its deltas are 0.
-        alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
-        too_large = alone > limit
-        if rows.topic_numbers is not None:
-            too_large &= rows.topic_numbers == number
-        if too_large.any():
-            row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE_FOR_TOPIC.error(
-                topic=topic,
-                row=row,
-                record="the record",
-                size=int(alone[row]),
-                limit=f"max.message.bytes={limit}, while {max_request_size}",
-            )
-
-
 def slice_bytes(partitions: int) -> int:
-    """Give how large a slice for so many partitions is: each of them costs something in each slice.
+    """Return how large a slice for so many partitions is: each costs something in each slice.
 
-    partitions: of the topics that rows may go to, 0 where that is not known.
+    Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
+    topics that rows may go to, 0 if unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -97,8 +50,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Gives the end row of each slice. A slice has at least one row. They are about equal: a rest of
-    some rows would cost nearly as much as a whole slice.
+    Return the end row of each slice. A slice has at least one row. They are about equal: a rest of
+    some rows would cost nearly as much as a full slice.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -147,10 +100,10 @@ def choose_partitions(
     load: Callable[[str, TopicMetadata], TopicLoad],
     hashes: Int64s | None = None,
 ) -> GroupedRows:
-    """Choose each row's partition and bring the rows into partition order.
+    """Choose each row's partition and sort the rows by partition.
 
-    topics: the metadata of each of ``rows.topics``; load: asked for topics that `topics_to_spread`
-    names; hashes: of the keys, where they have been computed.
+    topics: the metadata of each of ``rows.topics``; load: called for the topics that
+    `topics_to_spread` returns; hashes: of the keys, if already computed.
     """
     if hashes is None and partitioner.uses_keys:
         hashes = hash_keys(rows.columns.key)
@@ -195,10 +148,11 @@ def topic_load(
     *,
     adaptive: bool,
 ) -> TopicLoad:
-    """Give the partitions to spread rows over, and what each has waiting.
+    """Return the partitions to spread rows over, and what each has waiting.
 
-    They are the ones with a leader; where none has one, all. adaptive: whether queues weigh, and
-    partitions whose leader takes no data are left out while others do (KIP-794).
+    These are the partitions with a leader, or all if none has one. adaptive: whether queue lengths
+    count, and whether partitions whose leader accepts no data are left out while others do
+    (KIP-794).
     """
     with_leader = topic.available or list(range(len(topic.leaders)))
     batch_bytes = accumulator.full_bytes(name)

@@ -128,7 +128,7 @@ def test_windows_are_as_long_and_as_many_as_configured(
 
 def test_there_must_be_a_sample() -> None:
     name = "metrics.num.samples"
-    with pytest.raises(ConfigException, match=f"{name} is '0': expected a whole number from 1 to"):
+    with pytest.raises(ConfigException, match=f"{name} is '0': expected an integer from 1 to"):
         KafkaProducer({"bootstrap.servers": "127.0.0.1:1", name: "0"})
 
 

@@ -31,7 +31,7 @@ def config_of(user: str, options: dict[str, str]) -> ProducerConfig:
 
 
 def naming_of(user: str) -> AbstractContextManager[None]:
-    """Give what Spark's side of the sink has around the producers that it makes."""
+    """Return the context in which a user's producers are made."""
     return name_kafka_options() if user == "spark" else nullcontext()
 
 

@@ -1,6 +1,6 @@
-"""What an answer to a transactional request means: one action, by the rules of `error_actions`.
+"""What a response to a transactional request means: one action, by the rules of `error_actions`.
 
-Owns how the codes of an answer are found, which of several counts, and the sentence that a user
+Owns how the codes of a response are found, which of several counts, and the sentence that a user
 reads. It changes nothing: `TransactionManager` acts.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
     advice,
     api_exception,
+    error_code,
     listed,
 )
 from spark_kafka_sink.model import Node, TopicPartition
@@ -33,7 +33,7 @@ from spark_kafka_sink.wire.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
-# Of the codes of one answer, the one with the gravest action counts.
+# If a response has several codes, the one with the most severe action counts.
 _GRAVITY: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -43,7 +43,7 @@ _GRAVITY: Final = (
     Action.RETRY,
     Action.SUCCEED,
 )
-# A coordinator adds all partitions or none: while asking again may help any, all are asked again.
+# A coordinator adds all partitions or none: while a retry may help one, all are retried.
 _GRAVITY_OF_ADDING: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -53,8 +53,8 @@ _GRAVITY_OF_ADDING: Final = (
     Action.ABORTABLE,
     Action.SUCCEED,
 )
-# Of codes of one gravity the first counts, but for one that has advice, which goes before, and for
-# one that only says that another partition had an error, which goes after.
+# Of equally severe codes the first counts. But a code with advice goes before the others, and one
+# that only means that another partition had an error goes after them.
 _PRECEDENCE: Final[Mapping[int, int]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: -1,
     codes.OPERATION_NOT_ATTEMPTED: 1,
@@ -79,7 +79,7 @@ class Answer:
     is_partly_done: bool = False
 
     def error(self) -> KafkaException:
-        """Make the error that the answer is to whoever waits for it."""
+        """Return the error for the caller that waits for the response."""
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
@@ -121,7 +121,7 @@ def read_answer(request: TransactionalRequest, response: Response | None, node_i
 
 
 def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
-    """Give the partitions that an answer has to name."""
+    """Return the partitions that a response has to name."""
     message = request.message
     if isinstance(message, AddPartitionsToTxnRequest):
         return [
@@ -139,7 +139,7 @@ def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Give the error codes of an answer, each with the partitions that it is about, if any."""
+    """Return the error codes of a response, each with the partitions that it is about, if any."""
     found: dict[int, list[TopicPartition]] = {}
     if isinstance(response, AddPartitionsToTxnResponse):
         for topic in response.results_by_topic_v3_and_below:
@@ -160,9 +160,9 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Give the error code and the node of an answer of any version.
+    """Return the error code and the node of a response of any version.
 
-    One that names no coordinator, and no error either, is as good as one that there is none.
+    A response with neither a coordinator nor an error means that there is no coordinator.
     """
     named = response.coordinators[0] if response.coordinators else response
     if named.error_code == codes.NONE and not named.host:

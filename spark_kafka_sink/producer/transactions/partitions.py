@@ -60,7 +60,7 @@ class TransactionPartitions:
         self.has_begun = True
 
     def not_added(self, *, some_were: bool) -> None:
-        """Note that the coordinator has refused to add partitions, or has added only some."""
+        """Note that the coordinator refused to add partitions, or added only some."""
         self._being_added.clear()
         self.has_begun = self.has_begun or some_were
 

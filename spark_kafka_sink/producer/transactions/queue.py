@@ -1,9 +1,9 @@
-"""The requests of a transaction that wait: in which order, when again, and to which coordinator.
+"""The waiting requests of a transaction: their order, their retries and their coordinators.
 
-Owns the waiting requests, the one in flight, and where their coordinators are. The one with the
-lowest priority goes first, others of the same priority in the order they were added, and one is in
-flight at a time: brokers see a transaction's steps in order. A request whose coordinator is not
-known is preceded by a look-up.
+It owns the waiting requests, the one in flight, and the addresses of their coordinators. The
+request with the lowest priority number goes first, others of the same priority in the order they
+were added. One is in flight at a time, so that brokers see a transaction's steps in order. If the
+coordinator of a request is unknown, a look-up goes first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-# The first version of InitProducerId that takes a producer id and its epoch (KIP-360).
+# The first version of InitProducerId with a producer id and its epoch (KIP-360).
 _RAISES_EPOCHS: Final = 3
 
 
@@ -35,9 +35,10 @@ class Coordinators:
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
-        # Where each was found last, also while it has to be looked up again.
+        # The last known node of each, also while it has to be looked up again.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether each connected broker raises epochs, and each coordinator when it last was one.
+        # Whether a broker can raise epochs: of each connected broker, and of each coordinator when
+        # it was last connected.
         self._connected: dict[int, bool] = {}
         self._raises: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -50,14 +51,14 @@ class Coordinators:
 
     @property
     def transaction_version(self) -> int:
-        """The finalized feature transaction.version; 0 where the brokers do not have it.
+        """The finalized feature transaction.version; 0 if the brokers do not have it.
 
         Brokers may lag behind: the features with the highest epoch count.
         """
         return self._features.get("transaction.version", 0)
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take what a broker said when the connection to it came up."""
+        """Take the API versions of a broker whose connection came up."""
         if versions.finalized_features_epoch >= self._features_epoch:
             self._features_epoch = versions.finalized_features_epoch
             self._features = versions.finalized_features
@@ -71,15 +72,15 @@ class Coordinators:
                 self._raises[key] = self._connected[node_id]
 
     def raises_epoch(self, key: CoordinatorKey) -> bool:
-        """Whether the coordinator of `key` raises epochs where it is asked to.
+        """Return whether the coordinator of `key` can raise an epoch on request.
 
-        What the last one said that was connected counts until the next one is, however long that
-        takes: an error meanwhile is no worse than any other.
+        The answer of the last connected coordinator counts until the next one is connected: an
+        error meanwhile is no worse than any other.
         """
         return self._raises.get(key, False)
 
     def node_id(self, key: CoordinatorKey) -> int | None:
-        """Give the coordinator of `key`, None if it has to be looked up."""
+        """Return the coordinator of `key`, None if it has to be looked up."""
         return self._by_key.get(key)
 
     def learn(self, key: CoordinatorKey, node: Node) -> None:
@@ -90,16 +91,16 @@ class Coordinators:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Have `key` looked up again: the broker asked does not coordinate it."""
+        """Look `key` up again: the broker that was asked does not coordinate it."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
-        """Have everything looked up again, by whichever broker can be found."""
+        """Look everything up again, at any broker that can be found."""
         self._by_key.clear()
         self._last.clear()
 
     def node_down(self, node_id: int) -> None:
-        """Have all that a broker coordinated looked up again: it cannot be reached."""
+        """Look everything up again that a broker coordinated: it cannot be reached."""
         self._connected.pop(node_id, None)
         for key in [key for key, node in self._by_key.items() if node == node_id]:
             del self._by_key[key]
@@ -117,7 +118,7 @@ class TransactionQueue:
         self._in_flight: TransactionalRequest | None = None
 
     def add(self, request: TransactionalRequest) -> None:
-        """Have `request` wait for its turn."""
+        """Put `request` behind those of its priority."""
         if request.order < 0:
             request.order = next(self._order)
         heapq.heappush(self._waiting, (request.priority, request.order, request))
@@ -133,13 +134,13 @@ class TransactionQueue:
         return [request for _, _, request in self._waiting]
 
     def first(self) -> TransactionalRequest | None:
-        """Give the request whose turn is next, None while one is in flight or if none waits."""
+        """Return the request to send next, None while one is in flight or if none waits."""
         if self._in_flight is not None or not self._waiting:
             return None
         return self._waiting[0][2]
 
     def due(self, now: float) -> TransactionalRequest | None:
-        """Give what is to be sent: the first request, or the look-up it needs; `sent` takes it."""
+        """Return the first request, or the look-up that it needs; `sent` takes it."""
         request = self.first()
         if request is None:
             return None
@@ -149,12 +150,12 @@ class TransactionQueue:
         return None if now < request.retry_at else request
 
     def node_id(self, request: TransactionalRequest) -> int | None:
-        """Give the node that `request` goes to, None for whichever broker answers."""
+        """Return the node that `request` goes to, None for any broker."""
         key = request.coordinator
         return None if key is None else self.coordinators.node_id(key)
 
     def next_due_at(self) -> float:
-        """Give when `due` will give a request because of time alone."""
+        """Return when `due` will return a request because of time alone."""
         request = self.first()
         return float("inf") if request is None or not request.attempts else request.retry_at
 
@@ -163,11 +164,11 @@ class TransactionQueue:
         self._in_flight = self.drop_first()
 
     def drop_first(self) -> TransactionalRequest:
-        """Remove the first request and give it."""
+        """Remove the first request and return it."""
         return heapq.heappop(self._waiting)[2]
 
     def back(self, request: TransactionalRequest) -> bool:
-        """Note that `request` was answered, or will not be; False if it was given up before."""
+        """Note that `request` is no longer in flight. Return False if it was given up before."""
         if self._in_flight is not request:
             return False
         self._in_flight = None
@@ -180,19 +181,19 @@ class TransactionQueue:
         *,
         longest_wait_s: float = float("inf"),
     ) -> None:
-        """Have `request` sent again after a wait."""
+        """Send `request` again after a wait."""
         wait = self._retry_backoff.delay_s(request.attempts, self._random)
         request.retry_at = now + min(wait, longest_wait_s)
         request.attempts += 1
         self.add(request)
 
     def look_up_again(self, request: TransactionalRequest) -> None:
-        """Forget where `request` went: it has to be looked up before it is sent again."""
+        """Forget the node of `request`, so that it is looked up before the retry."""
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
     def clear(self) -> list[TransactionalRequest]:
-        """Remove everything, also what is in flight, and give it."""
+        """Remove every request, also the one in flight, and return them."""
         gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
         if self._in_flight is not None:
             gone.insert(0, self._in_flight)

@@ -1,8 +1,8 @@
-"""The requests of transactions: what each says, whom it goes to, and who waits for it.
+"""The requests of transactions: their contents, their coordinators, and their callers.
 
-Owns the messages, and the caps of versions that go with transaction.version 1 (KIP-890): EndTxn 5
-and TxnOffsetCommit 5 would mean version 2 to a broker. When a request is made, sent or repeated is
-the business of `TransactionManager` and `TransactionQueue`.
+It owns the messages, and the highest versions that go with transaction.version 1 (KIP-890): EndTxn
+5 and TxnOffsetCommit 5 would mean version 2 to a broker. `TransactionManager` and
+`TransactionQueue` decide when a request is made, sent or repeated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TRANSACTION: Final = 1
 
 _LAST_END_TXN_V1: Final = 4
 _LAST_TXN_OFFSET_COMMIT_V1: Final = 4
-# Without it a group could not refuse the offsets of a member that it has replaced (KIP-447).
+# Without it, a group could not reject the offsets of a replaced member (KIP-447).
 _FIRST_WITH_MEMBERS: Final = 3
 
 
@@ -55,17 +55,17 @@ class Priority(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """What a coordinator is looked up by: GROUP or TRANSACTION, and the id."""
+    """The key of a coordinator: GROUP or TRANSACTION, and the id."""
 
     key_type: int
     key: str
 
 
 class TransactionalResult:
-    """What became of a call; its caller waits for `is_done` and then acknowledges it.
+    """The result of a call; its caller waits for `is_done` and then acknowledges it.
 
-    Until it is acknowledged the same call gives the same result again: a caller whose wait timed
-    out repeats the call, and learns what the first one came to.
+    Until it is acknowledged, the same call returns the same result again: a caller whose wait timed
+    out repeats the call, and gets the result of the first one.
     """
 
     __slots__ = ("error", "is_acknowledged", "is_done", "operation")
@@ -83,7 +83,7 @@ class TransactionalResult:
 
 
 class TransactionalCalls:
-    """The calls that users wait for, of which one is under way at a time. last: the latest one."""
+    """The calls that users wait for, one at a time. last: the latest one."""
 
     def __init__(self) -> None:
         self.last: TransactionalResult | None = None
@@ -94,7 +94,7 @@ class TransactionalCalls:
         return None if self.last is None or self.last.is_acknowledged else self.last
 
     def raise_unfinished(self, operation: str) -> None:
-        """Raise IllegalStateException where another call has to come to its end first."""
+        """Raise IllegalStateException if another call has to end first."""
         call = self.unacknowledged
         if call is not None:
             message = (
@@ -142,14 +142,14 @@ def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRequests:
-    """Makes the requests that a producer sends in its own name."""
+    """Makes the requests of one transactional producer."""
 
     transactional_id: str
     transaction_timeout_ms: int
 
     @property
     def coordinator(self) -> CoordinatorKey:
-        """What the transaction's coordinator is looked up by."""
+        """The key of the transaction's coordinator."""
         return CoordinatorKey(TRANSACTION, self.transactional_id)
 
     def init_producer_id(
@@ -241,7 +241,7 @@ class TransactionalRequests:
     def end_txn(
         self, producer: ProducerIdAndEpoch, call: Call, result: TransactionalResult, *, is_v2: bool
     ) -> TransactionalRequest:
-        """Commit or abort, as `call` says."""
+        """Return the request that commits or aborts, depending on `call`."""
         return TransactionalRequest(
             call=call,
             priority=Priority.END_TXN,

@@ -56,12 +56,12 @@ def choose_worker_python(spark: SparkSession) -> None:
 def _named_python(context: SparkContext) -> str | None:
     """Return the Python that the user chose for the workers, None if there is none.
 
-    Spark reads PYSPARK_PYTHON when it starts. It leaves out spark.pyspark.python if the driver was
-    not started by spark-submit.
+    Spark reads PYSPARK_PYTHON when it starts. It ignores spark.pyspark.python if the driver was not
+    started by spark-submit.
     """
     settings = context.getConf()
     named = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")
-    # Whoever names a Python for the driver alone leaves Spark's default to the workers.
+    # With a Python for the driver alone, the workers run Spark's default.
     return named or (_SPARKS_DEFAULT if settings.get("spark.pyspark.driver.python") else None)
 
 

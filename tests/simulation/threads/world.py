@@ -357,15 +357,15 @@ class SimulatedSignal:
         self._is_taken = False
 
     def locked(self) -> bool:
-        """Whether it has not been given."""
+        """Whether the signal is not set."""
         return self._is_taken
 
     def release(self) -> None:
-        """Give it."""
+        """Set the signal."""
         self._is_taken = False
 
     def acquire(self, *, timeout: float | None = None) -> bool:
-        """Take it, or wait until it is given; return False where the time is over before."""
+        """Take the signal, or wait until it is set; return False after the timeout."""
         if not self._is_taken:
             self._is_taken = True
             return True

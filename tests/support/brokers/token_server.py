@@ -125,7 +125,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to say: a status, a body, and headers."""
+    """A response: a status, a body, and headers."""
 
     status: int
     body: object = None
@@ -159,7 +159,7 @@ class TokenServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the endpoint."""
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://localhost:{self._port}/token"
 
@@ -208,7 +208,7 @@ class TokenServer:
         return Answer(200, {"access_token": self.tokens[-1], "expires_in": self.life_s})
 
     def by_secret(self, asked: Asked) -> Answer:
-        """Give a token for the right secret."""
+        """Return a token if the secret is right."""
         if asked.credentials != (CLIENT_ID, CLIENT_SECRET):
             said = {"error": "invalid_client", "error_description": "no such client"}
             return Answer(401, said)

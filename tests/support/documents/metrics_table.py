@@ -24,14 +24,14 @@ from spark_kafka_sink.network import network_metrics
 PAGE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.metrics_table"
 
-_NOT_NUMBERS: Final = "its value is no number"
+_NOT_NUMBERS: Final = "its value is not a number"
 _NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"
 # The Java producer's metrics that this one does not have, and why.
 ABSENT: Final[Mapping[str, str]] = {
     "app-info commit-id": _NOT_NUMBERS,
     "app-info start-time-ms": _NOT_NUMBERS,
     "app-info version": f"{_NOT_NUMBERS}: ask spark_kafka_sink.__version__",
-    "kafka-metrics-count count": "it is the length of what metrics() gives",
+    "kafka-metrics-count count": "it is the length of metrics()",
     "producer-metrics failed-authentication-rate": _NO_AUTHENTICATION,
     "producer-metrics failed-authentication-total": _NO_AUTHENTICATION,
     "producer-metrics failed-reauthentication-rate": _NO_AUTHENTICATION,

@@ -53,15 +53,15 @@ class TimedSignal:
         self._is_taken = False
 
     def locked(self) -> bool:
-        """Whether it has not been given."""
+        """Whether the signal is not set."""
         return self._is_taken
 
     def release(self) -> None:
-        """Give it."""
+        """Set the signal."""
         self._is_taken = False
 
     def acquire(self, *, timeout: float | None = None) -> bool:
-        """Have happen what comes, until the signal is given; the first time, take it."""
+        """Run the next events until the signal is set; the first call takes it at once."""
         if self._is_taken:
             assert timeout is not None
             assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
@@ -114,7 +114,7 @@ def made(**config: object) -> Iterator[KafkaProducer]:
 
 
 def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
-    """Have an answer to a request for metadata come, as the I/O thread takes it."""
+    """Deliver a response to a metadata request, as the I/O thread does."""
     state = producer._state
     state.metadata.update(response, time.monotonic())
     state.notify()

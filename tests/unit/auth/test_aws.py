@@ -73,7 +73,7 @@ def test_tokens_equal_those_of_the_official_signer(
 
 
 class Provider(botocore.credentials.CredentialProvider):  # type: ignore[misc] # is Any
-    """Gives the credentials of a test."""
+    """Returns the credentials of a test."""
 
     def __init__(self, *keys: str | None) -> None:
         super().__init__()

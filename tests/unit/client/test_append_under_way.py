@@ -1,7 +1,7 @@
-"""An append in progress when everything is given up: nothing of it is left.
+"""An append in progress when all batches fail: nothing of it is left.
 
-The end comes between the two times at which an append holds the lock: it has held its partitions
-and encoded its rows, and is about to put them into batches. There is no I/O thread.
+The failure comes between the two times at which an append holds the lock: it has held its
+partitions and encoded its rows, and is about to add them to batches. There is no I/O thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def close(producer: KafkaProducer) -> None:
 
 
 def fail(producer: KafkaProducer) -> None:
-    """Have an error end the producer, as the I/O thread does."""
+    """End the producer with an error, as the I/O thread does."""
     with producer._state.lock:
         producer._state.give_up(KafkaException("over for good"))
 
@@ -65,14 +65,14 @@ ENDS = [
 
 
 def sent(producer: KafkaProducer) -> int:
-    """Give how many batches go out now."""
+    """Return the number of batches that the sender would send now."""
     with producer._state.lock:
         polled = producer._state._sender.poll(time.monotonic())
     return sum(len(drained.batches) for drained in polled.drained)
 
 
 def is_empty(producer: KafkaProducer) -> bool:
-    """Tell whether nothing is left to be sent, nor any memory taken."""
+    """Return whether nothing is left to send, and all memory is free."""
     accumulator = producer._state.accumulator
     is_free = accumulator.pool.available_bytes == accumulator.pool.total_bytes
     return is_free and not accumulator.has_incomplete and sent(producer) == 0

@@ -32,7 +32,7 @@ def producer() -> Iterator[KafkaProducer]:
 
 
 def manager_of(producer: KafkaProducer) -> TransactionManager:
-    """Give the state machine of a transactional producer."""
+    """Return the state machine of a transactional producer."""
     manager = producer._state.transactions
     assert manager is not None
     return manager
@@ -57,7 +57,7 @@ NO_OFFSETS: dict[str, tuple[Any, str]] = {
     ),
     "half a surrogate pair": (
         {PARTITION: OffsetAndMetadata(1, "\ud800")},
-        r"the metadata of t-3 cannot be written as UTF-8 \(surrogates not allowed\)",
+        r"the metadata of t-3 cannot be encoded as UTF-8 \(surrogates not allowed\)",
     ),
     "a number alone": ({PARTITION: 7}, "the offset of t-3 is 7: expected an OffsetAndMetadata"),
     "a topic alone": ({"topic": OffsetAndMetadata(1)}, "'topic': expected a TopicPartition"),
@@ -74,7 +74,7 @@ NO_GROUPS: dict[str, tuple[Any, str]] = {
     "its id alone": ("g", "the group is 'g': expected a ConsumerGroupMetadata"),
     "nothing": (None, "the group is None: expected a ConsumerGroupMetadata"),
     "too long": (ConsumerGroupMetadata("x" * 32_768), "the group id has 32768 bytes"),
-    "half a surrogate pair": (ConsumerGroupMetadata("\ud800"), "the group id cannot be written"),
+    "half a surrogate pair": (ConsumerGroupMetadata("\ud800"), "the group id cannot be encoded"),
     "generation below -1": (ConsumerGroupMetadata("g", -2), "the generation id is -2: expected"),
     "generation beyond int32": (ConsumerGroupMetadata("g", 2**31, "m"), "id is 2147483648: "),
     "generation of nobody": (ConsumerGroupMetadata("g", 1), "generation 1 .* no member id"),
@@ -126,7 +126,7 @@ def test_offsets_of_what_is_no_topic_are_refused_before_anything_is_sent(
 
 
 class OtherOffset(NamedTuple):
-    """An offset as other clients have it."""
+    """An OffsetAndMetadata of another Python client."""
 
     offset: int
     metadata: str | None

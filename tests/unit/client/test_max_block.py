@@ -174,7 +174,7 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
 
 
 def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
-    """Have a commit time out whose batch has no answer yet."""
+    """Commit with a batch that gets no response, until the call times out."""
     producer._state.metadata.track(TOPIC, clock.now)
     producer._state.metadata.update(answer([1]), clock.now)
     transactions = in_transaction(producer)
@@ -185,7 +185,7 @@ def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
 
 
 def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> None:
-    """Give up the batch that the commit waits for, and answer what the sender asks from then on."""
+    """Fail the batch that the commit waits for, and answer all later requests."""
     state = producer._state
     for batch in state.accumulator.incomplete:
         state._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))

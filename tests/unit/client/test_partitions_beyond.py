@@ -65,13 +65,13 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
 
 
 def track(producer: KafkaProducer, topic: str) -> None:
-    """Have the producer know that a topic is in use."""
+    """Note in the producer's metadata that a topic is in use."""
     with producer._state.lock:
         producer._state.metadata.track(topic, producer._state.now())
 
 
 def ask(producer: KafkaProducer) -> list[str | None]:
-    """Have the request for metadata that is due go out; gives the topics that it names."""
+    """Take the metadata request that is due; return its topics."""
     with producer._state.lock:
         request = producer._state.metadata.request(producer._state.now())
     assert isinstance(request, MetadataRequest)
@@ -158,7 +158,7 @@ def rows(producer: KafkaProducer) -> KafkaProducer:
 
 
 def known(producer: KafkaProducer) -> TopicMetadata:
-    """Give what is known of the topic."""
+    """Return the topic's metadata."""
     topic = producer._state.metadata.topic(TOPIC)
     assert topic is not None
     return topic

@@ -70,7 +70,7 @@ def config(broker: MskBroker, **more: str) -> Any:  # noqa: ANN401 - a configura
 
 
 def log_in(broker: MskBroker, **more: str) -> None:
-    """Have the broker's metadata read."""
+    """Log in and read the metadata of a topic."""
     with KafkaAdmin(config(broker, **more)) as admin:
         assert admin.topics(["t"])["t"].partitions == 1
 
@@ -120,7 +120,7 @@ def test_a_profile_s_keys_are_read_by_botocore(broker: MskBroker, tmp_path: Path
 
 
 class Sts(HTTPServer):
-    """Gives a role's keys for `life_s`, or refuses."""
+    """Returns a role's keys, valid for `life_s`, or an error."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

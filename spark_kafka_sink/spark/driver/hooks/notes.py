@@ -1,7 +1,7 @@
-"""Notes of what a classic writer was told.
+"""Record the method calls of a classic writer.
 
 A classic writer passes everything to the JVM at once and cannot return it, so the calls of its
-methods are noted. Spark Connect's writers keep everything in a plan.
+methods are recorded. Spark Connect's writers keep everything in a plan.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def _last(_before: object, found: object) -> object:
 
 
 class Note(NamedTuple):
-    """A note that is taken when a method has returned: what Spark refuses is not noted.
+    """A note of a method call, taken when the method has returned: rejected calls are not noted.
 
-    name: of the note; value: makes it of the method's arguments, None leaves things as they were;
-    join: of the note before and this one.
+    name: of the note; value: makes it from the method's arguments, None changes nothing; join:
+    combines the earlier note and this one.
     """
 
     method: str
@@ -43,7 +43,7 @@ def is_first_time(writer_class: Any) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Have all writers of a class that are made from now on take notes."""
+    """Take notes of all writers of a class that are made from now on."""
     init = writer_class.__init__
 
     @functools.wraps(init)
@@ -68,7 +68,7 @@ def _noting(method: Any, note: Note) -> Any:
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return what was noted last."""
+    """Return the last note of a name."""
     return getattr(writer, _NOTE + name, default)
 
 
