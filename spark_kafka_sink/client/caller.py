@@ -31,10 +31,10 @@ from spark_kafka_sink.producer.partitioner import TopicLoad
 
 
 class Caller:
-    """The side of one producer that its callers see.
+    """The part of a producer that its public methods use.
 
-    `before_…` stand at the beginning of a call. `raise_if_…` may be called with the lock and
-    without, so that waits end by them.
+    Public methods call `before_…` first. `raise_if_…` may be called with and without the lock, so
+    that waits can call them.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Caller:
         )
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
-        memory = str(Option("buffer.memory", self._config.buffer_memory))
+        memory = Option("buffer.memory", self._config.buffer_memory)
         return BufferExhaustedException(
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
             f"records that no broker has acknowledged yet{self._network_trouble()}"
@@ -158,8 +158,10 @@ class Caller:
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
         """Return the metadata of topics; who knows all of them waits for nothing."""
-        known = self._state.known_topics(names)
-        return self.wait_for(dict.fromkeys(names, 0), call) if known is None else known
+        known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
+        if len(known) == len(names):
+            return known
+        return self.wait_for(dict.fromkeys(names, 0), call)
 
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
@@ -180,7 +182,7 @@ class Caller:
         limit, trouble = self._max_block(), self._network_trouble()
         error = self._state.metadata.topic_error(name)
         if error is None and self._config.max_block_ms:
-            servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
+            servers = Option("bootstrap.servers", self._config.bootstrap_servers)
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )
