@@ -152,17 +152,21 @@ def options(kafka: SecuredKafka, login: Login, folder: Path) -> dict[str, str]:
     return found
 
 
-def new_topic(kafka: SecuredKafka, *, may_write: bool = True, replicas: int = REPLICAS) -> str:
-    """Make a topic that both users may read, and write to if told so."""
+SHORT_LIVED = "short-lived"
+_USERS = (USER, "client", SHORT_LIVED)
+
+
+def new_topic(kafka: SecuredKafka, *, may_write: bool = True) -> str:
+    """Make a topic that the users may read, and write to if told so."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
-    create_topic(kafka.bootstrap, name, PARTITIONS, None, replicas)
+    create_topic(kafka.bootstrap, name, PARTITIONS, None, REPLICAS)
     operations = ["READ", "DESCRIBE", *(["WRITE"] if may_write else [])]
     bindings = [
         AclBinding(
             ResourceType.TOPIC, name, ResourcePatternType.LITERAL, f"User:{user}", "*",
             AclOperation[operation], AclPermissionType.ALLOW,
         )
-        for user in (USER, "client")
+        for user in _USERS
         for operation in operations
     ]  # fmt: skip
     bindings += [
@@ -170,7 +174,7 @@ def new_topic(kafka: SecuredKafka, *, may_write: bool = True, replicas: int = RE
             ResourceType.GROUP, "*", ResourcePatternType.LITERAL, f"User:{user}", "*",
             AclOperation.READ, AclPermissionType.ALLOW,
         )
-        for user in (USER, "client")
+        for user in _USERS
     ]  # fmt: skip
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     for created in admin.create_acls(bindings).values():
@@ -398,6 +402,26 @@ def test_sessions_of_5_seconds_are_renewed_for_60_and_rows_keep_their_order(
     load.rows.check(read_with_confluent(cluster.bootstrap, topic))
     counts = [renewals.count(peer) for peer in set(renewals)]
     assert len([count for count in counts if count >= 10]) == 3, counts
+
+
+def test_tickets_of_60_seconds_are_renewed_for_3_minutes(
+    cluster: SecuredKafka, tmp_path: Path
+) -> None:
+    given = options(cluster, Login("GSSAPI", "SASL_SSL"), tmp_path)
+    assert cluster.kdc is not None
+    keytab = cluster.kdc.add(SHORT_LIVED, "-maxlife", '"60 seconds"')
+    given |= {"sasl.kerberos.principal": SHORT_LIVED, "sasl.kerberos.keytab": str(keytab)}
+    topic = new_topic(cluster)
+    with KafkaProducer(given | {"linger.ms": "5"}) as producer:
+        load = SteadyLoad(producer, topic, PARTITIONS)
+        try:
+            load.wait_for_progress()
+            made = connections(producer)
+            threading.Event().wait(180)
+            assert connections(producer) == made
+        finally:
+            load.stop()
+    load.rows.check(read_with_confluent(cluster.bootstrap, topic))
 
 
 def connections(producer: KafkaProducer) -> float:
