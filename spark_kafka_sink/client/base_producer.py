@@ -27,7 +27,7 @@ from spark_kafka_sink.client.io_thread import Feeder, assemble
 from spark_kafka_sink.client.machines import MakeTransactions
 from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import KafkaException, Option, message_of
+from spark_kafka_sink.errors import KafkaException, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
@@ -46,6 +46,7 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.records.record_limits import RecordLimits
 
 logger = logging.getLogger(__name__)
 
@@ -95,10 +96,9 @@ class BaseProducer:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._config = config
         self._plugins = plugins
-        self._limits = {
-            str(Option("max.request.size")): config.max_request_size,
-            str(Option("buffer.memory")): config.buffer_memory,
-        }
+        self._limits = RecordLimits.of(
+            max_request_size=config.max_request_size, buffer_memory=config.buffer_memory
+        )
         thread = None
         try:
             self._state, thread = assemble(
@@ -319,7 +319,7 @@ class BaseProducer:
     def record_limits(self) -> Mapping[str, int]:
         """Bytes that a record may have with what surrounds it, by the option that says so."""
         self._caller.check_process()
-        return self._limits
+        return self._limits.by_option
 
     @property
     def topics_written(self) -> int:

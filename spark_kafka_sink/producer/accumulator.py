@@ -260,7 +260,7 @@ class RecordAccumulator:
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
-        not_now = self._held.union(self._sealed)
+        excluded = self._held.union(self._sealed)
         hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:

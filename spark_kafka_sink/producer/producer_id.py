@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, Option, api_exception
+from spark_kafka_sink.errors import ApiException, Option, api_exception, error_code
 from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
