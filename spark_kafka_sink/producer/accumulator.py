@@ -143,7 +143,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """How many flushes are under way: nothing lingers meanwhile."""
+        """The number of flushes in progress; nothing lingers while there are any."""
         return len(self._flushes)
 
     def begin_flush(self, flush: object) -> None:
@@ -151,7 +151,7 @@ class RecordAccumulator:
         self._flushes.add(flush)
 
     def end_flush(self, flush: object) -> None:
-        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        """End a flush; a flush that was interrupted may be ended twice."""
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
@@ -260,7 +260,7 @@ class RecordAccumulator:
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
-        not_now = self._held.union(self._sealed)
+        excluded = self._held.union(self._sealed)
         hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
