@@ -135,16 +135,16 @@ class KafkaProducer(BaseProducer):
     ) -> Future[RecordMetadata]:
         """Send one record; the future's result is its RecordMetadata.
 
-        value, key: bytes, str or None, or what the serializers take. partition: None to let key or
-        partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers: pairs of
-        str and bytes (or None). on_delivery: called with the RecordMetadata and the error (or None)
-        by the I/O thread, in order per partition; whatever it raises is logged and dropped.
+        value, key: bytes, str or None, or the types that the serializers accept. partition: None to
+        let key or partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers:
+        pairs of str and bytes (or None). on_delivery: called with the RecordMetadata and the error
+        (or None) by the I/O thread, in order per partition; its exceptions are logged and dropped.
 
-        Blocks at most max.block.ms, for the topic's metadata and for memory. The future fails with
-        an ApiException: the time-outs of that wait, a topic that cannot be written to, a record
-        that is too large, and what brokers answer; `flush` and `close` do not raise it again. What
-        is wrong with the call is raised: DataException for a topic, partition, timestamp or header
-        that no record can have, SerializationException, IllegalStateException after close.
+        Block at most max.block.ms, for the topic's metadata and for memory. The future fails with
+        an ApiException: for a timeout of that wait, a topic that cannot be written to, a record
+        that is too large, and errors of brokers; `flush` and `close` do not raise it again. Raise
+        the errors of the call itself: DataException for an invalid topic, partition, timestamp or
+        header, SerializationException, IllegalStateException after close.
         """
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 

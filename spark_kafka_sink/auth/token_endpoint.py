@@ -1,6 +1,6 @@
-"""What a token endpoint is asked, and what its answers mean (RFC 6749; KIP-768, 1139, 1258).
+"""The requests to a token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
 
-Of an answer's body, messages show ``error`` and ``error_description`` alone.
+Messages show only ``error`` and ``error_description`` of a response.
 """
 
 from __future__ import annotations

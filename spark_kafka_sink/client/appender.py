@@ -59,7 +59,7 @@ from spark_kafka_sink.serde.arrow_columns import read_rows
 
 
 class RowOwner(SpanOwner, Protocol):
-    """Who waits for the rows of a slice one by one."""
+    """A waiter for the single rows of a slice."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
         """Take the rows in the order in which spans will number them; called before any is sent."""

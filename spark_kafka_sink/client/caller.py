@@ -31,10 +31,10 @@ from spark_kafka_sink.producer.partitioner import TopicLoad
 
 
 class Caller:
-    """The side of one producer that its callers see.
+    """The part of a producer that its public methods use.
 
-    `before_…` stand at the beginning of a call. `raise_if_…` may be called with the lock and
-    without, so that waits end by them.
+    Public methods call `before_…` first. `raise_if_…` may be called with and without the lock, so
+    that waits can call them.
     """
 
     def __init__(

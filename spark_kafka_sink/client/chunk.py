@@ -1,9 +1,9 @@
-"""RowChunk and RowQueue: rows that wait to become columns, and the order in which they do.
+"""RowChunk and RowQueue: rows that wait to become columns, in order.
 
-A chunk is for one topic and has its memory reserved beforehand, so that turning it into batches
-never waits. What every row has stands in one flat list (one `extend` a row, three slices in the
-end); what few rows have stands in dicts by row number. It has no lock: `row_producer` holds the
-queue's.
+A chunk has the rows of one topic. Its memory is reserved in advance, so that turning it into
+batches never waits. The fields that every row has are in one flat list (one `extend` per row, three
+slices at the end); rarer fields are in dicts by row number. It has no lock: `row_producer` holds
+the queue's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 class RowChunk:
     """Rows of one topic, in the order sent.
 
-    pending: what its rows have taken until they are in batches or given up, as the bytes of
-    buffer.memory that are set aside for them; created_at: when these were taken, in seconds of the
-    producer's clock. is_over: whether the rows are in batches or given up; error: why they are
-    given up. is_converting: whether a thread is about to put them into batches now. is_handed_over:
-    whether a thread is to call a user's own partitioner for them; is_partitioned: whether one has,
-    or does.
+    pending: the resources of its rows until they are in batches or have failed, such as the
+    reserved bytes of buffer.memory; created_at: the time of the reservation, in seconds of the
+    producer's clock. is_over: whether the rows are in batches or have failed; error: the reason of
+    the failure. is_converting: whether a thread is about to add them to batches. is_handed_over:
+    whether a thread is to call a user's own partitioner for them; is_partitioned: whether a thread
+    has called it, or is doing so.
     """
 
     __slots__ = (

@@ -67,7 +67,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Feeder(Protocol):
-    """Who has rows for the accumulator when their time has come: rows of `send`, which linger."""
+    """The source of rows outside of batches: rows of `send`, which linger in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return when `feed` is due; hurry: whether memory is short."""
@@ -134,7 +134,7 @@ class ProducerThread:
         return self._client.last_errors()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records that are neither acknowledged nor given up."""
+        """Return by topic the number of records that are neither acknowledged nor failed."""
         return self._waiting_rows() + self._state.undelivered()
 
     def _waiting_rows(self) -> Counter[str]:

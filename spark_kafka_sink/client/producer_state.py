@@ -66,7 +66,7 @@ class ProducerState(ProducerLock):
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """Why nothing can be delivered any more, None if it can; with the lock or without."""
+        """The error that ends all deliveries, None if there is none; with or without the lock."""
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
@@ -92,7 +92,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_partitions()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records in batches that are neither acknowledged nor given up."""
+        """Return by topic the number of batches' records, neither acknowledged nor failed."""
         records = Counter[str]()
         with self.lock:
             for batch in self.accumulator.incomplete:

@@ -156,7 +156,7 @@ class RowProducer:
     def _send_record(
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
-        """Append a row that interceptors see, or for which the topic is to be asked for."""
+        """Append a row that has interceptors, or whose topic's metadata may be unknown."""
         self._caller.check_process()
         check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
         record = self._interceptors.on_send(record)

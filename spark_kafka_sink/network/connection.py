@@ -224,7 +224,7 @@ class Connection:
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection is."""
+        """The state of the connection."""
         return self._state
 
     @property
@@ -234,7 +234,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """How many requests are in flight, or held until the connection has logged in again."""
+        """The number of requests that are in flight, or held until the next login."""
         return len(self.in_flight) + len(self._held)
 
     @property

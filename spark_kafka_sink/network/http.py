@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
+    """The response; retry_after_s: the pause that the endpoint asks for, None for any."""
 
     status: int
     body: bytes = field(repr=False)
@@ -161,7 +161,7 @@ class _TooLargeError(OSError):
 
 
 class _Deadline:
-    """Until when the socket may be waited for, and the socket."""
+    """The deadline for waits, and their socket."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -212,7 +212,7 @@ class _Deadline:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a peer sends, until the deadline and up to a size."""
+    """The data of a peer, until the deadline and up to a size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer

@@ -423,7 +423,7 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
+    """Return the option's value, or JAAS's if it is unset; without blanks, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 

@@ -203,7 +203,7 @@ class Security:
 
     @property
     def problem(self) -> str:
-        """Why there is no login now, empty if that is not known. Any thread may read this."""
+        """The reason why no login is possible now, empty if unknown. Any thread may read this."""
         if self._oauth is None or self._oauth.source is None:
             return ""
         return self._oauth.source.problem()

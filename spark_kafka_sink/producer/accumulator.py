@@ -91,7 +91,7 @@ class RecordAccumulator:
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether any batch is neither acknowledged nor given up."""
+        """Whether any batch is neither acknowledged nor failed."""
         return bool(self._incomplete)
 
     @property
@@ -106,7 +106,7 @@ class RecordAccumulator:
 
     @property
     def incomplete(self) -> list[ProducerBatch]:
-        """The batches that are neither acknowledged nor given up, oldest first."""
+        """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:

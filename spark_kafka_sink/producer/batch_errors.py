@@ -109,7 +109,7 @@ def error_of_attempt(
 def error_of_batch(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None
 ) -> ApiException:
-    """Return the error of a batch that is given up for an error code."""
+    """Return the error of a batch that fails for an error code."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     topic = batch.topic_partition.topic

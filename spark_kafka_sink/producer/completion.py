@@ -1,10 +1,9 @@
-"""BatchCompletion: what the result of a batch is, and what follows from it.
+"""BatchCompletion: decides the result of a batch, and carries it out.
 
-Owns the decision for every response that a Produce request can get (Sender.completeBatch of the
-Java client) by the rules of `error_actions`: to send the batch again, to split it, or to give it
-up. `_decide` changes nothing; what the decision and the batch's own table of events ask for is done
-afterwards. It never sends. The sentences that a user reads are those of `batch_errors`.
-`Deliveries` counts, by partition, what was acknowledged.
+It decides for every response to a Produce request (Sender.completeBatch of the Java client), by the
+rules of `error_actions`: retry the batch, split it, or fail it. `_decide` changes nothing; the
+decision and the batch's event are carried out afterwards. It never sends. The messages for users
+are in `batch_errors`. `Deliveries` counts the acknowledged records by partition.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Decision(Enum):
-    """What to do with a batch whose attempt has failed."""
+    """The decision about a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
     RENUMBER = "send it again, under another sequence once nothing is at a broker"
@@ -51,9 +50,9 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches and keeps those that are done until `take_done`.
+    """Completes batches, and keeps the finished ones until `take_done`.
 
-    fatal_error: an answer after which the producer cannot go on, None if there was none.
+    fatal_error: an error after which the producer cannot continue, None if there was none.
     """
 
     def __init__(
@@ -316,7 +315,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return how an idempotent producer goes on after a sequence that a broker did not expect."""
+    """Return the decision of an idempotent producer after an unexpected sequence at a broker."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:

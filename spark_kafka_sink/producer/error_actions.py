@@ -17,7 +17,7 @@ from spark_kafka_sink.errors import error_code
 
 
 class ProducerKind(Enum):
-    """What a producer promises, which decides what an error costs."""
+    """The guarantees of a producer, which decide the effect of an error."""
 
     PLAIN = "neither idempotent nor transactional"
     IDEMPOTENT = "idempotent"
@@ -25,7 +25,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """What was asked of a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """The request to a broker; the value is the API's name. An EndTxn is one of two calls."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"
@@ -38,7 +38,7 @@ class Call(Enum):
 
 
 class Action(Enum):
-    """What to do about an answer."""
+    """The action after a response."""
 
     SUCCEED = "it is done"
     RETRY = "ask again after a wait, as far as retries and time limits allow"

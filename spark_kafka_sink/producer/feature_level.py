@@ -67,7 +67,7 @@ def magic(version: int) -> int:
 
 
 def check_zstd(version: int, codec: Codec, broker: str) -> None:
-    """Raise UnsupportedCompressionTypeException where it is zstd, and too early for that."""
+    """Raise UnsupportedCompressionTypeException if the codec is zstd and the broker is too old."""
     if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
         message = (
             f"{Option('compression.type')}=zstd needs Produce version {_FIRST_WITH_ZSTD}, "

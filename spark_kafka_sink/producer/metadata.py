@@ -1,13 +1,13 @@
-"""ClusterMetadata: the brokers, and who leads which partition, by the latest response.
+"""ClusterMetadata: the brokers, and the leader of each partition, from the latest response.
 
-Owns what is known, which topics are of interest, and when to ask again. It never asks: the sender
-turns `request` into a network request and hands the response to `update`.
+It owns the metadata, the topics of interest, and the time of the next request. It sends nothing:
+the sender sends `request` and passes the response to `update`.
 
-Asking again is due when something turned out to be stale (`request_update`), or after
-metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before, and later each
-time while attempts fail or responses bring nothing new (KIP-580). A topic that is new is asked for
-at once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
-forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
+A request is due when metadata turned out to be stale (`request_update`), or after
+metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
+pause grows while attempts fail or responses have nothing new (KIP-580). A new topic is requested at
+once, without the others while these are fresh. A topic that is unused for metadata.max.idle.ms is
+dropped (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class ClusterMetadata:
             self.request_update()
 
     def forget_topics(self) -> None:
-        """Forget every topic, so that each is asked for when it is used next; keep the brokers."""
+        """Forget every topic, so that each is requested at its next use; keep the brokers."""
         self._topics.clear()
         self._new.clear()
         self._fatal_error = None

@@ -46,7 +46,7 @@ def murmur2(keys: BinaryColumn) -> UInt32s:
 def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s, distance: int) -> UInt32s:
     """Hash keys that are sorted by length, longest first.
 
-    distance: between the starts of one key and the next, 0 where it is not always the same.
+    distance: between the starts of successive keys in bytes, 0 if it varies.
     """
     hashes = lengths.astype(np.uint32)
     hashes ^= np.uint32(_SEED)

@@ -1,16 +1,16 @@
-"""Which partition each row goes to: the column's, the key's, or one that the load asks for.
+"""The partition of each row: from the column, from the key, or by the load.
 
-In that order of precedence, as in the Java client: an explicit partition wins; a key goes to
+This is the order of precedence, as in the Java client. An explicit partition wins. A key goes to
 ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that it keeps
-its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is spread over the
-available partitions, in the way that partitioner.class names:
+its partition during failures (BuiltInPartitioner.partitionForKey). The other rows are spread over
+the available partitions, as partitioner.class defines:
 
 built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
                  waiting, the more likely (KIP-794); for Spark's tasks in rounds (EvenPartitioner)
 roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
 uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
-It knows nothing of how loads come about, and waits for nothing.
+The module does not compute loads, and never waits.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
 
 
 class SplitOrigin:
-    """What batches were split from: whether that may have been written. They share it."""
+    """The origin of split batches: whether it may have been written. The parts share it."""
 
     __slots__ = ("maybe_written",)
 
@@ -159,7 +159,7 @@ class ProducerBatch:
 
     @property
     def state(self) -> BatchState:
-        """Where the batch is."""
+        """The state of the batch."""
         return self._state
 
     @property
@@ -417,7 +417,7 @@ class ProducerBatch:
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return those that are neither acknowledged nor given up, a split one as its parts."""
+    """Return the batches that are neither acknowledged nor failed; a split one as its parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

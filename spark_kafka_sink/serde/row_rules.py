@@ -31,7 +31,7 @@ _UNITS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 
 
 class Fault(Enum):
-    """Why a row cannot be written; the value is its name in reports and dead letters."""
+    """The reason why a row cannot be written; the value is its name in reports and dead letters."""
 
     NULL_TOPIC = "null_topic"
     INVALID_TOPIC = "invalid_topic"
@@ -111,7 +111,7 @@ class HeaderColumn:
 
     @cached_property
     def counts(self) -> Int64s:
-        """How many headers each row has."""
+        """The number of headers of each row."""
         counts = pc.list_value_length(self._lists).fill_null(0)
         found: Int64s = to_numpy(counts).astype(np.int64)
         return found

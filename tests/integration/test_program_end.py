@@ -1,4 +1,4 @@
-"""A program that ends without `close()` delivers its rows, whatever ends it.
+"""A program that ends without `close()` delivers its rows, for every kind of end.
 
 Each is a process of its own. `unit/test_program_end.py` tests the messages without a broker.
 """

@@ -71,9 +71,9 @@ def test_a_stream_s_tasks_know_the_brokers_of_the_first_micro_batch(
 def test_brokers_that_a_task_cannot_reach_leave_it_the_named_ones(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """As if the driver used another listener of the cluster than the executors.
+    """The driver uses another listener of the cluster than the executors.
 
-    Waiting for each of them would take far longer than max.block.ms.
+    To wait for each of its brokers would take far longer than max.block.ms.
     """
     topic = new_topic(3)
     limits = {"kafka.request.timeout.ms": "2000", "kafka.max.block.ms": "30000"}

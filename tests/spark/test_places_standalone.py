@@ -1,6 +1,6 @@
-"""A standalone cluster of two hosts: each way to ship the sink as the docs tell it, and a copy.
+"""A standalone cluster of two hosts: each documented way to ship the sink, and a copied folder.
 
-The commands are those of docs/deployment.md, taken from there.
+The commands are taken from docs/deployment.md.
 """
 
 from __future__ import annotations

@@ -508,7 +508,7 @@ def test_topics_that_are_deleted_between_micro_batches_are_created_again(
 def test_a_stream_asks_once_and_a_batch_job_every_time(
     proxied_kafka: tuple[KafkaCluster, FaultProxy],
 ) -> None:
-    """As Spark's planner does: one process makes a writer for every micro-batch."""
+    """Spark's planner does the same: one process makes a writer for every micro-batch."""
     cluster, proxy = proxied_kafka
     schema = StructType().add("value", StringType())
     options = {

@@ -1,10 +1,10 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-Owns the transaction's state, and what calls and responses lead to. The table of states is `state`,
-what requests say `requests`, when they go `TransactionQueue`, what a response means `answers`, the
-partitions are those of `TransactionPartitions`, and when another epoch is needed is known by
-`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender asks `due`
-for what to send, and reports the responses.
+It owns the transaction's state, and the effects of calls and responses. The states are in `state`,
+the contents of requests in `requests`, their order in `TransactionQueue`, the meaning of responses
+in `answers`, the partitions in `TransactionPartitions`, and the rules for new epochs in
+`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender calls `due`
+for the next request, and reports the responses.
 
 ::
 
@@ -14,11 +14,11 @@ for what to send, and reports the responses.
     commit, abort   every batch is acknowledged or dropped, then EndTxn
                     InitProducerId where another epoch is needed, then READY
 
-The hard part is what goes wrong meanwhile. A response may be lost, so that the coordinator may have
-begun a transaction that the producer does not know of: it has to be ended there all the same
-(`has_begun`, `is_unanswered`). A caller may stop waiting and call again, and must get the result of
-its first call (`_start_or_resume`). And rows that the caller gave to the transaction before its end
-may be in no batch yet (`_collects`): EndTxn waits for them.
+Most of the code handles failures. A response may be lost, so that the coordinator may have begun a
+transaction that the producer does not know of: it has to be ended nevertheless (`has_begun`,
+`is_unanswered`). A caller may stop waiting and call again, and must get the result of its first
+call (`_start_or_resume`). And rows that were appended before the end of a transaction may not be in
+a batch yet (`_collects`): EndTxn waits for them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class TransactionManager:
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer is."""
+        """The state of the producer."""
         return self._state
 
     @property
@@ -130,12 +130,12 @@ class TransactionManager:
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """Why the producer cannot go on, None if it can."""
+        """The error after which the producer cannot continue, None if there is none."""
         return self.error if self._state is _S.FATAL_ERROR else None
 
     @property
     def coordinators(self) -> Coordinators:
-        """Who coordinates the transaction and groups, and what connected brokers can do."""
+        """The coordinators of the transaction and groups, and connected brokers' features."""
         return self._queue.coordinators
 
     @property
@@ -167,7 +167,7 @@ class TransactionManager:
         self._call_to(_S.IN_TRANSACTION, "begin_transaction")
 
     def check_in_transaction(self, operation: str) -> None:
-        """Raise what stands against sending records or offsets in the present state."""
+        """Raise an error if records or offsets cannot be sent in the present state."""
         self._calls.raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
@@ -427,7 +427,7 @@ class TransactionManager:
     # -- what goes wrong --------------------------------------------------------------------------
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
-        """Note that records of the transaction were given up."""
+        """Note that records of the transaction have failed."""
         if action is Action.FATAL:
             self._fatal(error)
         elif self._state is not _S.FATAL_ERROR:
@@ -445,7 +445,7 @@ class TransactionManager:
             self.error = error
 
     def give_up(self, error: KafkaException) -> None:
-        """End everything: the producer is closed, or cannot go on."""
+        """End everything: the producer is closed, or cannot continue."""
         self._fatal(error)
 
     @property

@@ -55,7 +55,7 @@ class Priority(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """What a coordinator is looked up by: GROUP or TRANSACTION, and the id."""
+    """The key of a coordinator: GROUP or TRANSACTION, and the id."""
 
     key_type: int
     key: str
@@ -142,14 +142,14 @@ def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRequests:
-    """Makes the requests that a producer sends in its own name."""
+    """Makes the requests of one transactional producer."""
 
     transactional_id: str
     transaction_timeout_ms: int
 
     @property
     def coordinator(self) -> CoordinatorKey:
-        """What the transaction's coordinator is looked up by."""
+        """The key of the transaction's coordinator."""
         return CoordinatorKey(TRANSACTION, self.transactional_id)
 
     def init_producer_id(

@@ -13,7 +13,7 @@ epoch and the sequences under it are those of `Sequences`; the transactions thos
                             which the coordinator has to know; else the error is fatal
     transaction.version 2   each EndTxn is answered with the epoch of the next transaction (KIP-890)
 
-Which of the two holds is looked at between transactions only.
+The version is read only between transactions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TransactionalProducerId:
             self._sequences.adopt(producer)
 
     def next_transaction(self) -> bool:
-        """Look at the version again. Return whether an epoch has to be asked for before it."""
+        """Read the version again. Return whether an epoch has to be requested first."""
         was_v2, self._is_v2 = self._is_v2, self._coordinators.transaction_version >= 2
         # The first transaction of version 2 must not begin with an epoch of version 1.
         raises = self._must_raise or not self.is_known or (self._is_v2 and not was_v2)
@@ -87,7 +87,7 @@ class TransactionalProducerId:
         return raises
 
     def batch_failed(self, batch: ProducerBatch) -> bool:
-        """Note that a batch was given up. Return whether another transaction can follow.
+        """Note that a batch has failed. Return whether another transaction can follow.
 
         Version 2 numbers the next transaction's records from 0 in any case.
         """

@@ -1,7 +1,7 @@
-"""An append in progress when everything is given up: nothing of it is left.
+"""An append in progress when all batches fail: nothing of it is left.
 
-The end comes between the two times at which an append holds the lock: it has held its partitions
-and encoded its rows, and is about to put them into batches. There is no I/O thread.
+The failure comes between the two times at which an append holds the lock: it has held its
+partitions and encoded its rows, and is about to add them to batches. There is no I/O thread.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ ENOUGH_S = 20
 
 
 class World:
-    """A producer whose rows are given up as soon as they wait to be sent."""
+    """A producer whose rows fail as soon as they wait to be sent."""
 
     def __init__(self, **config: object) -> None:
         options = {name.replace("_", "."): value for name, value in config.items()}

@@ -1,6 +1,6 @@
-"""User code that raises whatever it likes: rows end, counters move, and the producer goes on.
+"""User code that raises any exception: rows end, metrics count, and the producer continues.
 
-No broker can be reached: rows are given up as soon as they are to be sent.
+No broker is reachable: rows fail as soon as they are due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROW = pa.record_batch({"value": ["v"]})
 
 @contextmanager
 def giving_up(**options: object) -> Iterator[KafkaProducer]:
-    """Yield a producer that gives up its rows at once."""
+    """Yield a producer whose rows fail at once."""
     short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
     given = {name.replace("_", "."): value for name, value in options.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **short, **given})
@@ -83,7 +83,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
 
 
 class Raise:
-    """Raises an exception of a kind in every method; counts the calls."""
+    """Raises an exception of the given kind in every method, and counts the calls."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind, self.calls = kind, 0
@@ -171,7 +171,7 @@ def test_a_second_callback_that_raises_while_all_ends_keeps_no_socket_open() -> 
 
 
 class Unspeakable(Raise):
-    """Raises even when a log line names it."""
+    """Raises even when a log line prints it."""
 
     def __repr__(self) -> str:
         raise SystemExit

@@ -33,7 +33,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 
 @contextmanager
 def peer(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Run a server that does what a test says with each connection; gives its URL."""
+    """Run a server that handles each connection as the test defines; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -76,7 +76,7 @@ def half_a_handshake(connection: socket.socket) -> None:
 
 
 def endlessly(first: bytes, part: bytes, pause_s: float = 0.0) -> Callable[[socket.socket], None]:
-    """Return a peer that says something for ever."""
+    """Return a peer that sends without end."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(65_536)

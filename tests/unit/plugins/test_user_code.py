@@ -31,7 +31,7 @@ class Plugin(ProducerInterceptor):
         return value.encode()
 
     def close(self) -> None:
-        """Note it, and raise if that is asked for."""
+        """Note the call, and raise if the test asks for it."""
         self.closed.append(self.name)
         if self.fails:
             message = f"{self.name} is stuck"

@@ -1,4 +1,4 @@
-"""Keys are hashed as every Kafka client hashes them, whatever their lengths and neighbours."""
+"""Keys have the same hashes as in every Kafka client, for all lengths and neighbours."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_ref
 class Write(NamedTuple):
     """The settings of a writer.
 
-    mode: None if none was named; is_known: whether all of this is known. layouts: by the name of
+    mode: None if none was set; is_known: whether all settings are known. layouts: by the name of
     the method, whether there are columns; options: with names in lower case.
     """
 
@@ -355,7 +355,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 
 @contextmanager
 def _appending(writer: Any, kind: SparkWriter, write: Write) -> Iterator[None]:
-    """Return a writer the mode append for one ``save()``, if no mode was named."""
+    """Set the mode append for one ``save()``, if no mode was set."""
     if kind.set_mode is None or write.mode is not None or not write.is_known:
         yield
         return
