@@ -309,7 +309,7 @@ class RowProducer:
         self._open_queues = {}
 
 
-# Producers that were made in this process, as opposed to a process it was forked from.
+# The producers that were made in this process, not in one that it was forked from.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 
