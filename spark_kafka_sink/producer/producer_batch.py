@@ -333,7 +333,7 @@ class ProducerBatch:
         return action
 
     def origin_not_written(self) -> None:
-        """Note that a broker took the batch as new: it does not have what it is a part of."""
+        """Note that the broker accepted the batch as new: it does not have the original."""
         if self.origin is not None:
             self.origin.maybe_written = False
 

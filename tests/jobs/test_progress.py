@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stage(NamedTuple):
-    """What Spark tells of a stage that runs."""
+    """Spark's information about a running stage."""
 
     numTasks: int  # noqa: N815 - Spark's names
     numCompletedTasks: int  # noqa: N815

@@ -488,8 +488,8 @@ class TransactionManager:
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True
-        message = f"a broker's answer led from state {self._state.name} to {state.name}"
-        self._fatal(IllegalStateException(f"{message}, which cannot be"))
+        message = f"a response would change the state from {self._state.name} to {state.name}"
+        self._fatal(IllegalStateException(message))
         return False
 
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:
