@@ -79,11 +79,13 @@ test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on P
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
 	@$(JAVA_PATH) REQUIRE_KAFKA=1 .venv-lowest/bin/python -P -m pytest tests/spark/test_columns.py tests/jobs/test_bench.py $(ARGS)
 
-check: $(VENV)/.test  ## format, lint, types, layers
+check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+	@$(TESTS_PATH) $(BIN)/python -m support.house.words
 
 mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)

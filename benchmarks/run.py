@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar=("WHAT", "VALUE"),
-        help="what else is to be told there of this run",
+        help="what else the report has to say of this run",
     )
     made.add_argument("--list", action="store_true", help="name cells and contenders, and end")
     return made

@@ -20,7 +20,6 @@ from typing import Final, Self
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
     NO_TOPIC,
@@ -31,6 +30,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     UnsupportedVersionException,
     api_exception,
+    error_code,
     topic_advice,
     topic_refusal,
 )

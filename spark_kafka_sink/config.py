@@ -354,7 +354,7 @@ class ProducerConfig(
     """The length of one sample."""
 
     login_identity: str = ""
-    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
 
     @property
@@ -621,8 +621,8 @@ def _normal_text(name: str, value: str) -> Any:
 def integer(value: Any) -> Any:
     """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
-    is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_text or is_whole else value
+    is_integral = isinstance(value, float) and value.is_integer()
+    return int(value) if is_text or is_integral else value
 
 
 def _number(value: Any) -> Any:

@@ -219,8 +219,8 @@ def _raw_socket(setting: Setting) -> Write:
     cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
     rows = _arrow_rows(setting.sample, cell, 4 * _BATCH_BYTES)
     now_ms = round(time.time() * 1000)
-    whole = raw_socket.batch_of(rows, cell.compression, now_ms)
-    fitting = whole.records * _BATCH_BYTES // whole.size_bytes
+    full = raw_socket.batch_of(rows, cell.compression, now_ms)
+    fitting = full.records * _BATCH_BYTES // full.size_bytes
     if cell.key_bytes:
         # A task's rows go to all partitions, so no batch can have more than its share.
         fitting = min(fitting, -(-cell.rows // (tasks * cell.partitions)))

@@ -148,7 +148,7 @@ class Caller:
         )
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
-        memory = str(Option("buffer.memory", self._config.buffer_memory))
+        memory = Option("buffer.memory", self._config.buffer_memory)
         return BufferExhaustedException(
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
             f"records that no broker has acknowledged yet{self._network_trouble()}"
@@ -158,8 +158,10 @@ class Caller:
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
         """Return the metadata of topics; who knows all of them waits for nothing."""
-        known = self._state.known_topics(names)
-        return self.wait_for(dict.fromkeys(names, 0), call) if known is None else known
+        known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
+        if len(known) == len(names):
+            return known
+        return self.wait_for(dict.fromkeys(names, 0), call)
 
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
@@ -180,7 +182,7 @@ class Caller:
         limit, trouble = self._max_block(), self._network_trouble()
         error = self._state.metadata.topic_error(name)
         if error is None and self._config.max_block_ms:
-            servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
+            servers = Option("bootstrap.servers", self._config.bootstrap_servers)
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )

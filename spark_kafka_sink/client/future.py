@@ -376,6 +376,9 @@ def _check_timeout(timeout: object) -> None:
         check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
+# RowFuture(…) without its own function in Python, which is half its cost: who makes one sets
+# `_rows` and `_row`.
+new_row_future: Callable[[type[RowFuture]], RowFuture] = object.__new__
 # RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.
 _new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(
     tuple.__new__, RecordMetadata

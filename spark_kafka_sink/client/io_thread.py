@@ -94,7 +94,7 @@ class ProducerThread:
         self._thread = self._make_thread(self._run)
         self._is_started = False
         state.attach(client.wakeup)
-        state.start_later_threads(self._start_last_calls)
+        state.user_calls.start_later_threads(self._start_last_calls)
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
         run = as_options_are_named_here(run)

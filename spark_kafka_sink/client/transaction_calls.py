@@ -200,7 +200,9 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return what ends an open transaction, or continues its end; None if none is open."""
+        """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+            return None
         unseen = self._manager.unseen_call
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:

@@ -27,7 +27,6 @@ from spark_kafka_sink.consumer.list_offsets import (
 )
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
     ApiException,
@@ -36,6 +35,7 @@ from spark_kafka_sink.errors import (
     InvalidTopicException,
     Option,
     TimeoutException,
+    error_code,
 )
 from spark_kafka_sink.model import check_topic_name
 from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller

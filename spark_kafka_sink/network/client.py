@@ -262,6 +262,7 @@ class NetworkClient:
         """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
         self._send_waiting(now)
+        self._renew_sessions(now)
         self._connect_requested(now)
         self._close_idle(now)
         self._warn_of_no_response(now)
@@ -311,6 +312,8 @@ class NetworkClient:
             if self._unassigned and state.throttled_until > now:
                 due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
+            if connection.awaits_login_since is not None:
+                due.append(connection.awaits_login_since + self._config.request_timeout_s)
             if state.is_ready and not state.load:
                 due.append(state.last_used + self._config.connections_max_idle_s)
         return min(due, default=_NEVER)
@@ -588,6 +591,29 @@ class NetworkClient:
                 elif not connection.is_ready:
                     reason += f" {connection.state.value}"
                 self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
+
+    def _renew_sessions(self, now: float) -> None:
+        """Begin the logins that requests wait for: their sessions are over.
+
+        The selector is woken when there is a login.
+        """
+        for state in list(self._states.values()):
+            connection = state.connection
+            if connection is None or connection.awaits_login_since is None:
+                continue
+            try:
+                has_begun = connection.go_on(now)
+            except KafkaException as error:
+                auth_error = error if isinstance(error, AuthenticationException) else None
+                self._connection_lost(state, str(error), now, error=auth_error)
+                continue
+            if has_begun:
+                self._flush(state)
+            elif now >= connection.awaits_login_since + self._config.request_timeout_s:
+                timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
+                self._connection_lost(
+                    state, f"no ticket or token within {timeout} to renew the session", now
+                )
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""

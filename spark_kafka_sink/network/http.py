@@ -81,12 +81,12 @@ def check_url(option: str, url: str) -> None:
         scheme, host, has_user = "", None, False
     if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
         raise ConfigException(
-            f"{option} is no URL that can be asked for a token: expected https://host/path, or "
+            f"{option} is not the URL of a token endpoint: expected https://host/path, or "
             "file:///path of a file with the token"
         )
     if has_user or " " in url:
         raise ConfigException(
-            f"{option} has a user or a blank in it: credentials have options of their own, "
+            f"{option} has a user or a blank in it: the options for credentials are "
             "sasl.oauthbearer.client.credentials.client.id and .client.secret"
         )
 
@@ -139,7 +139,7 @@ def post(
     try:
         response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
         if response is None:
-            raise HttpException("the proxy of the environment is neither http nor https")
+            raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
             body = response.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
@@ -302,21 +302,21 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
         return error
     if certificate is not None:
         why = (
-            f"its certificate is refused here ({certificate.rstrip('.')}): trusted is what the "
-            "system trusts, or what ssl.truststore.location or ssl.truststore.certificates inside "
-            "sasl.jaas.config names"
+            f"its certificate is refused here ({certificate.rstrip('.')}): set "
+            "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
+            "certificate of its CA, unless the system trusts that"
         )
     elif isinstance(error, TimeoutError) and deadline.is_connected:
-        why = f"it gave no whole answer within {deadline.limits.read_s:g} s"
+        why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):
-        why = f"it could not be connected to within {deadline.limits.connect_s:g} s"
+        why = f"no connection to it within {deadline.limits.connect_s:g} s"
     elif isinstance(error, _TooLargeError):
-        why = f"its answer is larger than {MOST_BYTES} bytes"
+        why = f"its response is larger than {MOST_BYTES} bytes"
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        why = f"it could not be asked: {said}"
+        why = f"it cannot be reached: {said}"
     else:
-        why = "what it answers is not HTTP"
+        why = "its response is not HTTP"
     return HttpException(why, is_refused=certificate is not None)
 
 

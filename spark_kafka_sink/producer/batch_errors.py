@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     TOO_LARGE_FOR_TOPIC,
     ApiException,
@@ -23,6 +22,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     advice,
     api_exception,
+    error_code,
     words_of_refusal,
 )
 from spark_kafka_sink.producer.batch_state import BatchState

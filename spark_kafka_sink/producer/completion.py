@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import KafkaException, Option
+from spark_kafka_sink.errors import KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -34,8 +34,10 @@ from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, 
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 class Decision(Enum):
@@ -105,8 +107,8 @@ class BatchCompletion:
     ) -> None:
         """Complete a batch by a broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
-            if answer.error_code == codes.NONE:
-                # A broker accepts no part of a batch that it already has.
+            if answer.error_code == codes.NONE and batch.origin is not None:
+                # A broker takes no part of what it has already.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
@@ -222,9 +224,9 @@ class BatchCompletion:
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
-        told = self._transactional(error)
-        ends = batch.fail(told, of_records)
-        self._fail_transaction(batch, told, action)
+        reported = self._transactional(error)
+        ends = batch.fail(reported, of_records)
+        self._fail_transaction(batch, reported, action)
         self._end(batch, ends, succeeded=False)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
@@ -240,10 +242,10 @@ class BatchCompletion:
         self.abandon(batch, error)
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
-        """Fail a batch in any state."""
-        told = self._transactional(error)
-        ends = batch.abandon(told)
-        self._fail_transaction(batch, told, Action.FAIL)
+        """Give up a batch in whatever state it is."""
+        reported = self._transactional(error)
+        ends = batch.abandon(reported)
+        self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
@@ -367,18 +369,16 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over finished batches, and the first failure without a waiter of its own."""
+    """Sums over batches that are done, and the first failure that nobody has learned of."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         self.error: KafkaException | None = None
-        self.failed_records = 0
 
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
         if batch.error is not None:
-            self.failed_records += batch.record_count
-            # Waiters for single records get each error; the first error is for other callers.
+            # The owners of spans learn of each failure; the first error is for the other records.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return
@@ -397,7 +397,7 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries since the last call."""
+        """Return what was acknowledged since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 

@@ -1,9 +1,9 @@
-"""The meaning of an error code for a call: one pure function, `error_action`.
+"""What an error code means for the request that it is the response to: one pure function.
 
-The rules are those of Sender and TransactionManager of the Java client (4.2). A code is looked up
-in the rules of its call. Retriable codes are retried. All others end the batch, the transaction or
-the producer, depending on the kind of producer. The callers act: they know how often a batch was
-tried, its contents, and the sequence that a broker should expect.
+The rules are those of Sender and TransactionManager of the Java client (4.2). `error_action` looks
+a code up in the rules of the call; a retriable code is retried; every other code is the end of the
+batch, of the transaction, or of the producer, by the kind of producer. The callers act: they know
+how often a batch was tried, what it holds, and which sequence a broker should expect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import error_code
 
 
 class ProducerKind(Enum):
@@ -42,7 +42,7 @@ class Action(Enum):
 
     SUCCEED = "it is done"
     RETRY = "ask again after a wait, as far as retries and time limits allow"
-    LOOK_UP = "ask again after a wait and after looking up the coordinator anew"
+    LOOK_UP = "ask again after a wait and after looking up the coordinator again"
     SPLIT = "send a batch of several records as smaller ones; one record alone is given up"
     CHECK_SEQUENCE = "the partition's sequences tell whether to send the batch again"
     FAIL = "give the batch up; the producer goes on"
@@ -120,7 +120,7 @@ _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
 
 
 def error_action(code: int, call: Call, kind: ProducerKind) -> Action:
-    """Return the action for `code` in the response to `call`.
+    """Return what to do about `code` as the response to `call`.
 
     NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a Produce or InitProducerId request whose
     connection broke, or that got no response.

@@ -20,11 +20,11 @@ from uuid import UUID
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     INTERNAL_TOPICS,
     ApiException,
     KafkaException,
+    error_code,
     topic_advice,
     topic_refusal,
 )
@@ -250,23 +250,25 @@ class ClusterMetadata:
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
-        topic = self.topic(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+        """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        topic = self._topics.get(name)
+        return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
         """Return the node that leads a partition, None if that is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leaders):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leaders):
             return None
-        return self.nodes.get(topic.leaders[topic_partition.partition])
+        return self.nodes.get(topic.known.leaders[partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
-        """Return the epoch of a partition's leader, -1 if unknown."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leader_epochs):
+        """Return the epoch of a partition's leader, -1 where it is not known."""
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leader_epochs):
             return NO_LEADER_EPOCH
-        return topic.leader_epochs[topic_partition.partition]
+        return topic.known.leader_epochs[partition]
 
     def topic_error(self, name: str) -> ApiException | None:
         """Return the error of a topic in the latest response, None if there was none."""

@@ -51,7 +51,7 @@ class Spread(Protocol):
     """Spreads the rows of one topic that have no partition yet."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Return the partition of each row, int64; sizes: bytes of each row, at least one row."""
+        """Return the partition of each row, int64, from the rows' sizes in bytes, at least one."""
 
 
 class StickyPartitioner:
@@ -213,9 +213,9 @@ class RoundRobinPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        turns = self._next + np.arange(len(sizes))
+        numbers = self._next + np.arange(len(sizes))
         self._next += len(sizes)
-        assigned: Int64s = np.array(load.available, np.int64)[turns % len(load.available)]
+        assigned: Int64s = np.array(load.available, np.int64)[numbers % len(load.available)]
         return assigned
 
 
@@ -243,7 +243,7 @@ def _strategy(name: str | None) -> Strategy:
 
 
 def uses_keys(name: str | None, *, ignore_keys: bool) -> bool:
-    """Return whether keys choose the partition of a row that names none."""
+    """Return whether keys count for a partitioner.class where nothing else chooses a partition."""
     return _strategy(name).uses_keys and not ignore_keys
 
 
@@ -301,7 +301,7 @@ class Partitioner:
 
 
 def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
-    """Return the running sum of the partitions' weights, None if all weights are equal.
+    """Return the running sum of the partitions' weights, None where all weigh the same.
 
     A partition's weight is the longest queue's length + 1 - its own (BuiltInPartitioner's
     updatePartitionLoadStats), so that the longest queue still gets a share.
@@ -325,7 +325,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:
-    """Return the positive hash of each key, int64, -1 for a null key; None without a key column."""
+    """Return each key's positive hash, int64, -1 for a null key; None without a key column."""
     if key is None:
         return None
     hashes = to_positive(murmur2(key))
@@ -356,7 +356,7 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """Times are seconds of the producer's clock; a timeout of 0 turns it off."""
+    """How long data waits for each node; times are seconds, and a timeout of 0 disables it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -1,14 +1,15 @@
-"""ProduceRequests: turns drained batches into a request, and its response into results of batches.
+"""ProduceRequests: drained batches as a request, and what its response says of each of them.
 
-It owns the form of a Produce request (the version, topics by name or by id, the record format of
-the node) and the way back from a response's partitions to batches. `BatchCompletion` decides what
-an error means for a batch; the sender decides when to send a request.
+Owns the form of a Produce request (the version, topics by name or by id, the record format of the
+node) and the way back from the partitions of a response to batches. What an error means for a batch
+is `BatchCompletion`'s business, when a request goes out the sender's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
@@ -24,7 +25,6 @@ from spark_kafka_sink.producer.feature_level import (
 )
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
@@ -42,6 +42,9 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 _LAST_PRODUCE_BY_NAME = 12
 # The errors with which a broker may name the leader (KIP-951).
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 @dataclass(slots=True)
@@ -87,11 +90,11 @@ class ProduceRequests:
         self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take the ApiVersions response of a node whose connection was established."""
+        """Take the API versions of a node whose connection came up."""
         self._versions[node_id] = produce_version(versions)
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Make the Produce request: compress what is not compressed yet, seal headers.
+        """Return the Produce request: compress what is not compressed yet, and write headers.
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
@@ -132,7 +135,7 @@ class ProduceRequests:
         return in_transaction or by_name
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
-        """Complete the batches that an answer is about; tells whether it named newer leaders."""
+        """Complete the batches that a response is about. Return whether it named newer leaders."""
         self._fail_refused(sent, event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
@@ -152,7 +155,7 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
-        """Retry the batches of a request that gets no response, or give them up."""
+        """Send the batches again, or give them up, where no response can come."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
             self._completion.failed(batch, event.code, event.reason, event.node_id, now)
@@ -163,10 +166,9 @@ class ProduceRequests:
             self._completion.failed(batch, error.code, str(error), node_id, now)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
-        """Take the new leaders that a broker names in its response (KIP-951).
+        """Take the leaders that a broker names where it does not lead any more (KIP-951).
 
-        Leaders of a topic that was recreated since the request are ignored, because its epochs
-        start again.
+        Not those of a topic that was created again since the request: its epochs begin again.
         """
         ids = {name: topic_id for topic_id, name in names.items()}
         leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}

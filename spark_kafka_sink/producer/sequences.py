@@ -64,7 +64,7 @@ class PartitionSequences:
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
-        """Assign new sequences to everything in flight, from 0, for `producer`."""
+        """Assign new numbers to everything in flight, from 0, under `producer`."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
@@ -98,9 +98,9 @@ class Sequences:
         self.producer = producer
 
     def unconfirm(self) -> None:
-        """Require one acknowledgement in each partition before more than one batch is in flight.
+        """Wait for an acknowledgement again before a partition has more than one batch in flight.
 
-        A topic may have been recreated meanwhile; its broker then accepts any first sequence.
+        A topic may have been created again meanwhile: its broker takes any first sequence.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
@@ -178,7 +178,7 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Renumber the partitions that need it, once nothing of them may be at a broker.
+        """Assign new numbers where they are needed and nothing may be at a broker.
 
         The epoch is raised unless it is already new to each of them. An epoch past the last one
         needs a new producer id: the sender then requests one.

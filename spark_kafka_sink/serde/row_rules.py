@@ -43,7 +43,7 @@ class Fault(Enum):
 
 
 class SinkColumns:
-    """The sink's columns of an Arrow batch, and what several users need of them.
+    """The sink's columns of an Arrow batch, with values that several rules share.
 
     topic: of all rows, in place of the topic column.
     """
@@ -142,7 +142,7 @@ def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def header_lists(array: pa.Array) -> pa.Array:
-    """Return a map as an array of structs of key and value, which is what it is in memory."""
+    """Return a map as an array of structs of key and value, which has the same layout in memory."""
     if not pa.types.is_map(array.type):
         return array
     kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])

@@ -17,11 +17,12 @@ pytestmark = pytest.mark.kafka
 
 BEGIN = """
 import threading
-from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import base_producer, unclosed
 from spark_kafka_sink.network import client
 
 # The machine may be busy.
-kafka_producer._AT_EXIT_S = 60
+unclosed.AT_EXIT_S = 60
 client._NO_RESPONSE_S = 60
 
 def made(**options):

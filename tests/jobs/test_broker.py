@@ -31,7 +31,7 @@ from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 
 JARS = kafka_jars.SPARK_KAFKA
-FETCH = "import sys, kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
+FETCH = "from job import kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
 
 
 class Mirror(http.server.ThreadingHTTPServer):

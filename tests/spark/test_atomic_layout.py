@@ -184,10 +184,10 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     with pytest.raises(PySparkException, match=f"for topic {topic}, and topic is {other}: call"):
         save(by_option, kafka.bootstrap, other)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
-    anew = atomic_layout(frame, options)
-    write_batch(anew, 2, options)
+    laid_out_again = atomic_layout(frame, options)
+    write_batch(laid_out_again, 2, options)
     # A partition column without a layout is the user's own.
-    save(anew.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
+    save(laid_out_again.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
 
 

@@ -38,7 +38,7 @@ from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import BadRowsReport
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.spark.topics import TopicLimit
-from spark_kafka_sink.spark.writer import as_option
+from spark_kafka_sink.spark.writer import batch_id_option
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -273,7 +273,7 @@ def test_a_topic_that_is_created_is_not_warned_of(
     KafkaDataSource(options).writer(schema, overwrite=False)
     (record,) = caplog.records
     assert record.getMessage().endswith(
-        "otherwise: topic.config.retention.ms=5000 (what it has is not known)"
+        "differ from it: topic.config.retention.ms=5000 (its value is unknown)"
     )
 
 
@@ -472,12 +472,12 @@ def test_a_topic_is_asked_for_its_limit_once_a_second(kafka: KafkaCluster) -> No
     seconds = 100.0
     limit = TopicLimit(replace(options, max_message_bytes=1000), lambda: seconds)
     assert limit.by_topic == {topic: 1000}
-    assert limit.look_anew() == {topic: 2000}
+    assert limit.refreshed() == {topic: 2000}
     set_config(kafka.bootstrap, topic, "max.message.bytes", "3000")
     seconds += 0.99
-    assert limit.look_anew() == {topic: 2000}
+    assert limit.refreshed() == {topic: 2000}
     seconds += 0.01
-    assert limit.look_anew() == {topic: 3000}
+    assert limit.refreshed() == {topic: 3000}
 
 
 def test_topics_that_are_deleted_between_micro_batches_are_created_again(
@@ -536,7 +536,7 @@ def test_a_stream_asks_once_and_a_batch_job_every_time(
     assert [asked(**always) for _ in range(2)] == [1, 1]
     before = proxy.requests[DESCRIBE_CONFIGS]
     for batch_id in range(2):
-        KafkaDataSource(options | as_option(batch_id)).writer(schema, overwrite=False)
+        KafkaDataSource(options | batch_id_option(batch_id)).writer(schema, overwrite=False)
     assert proxy.requests[DESCRIBE_CONFIGS] == before, "micro-batches of write_batch"
     for _ in range(2):
         KafkaDataSource(options).writer(schema, overwrite=False)

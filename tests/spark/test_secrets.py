@@ -33,7 +33,7 @@ _SECRETS = [
     "kafka.ssl.keystore.password",
     "kafka.ssl.truststore.password",
 ]
-# Nobody knows it: with unknownOptions=warn, a write goes through with it.
+# It is unknown: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
 
 _DEFAULTS = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -45,7 +45,6 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
-from spark_kafka_sink.producer.transactions.producer_id import TransactionalProducerId
 from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
@@ -56,6 +55,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     TransactionalResult,
 )
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
@@ -250,7 +250,7 @@ class TransactionManager:
     # -- what goes out ----------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Whether a partition is part of the transaction; if not, it will be asked to be."""
+        """Return whether a partition is part of the transaction; if not, request that it is."""
         if topic_partition in self._partitions:
             return True
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
@@ -262,9 +262,9 @@ class TransactionManager:
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
-        """Return the request to send now, to the node that `node_id` returns; then call `sent`.
+        """Return the request to send now, to the node that `node_id` returns; `sent` takes it.
 
-        has_incomplete: whether responses to records are still missing, which delays EndTxn.
+        has_incomplete: whether a response to records is still to come, for which EndTxn waits.
         """
         if self._queue.is_busy:
             return None
@@ -288,7 +288,7 @@ class TransactionManager:
         return self._queue.due(now)
 
     def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node for `request`, None for any broker."""
+        """Return the node that `request` goes to, None for any broker."""
         return self._queue.node_id(request)
 
     def sent(self) -> None:
@@ -296,11 +296,11 @@ class TransactionManager:
         self._queue.sent()
 
     def next_due_at(self) -> float:
-        """Return the time at which `due` will return a request without another event."""
+        """Return when `due` will return a request because of time alone."""
         return self._queue.next_due_at()
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is no longer needed; its look-up is dropped with it."""
+        """Return whether nobody needs a request any more; its look-up is dropped with it."""
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
@@ -314,7 +314,7 @@ class TransactionManager:
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Whether something waits that will be sent to `coordinator`; the transaction's own is."""
+        """Return whether a request waits for `coordinator`; the transaction's own counts always."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self._queue.waiting
@@ -335,7 +335,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Note that a request gets no response. It is retried, except for two codes."""
+        """Note that no response will come. The request is repeated, but for two codes."""
         if not self._queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -348,10 +348,14 @@ class TransactionManager:
         self._queue.look_up_again(request)
         self._queue.retry(request, now)
 
+    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
+        """Whether the context of a request to a broker says that it is one of `due`."""
+        return isinstance(context, TransactionalRequest)
+
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
-        """Take a broker's answer."""
+        """Take a broker's response."""
         if not self._queue.back(request):
             return
         request.is_unanswered = False
@@ -370,7 +374,7 @@ class TransactionManager:
             self._failed(request, answer.code, answer.action, answer.error())
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a look-up failed that is no longer needed."""
+        """Return whether a look-up has failed that nobody needs any more."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:

@@ -62,7 +62,7 @@ class CoordinatorKey(NamedTuple):
 
 
 class TransactionalResult:
-    """The result of a call. Its caller waits for `is_done` and then acknowledges it.
+    """The result of a call; its caller waits for `is_done` and then acknowledges it.
 
     Until it is acknowledged, the same call returns the same result again: a caller whose wait timed
     out repeats the call, and gets the result of the first one.

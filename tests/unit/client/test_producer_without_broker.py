@@ -425,6 +425,6 @@ def test_a_time_limit_of_nothing_does_not_blame_the_brokers() -> None:
         assert producer.partitions_for(TOPIC) == 2
     with (
         KafkaAdmin(producer_config({"bootstrap.servers": NOBODY, "max.block.ms": 0})) as admin,
-        pytest.raises(TimeoutException, match=r"can answer within max\.block\.ms=0: increase it"),
+        pytest.raises(TimeoutException, match=r"max\.block\.ms=0: increase it"),
     ):
         admin.topics([TOPIC])

@@ -437,7 +437,7 @@ def test_a_flush_that_takes_too_long_leaves_an_earlier_error_to_the_next() -> No
 def test_close_does_not_wait_for_a_callback_that_does_not_return(
     timeout: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.kafka_producer._LAST_CALLBACKS_S", 0.1)
+    monkeypatch.setattr("spark_kafka_sink.client.base_producer._LAST_CALLBACKS_S", 0.1)
     reached, may_return = threading.Event(), threading.Event()
 
     def callback(*_: object) -> None:

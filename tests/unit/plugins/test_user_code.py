@@ -142,9 +142,9 @@ def _open_files() -> set[str]:
         ("threading.Thread.start", RuntimeError("can't start new thread")),
         ("socket.socketpair", OSError(24, "Too many open files")),
         ("spark_kafka_sink.client.io_thread.NetworkClient", MemoryError("no more")),
-        ("spark_kafka_sink.kafka_producer.SliceAppender", MemoryError("no more")),
+        ("spark_kafka_sink.client.base_producer.SliceAppender", MemoryError("no more")),
         ("threading.Thread.start", KeyboardInterrupt()),
-        ("spark_kafka_sink.kafka_producer.SliceAppender", KeyboardInterrupt()),
+        ("spark_kafka_sink.client.base_producer.SliceAppender", KeyboardInterrupt()),
     ],
     ids=lambda value: repr(value) if isinstance(value, BaseException) else str(value),
 )

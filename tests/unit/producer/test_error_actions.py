@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from support.oracles.error_tables import CALLS, COORDINATOR_CALLS, OTHERS, ROWS
 
-from spark_kafka_sink.error_codes import ERROR_CODES, error_code
+from spark_kafka_sink.errors import ERROR_CODES, error_code
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 
 

@@ -1,9 +1,8 @@
-"""The source of a producer id and its epochs, with and without transactions.
+"""TransactionalProducerId: where the epochs of a transactional producer come from.
 
-`ProducerIdRequests` is for an idempotent producer: any broker assigns it an id, and it raises the
-epoch itself. `TransactionalProducerId` is for a transactional producer, whose coordinator assigns
-the epochs: it decides when another one is needed, and whether that is possible. `Sequences` has the
-id itself, its epoch and the sequences; `TransactionManager` has the transactions.
+They are its coordinator's: when it needs another one, and whether it can have one at all. The id
+itself, its epoch and the sequences under it are those of `Sequences`; the transactions those of
+`TransactionManager`. Without transactions, see `ProducerIdRequests`.
 
 ::
 
@@ -17,15 +16,10 @@ The version is read only between transactions.
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, Option, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.wire.messages import InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import EndTxnResponse
 
 if TYPE_CHECKING:
@@ -33,59 +27,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.sequences import Sequences
     from spark_kafka_sink.producer.transactions.queue import Coordinators
     from spark_kafka_sink.producer.transactions.requests import CoordinatorKey
-
-# Brokers ignore the timeout if there is no transactional.id, but the field is required.
-_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-
-
-class ProducerIdRequests:
-    """InitProducerId of one producer. Times are seconds of the producer's clock."""
-
-    def __init__(
-        self,
-        sequences: Sequences,
-        retry_backoff: ExponentialBackoff,
-        random: Random,
-    ) -> None:
-        self._sequences = sequences
-        self._retry_backoff = retry_backoff
-        self._random = random
-        self._in_progress = False
-        self._attempts = 0
-        self._not_before = 0.0
-
-    def due(self, now: float) -> InitProducerIdRequest | None:
-        """Return the request that is due if there are batches to send; it counts as sent."""
-        if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
-            return None
-        self._in_progress = True
-        return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
-
-    def next_due_at(self) -> float:
-        """Return until when `due` returns nothing because of time alone."""
-        return self._not_before
-
-    def answered(
-        self, response: InitProducerIdResponse, node_id: int, now: float
-    ) -> ApiException | None:
-        """Take a response. Return the error if there is no producer id to be had."""
-        if response.error_code != codes.NONE:
-            return self.failed(response.error_code, "", node_id, now)
-        self._in_progress = False
-        self._attempts = 0
-        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
-        return None
-
-    def failed(
-        self, code: int, reason: str, node_id: int | None, now: float
-    ) -> ApiException | None:
-        """Ask again later after an error that a retry may help. Return the error otherwise."""
-        self._in_progress = False
-        if error_code(code).retriable:
-            self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
-            self._attempts += 1
-            return None
-        return no_producer_id(code, reason, node_id)
 
 
 class TransactionalProducerId:
@@ -164,13 +105,3 @@ class TransactionalProducerId:
     def raise_epoch(self) -> None:
         """Make the next transaction begin with another epoch."""
         self._must_raise = True
-
-
-def no_producer_id(code: int, reason: str, node_id: int | None = None) -> ApiException:
-    """Return the error for a cluster, or one node of it, that assigned no producer id."""
-    message = f"no producer id could be had: {error_code(code).name} ({code})"
-    if reason:
-        message += f"; {reason}"
-    message += f"; {Option('enable.idempotence')}=false does without one"
-    message += ", at the price of duplicates"
-    return api_exception(code, message, api="InitProducerId", node_id=node_id)
