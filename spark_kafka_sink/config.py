@@ -525,8 +525,8 @@ def _check_handlers(config: ProducerConfig) -> None:
             (expected,) = known.items()
             raise ConfigException(
                 f"{Option(name)} is {given!r}, a Java class: expected "
-                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
-                "Python callable that gets tokens goes by "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
+                "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )
 

@@ -1,7 +1,7 @@
-"""TopicWait: whether what one call wants to know of topics is known, and what to ask for.
+"""TopicWait: whether the topics of one call are known, and which of them to request.
 
-Owns when an answer counts. What brokers said to a question from before does not: a topic may have
-grown since. It has no lock and does not wait; see `ProducerState.wait_for`.
+It decides which responses count. A response to an earlier request does not: a topic may have grown
+since. It has no lock and does not wait; see `ProducerState.wait_for`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TopicWait:
         self.missing = ""
 
     def find(self) -> list[TopicMetadata] | None:
-        """Return the topics if all are there, otherwise None; ask for topics that are too small.
+        """Return the topics if all are known, otherwise None; request topics that are too small.
 
-        Raises what a broker says against a topic.
+        Raise a broker's error about a topic.
         """
         found = []
         for name, least in self._partitions.items():
@@ -45,7 +45,7 @@ class TopicWait:
         return found
 
     def _has_no_more(self, name: str) -> bool:
-        """Return whether brokers have said so, and that counts; ask them where they have not."""
+        """Return whether a counting response has no more partitions; else request the topic."""
         asked_at = self._asked_at
         is_told = asked_at is not None and self._metadata.told_for(name) > asked_at
         if asked_at is None or (is_told and self._must_grow):

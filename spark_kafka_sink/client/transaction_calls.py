@@ -200,7 +200,7 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Give what begins the end of what is open, or goes on with it; None for nothing."""
+        """Return what ends an open transaction, or continues its end; None if none is open."""
         if self._state.fatal_error is not None:  # nothing of it can be ended any more
             return None
         unseen = self._manager.unseen_call

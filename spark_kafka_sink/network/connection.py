@@ -402,9 +402,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to log in again, and return whether it has begun: a login may have to be made.
+        """Start to log in again; return whether it has started, since a login may not be ready.
 
-        Raise KafkaException if there is none.
+        Raise KafkaException if there is no login.
         """
         exchange = None if self._login is None else self._login.exchange()
         if exchange is None:

@@ -255,7 +255,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set what the header says of the producer; the next stamp makes another header."""
+        """Set the producer fields of the header; the next stamp makes another header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False

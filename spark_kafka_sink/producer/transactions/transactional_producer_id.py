@@ -1,8 +1,8 @@
-"""TransactionalProducerId: where the epochs of a transactional producer come from.
+"""TransactionalProducerId: the epochs of a transactional producer, which its coordinator assigns.
 
-They are its coordinator's: when it needs another one, and whether it can have one at all. The id
-itself, its epoch and the sequences under it are those of `Sequences`; the transactions those of
-`TransactionManager`. Without transactions, see `ProducerIdRequests`.
+It decides when another epoch is needed, and whether that is possible. `Sequences` has the id
+itself, its epoch and the sequences; `TransactionManager` has the transactions. Without
+transactions, see `ProducerIdRequests`.
 
 ::
 
