@@ -507,7 +507,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_handlers(config: ProducerConfig) -> None:
-    """Refuse Java classes of which there is no counterpart here."""
+    """Reject Java classes that have no counterpart here."""
     mechanism = config.sasl_mechanism.strip().upper()
     for name, given, known in (
         (

@@ -466,7 +466,7 @@ class Connection:
             raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} never ends the login by SASL")
+            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
         try:
             answer = exchange.step(token)
         except SaslAuthenticationException as error:
