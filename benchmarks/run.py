@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar=("WHAT", "VALUE"),
-        help="what else is to be told there of this run",
+        help="what else the report has to say of this run",
     )
     made.add_argument("--list", action="store_true", help="name cells and contenders, and end")
     return made
@@ -105,7 +105,7 @@ def _check(given: argparse.Namespace) -> None:
         )
         raise running.JobError(message)
     if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
-        message = f"--before {given.before} is no checkout: it has no folder spark_kafka_sink"
+        message = f"--before {given.before} is not a checkout: it has no folder spark_kafka_sink"
         raise running.JobError(message)
     missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
     if missing:

@@ -21,7 +21,6 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
     NO_TOPIC,
@@ -32,6 +31,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     UnsupportedVersionException,
     api_exception,
+    error_code,
     topic_refusal,
 )
 from spark_kafka_sink.model import (

@@ -359,7 +359,7 @@ class ProducerConfig(
     """No option: the options of config.providers, such as config.providers.NAME.class."""
 
     login_identity: str = ""
-    """No option: whose tickets of Kerberos the cache has, where no option says it; others are then
+    """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
 
     @property
@@ -520,7 +520,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_handlers(config: ProducerConfig) -> None:
-    """Refuse Java classes of which there is no counterpart here."""
+    """Reject Java classes that have no counterpart here."""
     mechanism = config.sasl_mechanism.strip().upper()
     for name, given, known in (
         (
@@ -538,8 +538,8 @@ def _check_handlers(config: ProducerConfig) -> None:
             (expected,) = known.items()
             raise ConfigException(
                 f"{Option(name)} is {given!r}, a Java class: expected "
-                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
-                "Python callable that gets tokens goes by "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
+                "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )
 
@@ -634,8 +634,8 @@ def _normal_text(name: str, value: str) -> Any:
 def integer(value: Any) -> Any:
     """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
-    is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_text or is_whole else value
+    is_integral = isinstance(value, float) and value.is_integer()
+    return int(value) if is_text or is_integral else value
 
 
 def _number(value: Any) -> Any:

@@ -19,13 +19,13 @@ were looked up again; ``TransactionAbortableException``: abort the transaction;
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
 from spark_kafka_sink import error_codes
-from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 
 _MOST_LISTED: Final = 10
 
@@ -77,7 +77,7 @@ class Option(NamedTuple):
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an exception says; one of the user's may raise when it is asked."""
+    """Return the text of an exception; a user's exception may raise in its ``__str__``."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - its class still says something
@@ -140,7 +140,7 @@ class SerializationException(KafkaException):
 
 
 class ProtocolError(KafkaException):
-    """Bytes from a peer are not what Kafka's protocol says."""
+    """Bytes from a peer do not follow Kafka's protocol."""
 
 
 class IllegalStateException(KafkaException):
@@ -419,97 +419,250 @@ class CommitFailedException(KafkaException):
     """The offsets of a consumer group were refused, because its membership has changed."""
 
 
-_CLASSES: Final[dict[int, type[ApiException]]] = {
-    -1: UnknownServerException,
-    1: OffsetOutOfRangeException,
-    2: CorruptRecordException,
-    3: UnknownTopicOrPartitionException,
-    5: LeaderNotAvailableException,
-    6: NotLeaderOrFollowerException,
-    7: TimeoutException,
-    9: ReplicaNotAvailableException,
-    10: RecordTooLargeException,
-    13: NetworkException,
-    14: CoordinatorLoadInProgressException,
-    15: CoordinatorNotAvailableException,
-    16: NotCoordinatorException,
-    17: InvalidTopicException,
-    18: RecordBatchTooLargeException,
-    19: NotEnoughReplicasException,
-    20: NotEnoughReplicasAfterAppendException,
-    21: InvalidRequiredAcksException,
-    22: IllegalGenerationException,
-    25: UnknownMemberIdException,
-    29: TopicAuthorizationException,
-    30: GroupAuthorizationException,
-    31: ClusterAuthorizationException,
-    32: InvalidTimestampException,
-    33: UnsupportedSaslMechanismException,
-    34: IllegalSaslStateException,
-    35: UnsupportedVersionException,
-    38: InvalidConfigurationException,
-    40: InvalidConfigurationException,
-    42: InvalidRequestException,
-    43: UnsupportedForMessageFormatException,
-    44: PolicyViolationException,
-    45: OutOfOrderSequenceException,
-    46: DuplicateSequenceException,
-    47: InvalidProducerEpochException,
-    48: InvalidTxnStateException,
-    49: InvalidPidMappingException,
-    50: InvalidTxnTimeoutException,
-    51: ConcurrentTransactionsException,
-    53: TransactionalIdAuthorizationException,
-    55: OperationNotAttemptedException,
-    56: KafkaStorageException,
-    58: SaslAuthenticationException,
-    59: UnknownProducerIdException,
-    65: AuthorizationException,
-    72: ListenerNotFoundException,
-    74: FencedLeaderEpochException,
-    75: UnknownLeaderEpochException,
-    76: UnsupportedCompressionTypeException,
-    82: FencedInstanceIdException,
-    87: InvalidRecordException,
-    89: ThrottlingQuotaExceededException,
-    90: ProducerFencedException,
-    100: UnknownTopicIdException,
-    103: InconsistentTopicIdException,
-    120: TransactionAbortableException,
-}
+class ErrorCode(NamedTuple):
+    """What is known of a code that a broker may answer with.
+
+    kind: the exception that it becomes. advice: what a user who writes can do about it (for those
+    who read: `consumer.list_offsets`), with the names of options in braces.
+    """
+
+    code: int
+    name: str
+    kind: type[ApiException]
+    advice: str | None = None
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request again may help."""
+        return issubclass(self.kind, RetriableException)
+
+    @property
+    def refresh_metadata(self) -> bool:
+        """Whether the code means that what is known of leaders is stale."""
+        return issubclass(self.kind, InvalidMetadataException)
 
 
-class _Advice(NamedTuple):
-    """A sentence; {} in it is the option."""
-
-    sentence: str
-    option: str = ""
-
-
-# Advice to a writer about an error code; advice to a reader: `consumer.list_offsets`.
-_ADVICE: Final[Mapping[int, _Advice]] = {
-    3: _Advice("create the topic"),
-    10: _Advice("make the record smaller, compress it, or raise the topic's max.message.bytes"),
-    17: _Advice("topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -"),
-    18: _Advice("lower {}, or raise the topic's segment.bytes", "batch.size"),
-    19: _Advice("fewer replicas are in sync than min.insync.replicas asks for"),
-    20: _Advice("fewer replicas are in sync than min.insync.replicas asks for"),
-    29: _Advice("grant WRITE and DESCRIBE on the topic to this client"),
-    30: _Advice("grant READ on the consumer group to this client"),
-    31: _Advice("grant IDEMPOTENT_WRITE on the cluster, or set {} to false", "enable.idempotence"),
-    32: _Advice(
-        "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+# One row per code of org.apache.kafka.common.protocol.Errors (4.3.1); a test compares the table
+# with that class. What to *do* about a code is decided by the callers: `producer.error_actions`.
+_ROWS: Final = (
+    ErrorCode(-1, "UNKNOWN_SERVER_ERROR", UnknownServerException),
+    ErrorCode(0, "NONE", ApiException),
+    ErrorCode(1, "OFFSET_OUT_OF_RANGE", OffsetOutOfRangeException),
+    ErrorCode(2, "CORRUPT_MESSAGE", CorruptRecordException),
+    ErrorCode(
+        3, "UNKNOWN_TOPIC_OR_PARTITION", UnknownTopicOrPartitionException, "create the topic"
     ),
-    50: _Advice(
-        "lower {}, or raise the brokers' transaction.max.timeout.ms", "transaction.timeout.ms"
+    ErrorCode(4, "INVALID_FETCH_SIZE", ApiException),
+    ErrorCode(5, "LEADER_NOT_AVAILABLE", LeaderNotAvailableException),
+    ErrorCode(6, "NOT_LEADER_OR_FOLLOWER", NotLeaderOrFollowerException),
+    ErrorCode(7, "REQUEST_TIMED_OUT", TimeoutException),
+    ErrorCode(8, "BROKER_NOT_AVAILABLE", ApiException),
+    ErrorCode(9, "REPLICA_NOT_AVAILABLE", ReplicaNotAvailableException),
+    ErrorCode(
+        10,
+        "MESSAGE_TOO_LARGE",
+        RecordTooLargeException,
+        "make the record smaller, compress it, or raise the topic's max.message.bytes",
     ),
-    53: _Advice("grant WRITE and DESCRIBE on the transactional id to this client"),
-    76: _Advice("choose another {}", "compression.type"),
-    90: _Advice("each running producer needs a {} of its own", "transactional.id"),
-    120: _Advice("abort the transaction"),
-}
+    ErrorCode(11, "STALE_CONTROLLER_EPOCH", ApiException),
+    ErrorCode(12, "OFFSET_METADATA_TOO_LARGE", ApiException),
+    ErrorCode(13, "NETWORK_EXCEPTION", NetworkException),
+    ErrorCode(14, "COORDINATOR_LOAD_IN_PROGRESS", CoordinatorLoadInProgressException),
+    ErrorCode(15, "COORDINATOR_NOT_AVAILABLE", CoordinatorNotAvailableException),
+    ErrorCode(16, "NOT_COORDINATOR", NotCoordinatorException),
+    ErrorCode(
+        17,
+        "INVALID_TOPIC_EXCEPTION",
+        InvalidTopicException,
+        "topic names have 1 to 249 of the characters a-z A-Z 0-9 . _ -",
+    ),
+    ErrorCode(
+        18,
+        "RECORD_LIST_TOO_LARGE",
+        RecordBatchTooLargeException,
+        "lower {batch.size}, or raise the topic's segment.bytes",
+    ),
+    ErrorCode(
+        19,
+        "NOT_ENOUGH_REPLICAS",
+        NotEnoughReplicasException,
+        "fewer replicas are in sync than min.insync.replicas asks for",
+    ),
+    ErrorCode(
+        20,
+        "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+        NotEnoughReplicasAfterAppendException,
+        "fewer replicas are in sync than min.insync.replicas asks for",
+    ),
+    ErrorCode(21, "INVALID_REQUIRED_ACKS", InvalidRequiredAcksException),
+    ErrorCode(22, "ILLEGAL_GENERATION", IllegalGenerationException),
+    ErrorCode(23, "INCONSISTENT_GROUP_PROTOCOL", ApiException),
+    ErrorCode(24, "INVALID_GROUP_ID", ApiException),
+    ErrorCode(25, "UNKNOWN_MEMBER_ID", UnknownMemberIdException),
+    ErrorCode(26, "INVALID_SESSION_TIMEOUT", ApiException),
+    ErrorCode(27, "REBALANCE_IN_PROGRESS", ApiException),
+    ErrorCode(28, "INVALID_COMMIT_OFFSET_SIZE", ApiException),
+    ErrorCode(
+        29,
+        "TOPIC_AUTHORIZATION_FAILED",
+        TopicAuthorizationException,
+        "grant WRITE and DESCRIBE on the topic to this client",
+    ),
+    ErrorCode(
+        30,
+        "GROUP_AUTHORIZATION_FAILED",
+        GroupAuthorizationException,
+        "grant READ on the consumer group to this client",
+    ),
+    ErrorCode(
+        31,
+        "CLUSTER_AUTHORIZATION_FAILED",
+        ClusterAuthorizationException,
+        "grant IDEMPOTENT_WRITE on the cluster, or set {enable.idempotence} to false",
+    ),
+    ErrorCode(
+        32,
+        "INVALID_TIMESTAMP",
+        InvalidTimestampException,
+        "see the topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+    ),
+    ErrorCode(33, "UNSUPPORTED_SASL_MECHANISM", UnsupportedSaslMechanismException),
+    ErrorCode(34, "ILLEGAL_SASL_STATE", IllegalSaslStateException),
+    ErrorCode(35, "UNSUPPORTED_VERSION", UnsupportedVersionException),
+    ErrorCode(36, "TOPIC_ALREADY_EXISTS", ApiException),
+    ErrorCode(37, "INVALID_PARTITIONS", ApiException),
+    ErrorCode(38, "INVALID_REPLICATION_FACTOR", InvalidConfigurationException),
+    ErrorCode(39, "INVALID_REPLICA_ASSIGNMENT", ApiException),
+    ErrorCode(40, "INVALID_CONFIG", InvalidConfigurationException),
+    ErrorCode(41, "NOT_CONTROLLER", RetriableException),
+    ErrorCode(42, "INVALID_REQUEST", InvalidRequestException),
+    ErrorCode(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", UnsupportedForMessageFormatException),
+    ErrorCode(44, "POLICY_VIOLATION", PolicyViolationException),
+    ErrorCode(45, "OUT_OF_ORDER_SEQUENCE_NUMBER", OutOfOrderSequenceException),
+    ErrorCode(46, "DUPLICATE_SEQUENCE_NUMBER", DuplicateSequenceException),
+    ErrorCode(47, "INVALID_PRODUCER_EPOCH", InvalidProducerEpochException),
+    ErrorCode(48, "INVALID_TXN_STATE", InvalidTxnStateException),
+    ErrorCode(49, "INVALID_PRODUCER_ID_MAPPING", InvalidPidMappingException),
+    ErrorCode(
+        50,
+        "INVALID_TRANSACTION_TIMEOUT",
+        InvalidTxnTimeoutException,
+        "lower {transaction.timeout.ms}, or raise the brokers' transaction.max.timeout.ms",
+    ),
+    ErrorCode(51, "CONCURRENT_TRANSACTIONS", ConcurrentTransactionsException),
+    ErrorCode(52, "TRANSACTION_COORDINATOR_FENCED", ApiException),
+    ErrorCode(
+        53,
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        TransactionalIdAuthorizationException,
+        "grant WRITE and DESCRIBE on the transactional id to this client",
+    ),
+    ErrorCode(54, "SECURITY_DISABLED", ApiException),
+    ErrorCode(55, "OPERATION_NOT_ATTEMPTED", OperationNotAttemptedException),
+    ErrorCode(56, "KAFKA_STORAGE_ERROR", KafkaStorageException),
+    ErrorCode(57, "LOG_DIR_NOT_FOUND", ApiException),
+    ErrorCode(58, "SASL_AUTHENTICATION_FAILED", SaslAuthenticationException),
+    ErrorCode(59, "UNKNOWN_PRODUCER_ID", UnknownProducerIdException),
+    ErrorCode(60, "REASSIGNMENT_IN_PROGRESS", ApiException),
+    ErrorCode(61, "DELEGATION_TOKEN_AUTH_DISABLED", ApiException),
+    ErrorCode(62, "DELEGATION_TOKEN_NOT_FOUND", ApiException),
+    ErrorCode(63, "DELEGATION_TOKEN_OWNER_MISMATCH", ApiException),
+    ErrorCode(64, "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", ApiException),
+    ErrorCode(65, "DELEGATION_TOKEN_AUTHORIZATION_FAILED", AuthorizationException),
+    ErrorCode(66, "DELEGATION_TOKEN_EXPIRED", ApiException),
+    ErrorCode(67, "INVALID_PRINCIPAL_TYPE", ApiException),
+    ErrorCode(68, "NON_EMPTY_GROUP", ApiException),
+    ErrorCode(69, "GROUP_ID_NOT_FOUND", ApiException),
+    ErrorCode(70, "FETCH_SESSION_ID_NOT_FOUND", RetriableException),
+    ErrorCode(71, "INVALID_FETCH_SESSION_EPOCH", RetriableException),
+    ErrorCode(72, "LISTENER_NOT_FOUND", ListenerNotFoundException),
+    ErrorCode(73, "TOPIC_DELETION_DISABLED", ApiException),
+    ErrorCode(74, "FENCED_LEADER_EPOCH", FencedLeaderEpochException),
+    ErrorCode(75, "UNKNOWN_LEADER_EPOCH", UnknownLeaderEpochException),
+    ErrorCode(
+        76,
+        "UNSUPPORTED_COMPRESSION_TYPE",
+        UnsupportedCompressionTypeException,
+        "choose another {compression.type}",
+    ),
+    ErrorCode(77, "STALE_BROKER_EPOCH", ApiException),
+    ErrorCode(78, "OFFSET_NOT_AVAILABLE", RetriableException),
+    ErrorCode(79, "MEMBER_ID_REQUIRED", ApiException),
+    ErrorCode(80, "PREFERRED_LEADER_NOT_AVAILABLE", InvalidMetadataException),
+    ErrorCode(81, "GROUP_MAX_SIZE_REACHED", ApiException),
+    ErrorCode(82, "FENCED_INSTANCE_ID", FencedInstanceIdException),
+    ErrorCode(83, "ELIGIBLE_LEADERS_NOT_AVAILABLE", InvalidMetadataException),
+    ErrorCode(84, "ELECTION_NOT_NEEDED", InvalidMetadataException),
+    ErrorCode(85, "NO_REASSIGNMENT_IN_PROGRESS", ApiException),
+    ErrorCode(86, "GROUP_SUBSCRIBED_TO_TOPIC", ApiException),
+    ErrorCode(87, "INVALID_RECORD", InvalidRecordException),
+    ErrorCode(88, "UNSTABLE_OFFSET_COMMIT", RetriableException),
+    ErrorCode(89, "THROTTLING_QUOTA_EXCEEDED", ThrottlingQuotaExceededException),
+    ErrorCode(
+        90,
+        "PRODUCER_FENCED",
+        ProducerFencedException,
+        "each running producer needs a {transactional.id} of its own",
+    ),
+    ErrorCode(91, "RESOURCE_NOT_FOUND", ApiException),
+    ErrorCode(92, "DUPLICATE_RESOURCE", ApiException),
+    ErrorCode(93, "UNACCEPTABLE_CREDENTIAL", ApiException),
+    ErrorCode(94, "INCONSISTENT_VOTER_SET", ApiException),
+    ErrorCode(95, "INVALID_UPDATE_VERSION", ApiException),
+    ErrorCode(96, "FEATURE_UPDATE_FAILED", ApiException),
+    ErrorCode(97, "PRINCIPAL_DESERIALIZATION_FAILURE", ApiException),
+    ErrorCode(98, "SNAPSHOT_NOT_FOUND", ApiException),
+    ErrorCode(99, "POSITION_OUT_OF_RANGE", ApiException),
+    ErrorCode(100, "UNKNOWN_TOPIC_ID", UnknownTopicIdException),
+    ErrorCode(101, "DUPLICATE_BROKER_REGISTRATION", ApiException),
+    ErrorCode(102, "BROKER_ID_NOT_REGISTERED", ApiException),
+    ErrorCode(103, "INCONSISTENT_TOPIC_ID", InconsistentTopicIdException),
+    ErrorCode(104, "INCONSISTENT_CLUSTER_ID", ApiException),
+    ErrorCode(105, "TRANSACTIONAL_ID_NOT_FOUND", ApiException),
+    ErrorCode(106, "FETCH_SESSION_TOPIC_ID_ERROR", RetriableException),
+    ErrorCode(107, "INELIGIBLE_REPLICA", ApiException),
+    ErrorCode(108, "NEW_LEADER_ELECTED", ApiException),
+    ErrorCode(109, "OFFSET_MOVED_TO_TIERED_STORAGE", ApiException),
+    ErrorCode(110, "FENCED_MEMBER_EPOCH", ApiException),
+    ErrorCode(111, "UNRELEASED_INSTANCE_ID", ApiException),
+    ErrorCode(112, "UNSUPPORTED_ASSIGNOR", ApiException),
+    ErrorCode(113, "STALE_MEMBER_EPOCH", ApiException),
+    ErrorCode(114, "MISMATCHED_ENDPOINT_TYPE", ApiException),
+    ErrorCode(115, "UNSUPPORTED_ENDPOINT_TYPE", ApiException),
+    ErrorCode(116, "UNKNOWN_CONTROLLER_ID", ApiException),
+    ErrorCode(117, "UNKNOWN_SUBSCRIPTION_ID", ApiException),
+    ErrorCode(118, "TELEMETRY_TOO_LARGE", ApiException),
+    ErrorCode(119, "INVALID_REGISTRATION", ApiException),
+    ErrorCode(120, "TRANSACTION_ABORTABLE", TransactionAbortableException, "abort the transaction"),
+    ErrorCode(121, "INVALID_RECORD_STATE", ApiException),
+    ErrorCode(122, "SHARE_SESSION_NOT_FOUND", RetriableException),
+    ErrorCode(123, "INVALID_SHARE_SESSION_EPOCH", RetriableException),
+    ErrorCode(124, "FENCED_STATE_EPOCH", ApiException),
+    ErrorCode(125, "INVALID_VOTER_KEY", ApiException),
+    ErrorCode(126, "DUPLICATE_VOTER", ApiException),
+    ErrorCode(127, "VOTER_NOT_FOUND", ApiException),
+    ErrorCode(128, "INVALID_REGULAR_EXPRESSION", ApiException),
+    ErrorCode(129, "REBOOTSTRAP_REQUIRED", ApiException),
+    ErrorCode(130, "STREAMS_INVALID_TOPOLOGY", ApiException),
+    ErrorCode(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", ApiException),
+    ErrorCode(132, "STREAMS_TOPOLOGY_FENCED", ApiException),
+    ErrorCode(133, "SHARE_SESSION_LIMIT_REACHED", RetriableException),
+)
+
+ERROR_CODES: Final = {row.code: row for row in _ROWS}
 
 
+def error_code(code: int) -> ErrorCode:
+    """Return the row of `code`.
+
+    A code that is not Kafka's is a value like any other: it is not retriable, and becomes an
+    UnknownServerException, as in the Java client.
+    """
+    known = ERROR_CODES.get(code)
+    return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", UnknownServerException)
+
+
+_OPTION: Final = re.compile(r"\{(.+?)\}")
 _INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use another topic"
 
 
@@ -524,8 +677,8 @@ def advice(code: int, *, topic: str | None = None) -> str | None:
     )
     if is_about_name and topic in INTERNAL_TOPICS:
         return f"{topic} {_INTERNAL}"
-    found = _ADVICE.get(code)
-    return None if found is None else found.sentence.format(Option(found.option))
+    text = error_code(code).advice
+    return None if text is None else _OPTION.sub(lambda found: str(Option(found[1])), text)
 
 
 def topic_advice(code: int, topic: str) -> str | None:
@@ -556,7 +709,7 @@ class Cause(NamedTuple):
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: of time or size, an option with its value; servers: likewise; trouble: the errors of
+# limit: of time or size, an option with its value; servers: also an option; trouble: the errors of
 # connections, in brackets; found: the answer of brokers; size: exact, or "up to" an upper bound;
 # hint: what to do.
 NO_BROKER: Final = Cause(
@@ -573,7 +726,7 @@ TOO_LARGE: Final = Cause(
 TOO_LARGE_FOR_TOPIC: Final = Cause(
     RecordTooLargeException,
     "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "
-    + _ADVICE[error_codes.MESSAGE_TOO_LARGE].sentence,
+    f"{error_code(error_codes.MESSAGE_TOO_LARGE).advice}",
 )
 # The hint for a record that no request, or no memory, can hold.
 RAISE_LIMIT: Final = (
@@ -611,14 +764,8 @@ def internal_topic_error(topic: str) -> ApiException:
 
 
 def exception_class(code: int) -> type[ApiException]:
-    """Return the exception class of an error code; the class of -1 for an unknown code."""
-    known = _CLASSES.get(code if code in ERROR_CODES else error_codes.UNKNOWN_SERVER_ERROR)
-    if known is not None:
-        return known
-    row: ErrorCode = error_code(code)
-    if row.refresh_metadata:
-        return InvalidMetadataException
-    return RetriableException if row.retriable else ApiException
+    """Return the exception class of a broker's error code."""
+    return error_code(code).kind
 
 
 def api_exception(

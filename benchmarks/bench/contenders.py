@@ -177,7 +177,7 @@ def _unregistered(setting: Setting) -> Write:
 
 def _before(setting: Setting) -> Write:
     if setting.before is None:
-        raise NotRunError("--before names no checkout")
+        raise NotRunError("--before is not a checkout")
     ship_before(setting.spark, setting.before)
     return _spark_writer(BEFORE_FORMAT, _kafka_options(setting))
 
@@ -219,8 +219,8 @@ def _raw_socket(setting: Setting) -> Write:
     cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
     rows = _arrow_rows(setting.sample, cell, 4 * _BATCH_BYTES)
     now_ms = round(time.time() * 1000)
-    whole = raw_socket.batch_of(rows, cell.compression, now_ms)
-    fitting = whole.records * _BATCH_BYTES // whole.size_bytes
+    full = raw_socket.batch_of(rows, cell.compression, now_ms)
+    fitting = full.records * _BATCH_BYTES // full.size_bytes
     if cell.key_bytes:
         # A task's rows go to all partitions, so no batch can have more than its share.
         fitting = min(fitting, -(-cell.rows // (tasks * cell.partitions)))
@@ -262,7 +262,7 @@ def _perf_test(setting: Setting) -> Write:
     if cell.kind is Kind.STREAM:
         raise NotRunError("it starts a JVM of its own for every micro-batch")
     if libs is None or not any(libs.glob("kafka-tools-*.jar")):
-        raise NotRunError("--kafka-libs names no folder with Kafka's jars")
+        raise NotRunError("--kafka-libs is not a folder with Kafka's jars")
     if shutil.which("java") is None:
         raise NotRunError("there is no java on the PATH")
     settings = TUNED | {

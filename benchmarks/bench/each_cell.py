@@ -58,8 +58,8 @@ def main() -> int:
         print("make bench takes --conf NAME=VALUE, which is Spark's, and --resume, too")
         return run.main(given)
     job = run.parser().parse_args(given)
-    output, told = job.output or _OUTPUT, _told(job, own.conf)
-    measured, about = _measured_before(output, told) if own.resume else ({}, {})
+    output, conditions = job.output or _OUTPUT, _conditions(job, own.conf)
+    measured, about = _measured_before(output, conditions) if own.resume else ({}, {})
     left = [name for name in run.chosen(job) if name not in measured]
     try:
         kafka_jars.fetch(kafka_jars.KAFKA)
@@ -67,7 +67,7 @@ def main() -> int:
     except kafka_jars.JarsError as error:
         raise running.JobError(str(error)) from None
     usual = [word for word in given if word != "--all"]
-    usual += [word for item in told.items() for word in ("--about", *item)]
+    usual += [word for item in conditions.items() for word in ("--about", *item)]
     started, worst = time.monotonic(), 0
     for number, name in enumerate(left, 1):
         elapsed_s = time.monotonic() - started
@@ -87,11 +87,11 @@ def main() -> int:
 
 
 def _measured_before(
-    output: Path, told: dict[str, str]
+    output: Path, conditions: dict[str, str]
 ) -> tuple[dict[str, Measured], dict[str, Any]]:
     """Return the existing results. Raise JobError if they were measured with other settings."""
     measured, about = read_results(output)
-    for what, here in told.items():
+    for what, here in conditions.items():
         if measured and (there := about.get(what)) != here:
             message = f"--resume: {output} has cells of other {what}, {there!r} and not {here!r}"
             raise running.JobError(message)
@@ -110,7 +110,7 @@ def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) ->
     return about | {begun: f"{about[begun]}, then {about_it[begun]}"} if resumed else about
 
 
-def _told(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
+def _conditions(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
     """Return the facts that must be the same for all cells of a report."""
     warm_up_s = FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
     turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"

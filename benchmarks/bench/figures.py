@@ -24,12 +24,9 @@ from bench.rounds import Result
 from bench.targets import free_sink_s
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-# The folder of each run: with Spark's defaults, with other settings, likewise for large rows; then
-# the runs of some cells and contenders without a table in the documents.
-RUNS: Final = (
-    *("reported", "settings", "large_rows", "xeon/reported", "xeon/settings"),
-    *("slices", "partitions", "room", "hundred", "hundred_bytes", "unregistered", "cold", "warm"),
-)
+# The folders of the runs: with Spark's defaults; set otherwise, and so for large rows; and on
+# another machine.
+RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported")
 DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
 # Suffixes of the names of cells.
@@ -42,23 +39,11 @@ _Table = Callable[[_Cells, Mapping[str, Any]], Iterable[str]]
 def tables() -> dict[str, Callable[[], str]]:
     """Return the function that makes each table, by the table's name."""
     runs = {name: read_results(DOCS / "benchmarks" / name) for name in RUNS}
-    reported, xeon, xeon_settings = (
-        runs[name] for name in ("reported", "xeon/reported", "xeon/settings")
-    )
+    reported = runs["reported"]
     settings = (runs["settings"][0] | runs["large_rows"][0], runs["settings"][1])
     return {
         **{name: partial(_text, lines, *reported) for name, lines in _TABLES.items()},
         "targets": partial(figures_of_runs.targets, reported, settings),
-        "targets_on_xeon": partial(figures_of_runs.targets, xeon, xeon_settings),
-        "what_targets_leave": partial(figures_of_runs.what_targets_leave, reported, settings),
-        "cpu_with_settings": partial(_text, _TABLES["cpu"], *settings),
-        "from_the_tasks_thread": partial(
-            figures_of_runs.from_the_tasks_thread, settings[0], xeon_settings[0]
-        ),
-        "for_many_partitions": partial(
-            figures_of_runs.for_many_partitions,
-            {name: runs[name][0] for name in figures_of_runs.FOR_MANY_PARTITIONS},
-        ),
     }
 
 
@@ -192,14 +177,6 @@ _TABLES: Final[Mapping[str, _Table]] = {
     "partitions": _partitions,
     "jobs": _jobs,
     "cpu": _cpu_in({"": "", ", lz4": "-lz4", ", zstd": "-zstd"}),
-    "cpu_others": _cpu_in(
-        {
-            ", no keys": "-nokey",
-            ", 1 partition": "-1p",
-            ", two headers": "-headers",
-            ", snappy": "-snappy",
-        }
-    ),
 }
 
 

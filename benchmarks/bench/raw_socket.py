@@ -123,8 +123,8 @@ def _requests(share: Share, topic: str, batch: EncodedBatch, batches: int) -> li
     while batches:
         turn = len(requests) % len(groups)
         group = groups[turn][:batches]
-        whole = len(group) == len(groups[turn])
-        requests.append(frames[turn] if whole else _frame(topic, group, batch))
+        is_complete = len(group) == len(groups[turn])
+        requests.append(frames[turn] if is_complete else _frame(topic, group, batch))
         batches -= len(group)
     return requests
 

@@ -137,8 +137,8 @@ def print_table(name: str, measured: Measured) -> None:
     for row in rows_of(measured.results):
         table.add_row(*_texts(measured.cell, row))
     Console(width=_WIDTH).print(table)
-    if told := _ours_to_others(measured.results):
-        print(f"  {told}")
+    if ratios := _ours_to_others(measured.results):
+        print(f"  {ratios}")
     for result in _left_out(measured.results):
         print(f"  {result.name} not run: {result.not_run}")
 
@@ -194,8 +194,8 @@ def _markdown(cells: Mapping[str, Measured], about: Mapping[str, Any]) -> Iterat
         yield f"\n## {name}\n\n{one.cell}\n"
         lines = [_texts(one.cell, row) for row in rows_of(one.results)]
         yield from markdown_table(_headings(one.cell), lines)
-        if told := _ours_to_others(one.results):
-            yield f"\n{told}"
+        if ratios := _ours_to_others(one.results):
+            yield f"\n{ratios}"
         left_out = [f"{result.name} ({result.not_run})" for result in _left_out(one.results)]
         if left_out:
             yield f"\nNot run: {'; '.join(left_out)}."

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import KafkaException
 # Contenders that write nothing to Kafka.
 _NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
 # It sends full batches, and thus a few more records than there are rows.
-_WHOLE_BATCHES: Final = "R0"
+_ONLY_FULL_BATCHES: Final = "R0"
 # The limit for a cell's rows; slower contenders are left out, unless nothing could be compared
 # then.
 _LONGEST_TURN_S: Final = 60.0
@@ -133,7 +133,7 @@ class CellRun:
             self._records[result.name] = found.records
             if found.records < result.rows:
                 result.not_run = f"only {found.records:,} of {result.rows:,} rows arrived"
-            elif found.records > result.rows and result.name != _WHOLE_BATCHES:
+            elif found.records > result.rows and result.name != _ONLY_FULL_BATCHES:
                 result.not_run = f"{found.records:,} records arrived of {result.rows:,} rows"
             result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
         except NotRunError as error:

@@ -70,16 +70,16 @@ def reached(cells: Cells, cores: int | None) -> Iterator[Reached]:
 
     cores: those of this machine; None if others are used, whose CPU time is not counted.
     """
-    whole = {name: one for name, one in cells.items() if one.cell == CELLS.get(name)}
+    unchanged = {name: one for name, one in cells.items() if one.cell == CELLS.get(name)}
     for target in TARGETS:
         if cores is None and target.on_one:
             continue
         try:
-            figure = target.figure(whole, target.cell)
+            figure = target.figure(unchanged, target.cell)
         except KeyError:
             continue
         if figure is not None:
-            yield Reached(target, figure, _bound(target, whole, cores))
+            yield Reached(target, figure, _bound(target, unchanged, cores))
 
 
 def _bound(target: Target, cells: Cells, cores: int | None) -> float | None:

@@ -24,7 +24,7 @@ _PATIENCE_S: Final = 300
 
 
 class _Writer(DataSourceArrowWriter):
-    """Has the options of a write: topic, bootstrap, compression, registry."""
+    """A writer with the options of a write: topic, bootstrap, compression, registry."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._topic = options.get("topic", "")

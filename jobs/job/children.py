@@ -35,7 +35,7 @@ class Children:
     def __enter__(self) -> Self:
         _control(_PR_SET_CHILD_SUBREAPER, 1)
         for number in _SIGNALS:
-            signal.signal(number, _leave)
+            signal.signal(number, _exit_on_signal)
         return self
 
     def __exit__(
@@ -125,7 +125,7 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     _ignore_signals()
     # Not print(): the signal may have interrupted one.
     os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())

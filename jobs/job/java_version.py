@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _OLDEST: Final = 17
-_WANTED: Final = f"install a JDK or JRE of version {_OLDEST} or newer"
+_ADVICE: Final = f"install a JDK or JRE of version {_OLDEST} or newer"
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -30,7 +30,7 @@ def problem() -> str | None:
     found = shutil.which(command())
     if found is None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
-        return f"Java is missing: {where}; {_WANTED}"
+        return f"Java is missing: {where}; {_ADVICE}"
     try:
         said = subprocess.run(  # noqa: S603 - the user's Java
             [found, "-version"], capture_output=True, text=True, check=False
@@ -40,9 +40,9 @@ def problem() -> str | None:
     version = _VERSION.search(said)
     if version is None:
         first_line = said.partition("\n")[0]
-        return f"Java does not tell its version: {found} -version says {first_line!r}; {_WANTED}"
+        return f"Java does not tell its version: {found} -version says {first_line!r}; {_ADVICE}"
     if int(version[1]) < _OLDEST:
-        return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_WANTED}"
+        return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_ADVICE}"
     return None
 
 

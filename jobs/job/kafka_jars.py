@@ -266,13 +266,13 @@ def _settings() -> str:
 
 
 def _ivy_file(coordinates: Iterable[str]) -> str:
-    wanted = "".join(
+    jars = "".join(
         '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(*each.split(":"))
         for each in coordinates
     )
     return (
         '<ivy-module version="2.0"><info organisation="local" module="jars"/><configurations>'
-        f'<conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>'
+        f'<conf name="default"/></configurations><dependencies>{jars}</dependencies></ivy-module>'
     )
 
 

@@ -46,7 +46,7 @@ def run(job: Callable[[], int], name: str) -> int:
 
     Spark's JVM logs failed tasks before that.
     """
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     for echo in _ECHOES:
         PySparkLogger.getLogger(echo).disabled = True
     try:
@@ -105,6 +105,6 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     logging.disable()
     sys.exit(128 + number)

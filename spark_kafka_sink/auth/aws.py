@@ -43,9 +43,9 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsOptions:
-    """Whose credentials are used, as the options of IAMLoginModule name them.
+    """The AWS credentials to use, by the options of IAMLoginModule.
 
-    None of them: those of the process, by AWS's own chain.
+    Without options, they are those of the process, by AWS's own chain.
     """
 
     profile: str | None = None

@@ -36,7 +36,7 @@ class KerberosOptions:
 
     @property
     def user(self) -> str:
-        """How messages call whom to log in."""
+        """The client's name in messages."""
         return "the ticket cache" if self.principal is None else f"principal {self.principal!r}"
 
 
@@ -100,7 +100,7 @@ def _is_true(jaas: Mapping[str, str], name: str) -> bool:
 
 
 class KerberosContext(Protocol):
-    """What client and broker have in common. All raise SaslAuthenticationException."""
+    """The security context of client and broker. All methods raise SaslAuthenticationException."""
 
     @property
     def is_complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""PKCS12 stores, read by the library cryptography (the extra `[pkcs12]`) and given as PEM."""
+"""PKCS12 stores, converted to PEM by the library cryptography (the extra `[pkcs12]`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_CHAIN: Final = 20
 def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
     """Return the certificates of a store as PEM. Raise ConfigException if it has none.
 
-    origin: how messages call the store; option: the one that has its password.
+    origin: the store's name in messages. option: the one with its password.
     """
     store = _store(content, password, origin, option)
     found = [store.cert, *store.additional_certs]
@@ -46,7 +46,7 @@ def keystore(content: bytes, password: str | None, origin: str, option: str) -> 
 
 
 def _chain(first: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
-    """Return the certificates in the order in which each is signed by the next."""
+    """Return the certificates in an order where the next one signed each."""
     chain = [first]
     while len(chain) < _LONGEST_CHAIN and chain[-1].issuer != chain[-1].subject:
         signer = next((each for each in others if each.subject == chain[-1].issuer), None)

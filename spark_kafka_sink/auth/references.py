@@ -73,7 +73,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What this process may read; None for no limit.
+    """The values that this process may read; None for no limit.
 
     process: its name in messages, for example "the driver" or "this executor".
     """

@@ -1,6 +1,6 @@
-"""What a token endpoint is asked, and what its answers mean (RFC 6749; KIP-768, 1139, 1258).
+"""The requests to a token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
 
-Of an answer's body, messages show ``error`` and ``error_description`` alone.
+Messages show only ``error`` and ``error_description`` of a response.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def token_of_answer(
             retry_after_s=None if is_final else retry_after_s,
         )
     if found is None:
-        raise TokenException(f"it answered {status} with what is no JSON object", is_final=True)
+        raise TokenException(f"it answered {status} without a JSON object", is_final=True)
     value = next((found[name] for name in _TOKEN_NAMES if name in found), None)
     if not isinstance(value, str):
         raise TokenException(f"it answered {status} without an access_token", is_final=True)

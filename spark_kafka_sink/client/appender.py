@@ -30,7 +30,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     DataException,
     KafkaException,
-    Option,
     RecordTooLargeException,
     message_of,
 )
@@ -47,8 +46,6 @@ from spark_kafka_sink.producer.partitioner import (
 from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.producer.slices import (
     GroupedRows,
-    check_message_sizes,
-    check_record_sizes,
     choose_partitions,
     encode_rows,
     slice_ends,
@@ -56,12 +53,13 @@ from spark_kafka_sink.producer.slices import (
 )
 from spark_kafka_sink.records.columns import Rows
 from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 
 class RowOwner(SpanOwner, Protocol):
-    """Who waits for the rows of a slice one by one."""
+    """A waiter for the single rows of a slice."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
         """Take the rows in the order in which spans will number them; called before any is sent."""
@@ -182,8 +180,8 @@ class SliceOwner:
 class ColumnProducer:
     """Takes Arrow batches.
 
-    limits: the most that a record may take, by the names of the options; drain_rows: puts rows that
-    were sent one by one to topics into batches, which go before; takes until when it may wait.
+    limits: how large a record may be; drain_rows: puts rows that were sent one by one to topics
+    into batches, which go before; takes until when it may wait.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class ColumnProducer:
         caller: Caller,
         *,
         config: ProducerConfig,
-        limits: Mapping[str, int],
+        limits: RecordLimits,
         partitioner: BatchPartitioner | None,
         drain_rows: Callable[[float, list[str]], None],
     ) -> None:
@@ -202,7 +200,6 @@ class ColumnProducer:
         self._caller = caller
         self._config = config
         self._limits = limits
-        self._max_message_bytes: Mapping[str, int] = {}
         self._look_anew: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
@@ -214,7 +211,10 @@ class ColumnProducer:
     ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
-        self._max_message_bytes, self._look_anew = limits, look_anew
+        # Brokers check the compressed size, which is unknown here.
+        is_plain = self._config.compression_type == "none"
+        self._limits = self._limits.with_topics(limits if is_plain else {})
+        self._look_anew = look_anew
         self._state.limit_messages(limits)
 
     def append(
@@ -327,16 +327,14 @@ class ColumnProducer:
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
-        check_record_sizes(sizes, self._limits)
-        if self._config.compression_type == "none":
-            request = str(Option("max.request.size", self._config.max_request_size))
-            try:
-                check_message_sizes(rows, sizes, self._max_message_bytes, request)
-            except RecordTooLargeException:
-                if self._look_anew is None:
-                    raise
-                self.limit_messages(self._look_anew(), self._look_anew)
-                check_message_sizes(rows, sizes, self._max_message_bytes, request)
+        try:
+            self._limits.check(rows, sizes)
+        except RecordTooLargeException as error:
+            # A topic's limit may have been raised since.
+            if error.topic is None or self._look_anew is None:
+                raise
+            self.limit_messages(self._look_anew(), self._look_anew)
+            self._limits.check(rows, sizes)
 
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call

@@ -31,10 +31,10 @@ from spark_kafka_sink.producer.partitioner import TopicLoad
 
 
 class Caller:
-    """The side of one producer that its callers see.
+    """The part of a producer that its public methods use.
 
-    `before_…` stand at the beginning of a call. `raise_if_…` may be called with the lock and
-    without, so that waits end by them.
+    Public methods call `before_…` first. `raise_if_…` may be called with and without the lock, so
+    that waits can call them.
     """
 
     def __init__(
@@ -158,8 +158,10 @@ class Caller:
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
         """Return the metadata of topics; who knows all of them waits for nothing."""
-        known = self._state.known_topics(names)
-        return self.wait_for(dict.fromkeys(names, 0), call) if known is None else known
+        known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
+        if len(known) == len(names):
+            return known
+        return self.wait_for(dict.fromkeys(names, 0), call)
 
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False

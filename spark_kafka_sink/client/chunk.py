@@ -1,9 +1,9 @@
-"""RowChunk and RowQueue: rows that wait to become columns, and the order in which they do.
+"""RowChunk and RowQueue: rows that wait to become columns, in order.
 
-A chunk is for one topic and has its memory reserved beforehand, so that turning it into batches
-never waits. What every row has stands in one flat list (one `extend` a row, three slices in the
-end); what few rows have stands in dicts by row number. It has no lock: `row_producer` holds the
-queue's.
+A chunk has the rows of one topic. Its memory is reserved in advance, so that turning it into
+batches never waits. The fields that every row has are in one flat list (one `extend` per row, three
+slices at the end); rarer fields are in dicts by row number. It has no lock: `row_producer` holds
+the queue's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
+from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows, new_row_future
 from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.producer.metadata import TopicMetadata
@@ -30,12 +30,12 @@ CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
 class RowChunk:
     """Rows of one topic, in the order sent.
 
-    pending: what its rows have taken until they are in batches or given up, as the bytes of
-    buffer.memory that are set aside for them; created_at: when these were taken, in seconds of the
-    producer's clock. is_over: whether the rows are in batches or given up; error: why they are
-    given up. is_converting: whether a thread is about to put them into batches now. is_handed_over:
-    whether a thread is to call a user's own partitioner for them; is_partitioned: whether one has,
-    or does.
+    pending: the resources of its rows until they are in batches or have failed, such as the
+    reserved bytes of buffer.memory; created_at: the time of the reservation, in seconds of the
+    producer's clock. is_over: whether the rows are in batches or have failed; error: the reason of
+    the failure. is_converting: whether a thread is about to add them to batches. is_handed_over:
+    whether a thread is to call a user's own partitioner for them; is_partitioned: whether a thread
+    has called it, or is doing so.
     """
 
     __slots__ = (
@@ -172,11 +172,12 @@ class RowQueue:
 
     under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
     With a user's own partitioner, the next one goes when it is over.
-    room: bytes that its chunk still takes, -1 without one. partitions: how many the topic has by
-    the chunk's metadata, or had by that of the last one; 0 before there was any.
+    room: bytes that its chunk still takes, -1 without one; rows: how many it has. partitions: how
+    many the topic has by the chunk's metadata, or had by that of the last one; 0 before there was
+    any.
     """
 
-    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "topic", "under_way")
+    __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
@@ -184,34 +185,50 @@ class RowQueue:
         self.chunk: RowChunk | None = None
         self.under_way: RowChunk | None = None
         self.room = -1
+        self.rows = 0
         self.chunk_bytes = SMALLEST_CHUNK_BYTES
         self.partitions = 0
 
-    def put(self, row: Row, size_bytes: int, check: Callable[[], None]) -> RowFuture | None:
+    def put(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: tuple[tuple[str, bytes | None], ...],
+        on_delivery: OnDelivery | None,
+        size_bytes: int,
+        check: Callable[[], None] | None = None,
+    ) -> RowFuture | None:
         """Append a row; return None if there is no room for it, or its partition does not exist.
 
         check: called under the lock, raises if the row is rejected. An accepted row is in the chunk
         before another thread can take that, so that the end of a transaction finds it.
         """
         with self.lock:
-            check()
-            chunk = self.chunk
-            if chunk is None or size_bytes > self.room or not self.has(row.partition):
+            if check is not None:
+                check()
+            chunk, room = self.chunk, self.room - size_bytes
+            # The chunk may be for fewer partitions than the caller saw.
+            if room < 0 or chunk is None or not (partition is None or partition < self.partitions):
                 return None
-            self.room -= size_bytes
-            number, now = len(chunk), time.time()
+            self.room = room
+            now, number = _wall_clock(), self.rows
             # No calls between these: an interrupted caller has appended the complete row, or
             # nothing.
-            if row.partition is not None:
-                chunk.partitions[number] = row.partition
-            if row.timestamp_ms is not None:
-                chunk.timestamps[number] = row.timestamp_ms
-            if row.headers:
-                chunk.headers[number] = row.headers
-            if row.on_delivery is not None:
-                chunk.sent.callbacks[number] = row.on_delivery
-            chunk.cells.extend((row.value, row.key, now))
-            return RowFuture(chunk.sent, number)
+            if partition is not None:
+                chunk.partitions[number] = partition
+            if timestamp_ms is not None:
+                chunk.timestamps[number] = timestamp_ms
+            if headers:
+                chunk.headers[number] = headers
+            if on_delivery is not None:
+                chunk.sent.callbacks[number] = on_delivery
+            self.rows = number + 1
+            chunk.cells.extend((value, key, now))
+            future = new_row_future(RowFuture)
+            future._rows, future._row = chunk.sent, number  # noqa: SLF001 - see new_row_future
+            return future
 
     def has(self, partition: int | None) -> bool:
         """Whether the chunk may take a row for a partition; for certain only with the lock."""
@@ -233,7 +250,7 @@ class RowQueue:
     def install(self, chunk: RowChunk) -> None:
         """Install a new chunk if there is none; the caller holds the lock."""
         self.partitions = len(chunk.metadata.leaders)
-        self.chunk, self.room = chunk, chunk.room
+        self.chunk, self.room, self.rows = chunk, chunk.room, len(chunk)
 
     def take(self, chunk: RowChunk) -> None:
         """Remove the chunk, unless another one is installed by now: it gets no more rows."""
@@ -267,3 +284,6 @@ class RowQueue:
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None
+
+
+_wall_clock = time.time

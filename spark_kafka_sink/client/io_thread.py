@@ -67,7 +67,7 @@ _LONGEST_WAIT_S = 3600.0
 
 
 class Feeder(Protocol):
-    """Who has rows for the accumulator when their time has come: rows of `send`, which linger."""
+    """The source of rows outside of batches: rows of `send`, which linger in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return when `feed` is due; hurry: whether memory is short."""
@@ -94,7 +94,7 @@ class ProducerThread:
         self._thread = self._make_thread(self._run)
         self._is_started = False
         state.attach(client.wakeup)
-        state.start_later_threads(self._start_last_calls)
+        state.user_calls.start_later_threads(self._start_last_calls)
 
     def _make_thread(self, run: Callable[[], None]) -> threading.Thread:
         run = as_options_are_named_here(run)
@@ -134,7 +134,7 @@ class ProducerThread:
         return self._client.last_errors()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records that are neither acknowledged nor given up."""
+        """Return by topic the number of records that are neither acknowledged nor failed."""
         return self._waiting_rows() + self._state.undelivered()
 
     def _waiting_rows(self) -> Counter[str]:

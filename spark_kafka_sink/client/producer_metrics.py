@@ -185,7 +185,7 @@ class ProducerMetrics:
 
     @property
     def topics_written(self) -> int:
-        """How many topics have metrics: those that something was sent to."""
+        """The number of topics with metrics: those that something was sent to."""
         return len(self._topics)
 
     # -- the I/O thread ---------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class ProducerMetrics:
             self._all.buffer_exhausted.record(records, now)
 
     def failed(self, batch: ProducerBatch, now: float) -> None:
-        """Note a batch that was given up."""
+        """Note a failed batch."""
         self._all.record_errors.record(batch.record_count, now)
         topic = self._topics.get(batch.topic_partition.topic)
         # As in the Java client, a topic has metrics only after the first send to it.
@@ -250,7 +250,7 @@ class ProducerMetrics:
         self._all.wait_time.record(time_ns, now)
 
     def record_time(self, name: str, time_ns: float) -> None:
-        """Note time that a caller spent; name: one of `TIMES`. Only its total is asked for."""
+        """Add to the time of callers; name: one of `TIMES`. Only its total is a metric."""
         self._times[name].record(time_ns, 0.0)
 
     def _topic(self, name: str) -> _TopicSensors:

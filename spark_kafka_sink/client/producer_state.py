@@ -1,16 +1,9 @@
 """ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
-It owns the lock, the waiters for a change, and the state machines: accumulator, metadata, sender,
+It owns the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
 completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
 waits, calls user code or logs while holding it. An append without waits takes it three times per
 slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (`packed`).
-
-A caller may be interrupted anywhere (KeyboardInterrupt, or any exception of a signal handler).
-There is one guard, ``with self.lock, self._change:``. During a change, the accumulator, a batch or
-the credit of buffer.memory is inconsistent. An interrupt inside a change ends the producer with an
-error, because half of a change would mean records that are lost or sent twice. Everything else can
-be interrupted: waits and encoding hold no lock, and whatever a caller takes is noted in its
-`PendingAppend` before it is taken or together with it, so that returning it twice does no harm.
 """
 
 from __future__ import annotations
@@ -23,6 +16,7 @@ from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.machines import Machines
 from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_lock import ProducerLock
+from spark_kafka_sink.client.topic_wait import TopicWait
 from spark_kafka_sink.client.user_calls import UserCalls
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
@@ -55,10 +49,8 @@ class ProducerState(ProducerLock):
         self._completion = machines.completion
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
-        self._user_calls = UserCalls()
-        # Callers that flush; and appends in progress, if there are transactions. Each may be
-        # removed twice, and counts once.
-        self._flushing: set[object] = set()
+        self.user_calls = UserCalls()
+        # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
         # The error with which the I/O thread has to fail all batches.
         self._interruption: KafkaException | None = None
@@ -74,7 +66,7 @@ class ProducerState(ProducerLock):
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """Why nothing can be delivered any more, None if it can; with the lock or without."""
+        """The error that ends all deliveries, None if there is none; with or without the lock."""
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
@@ -100,7 +92,7 @@ class ProducerState(ProducerLock):
             return self.deliveries.take_partitions()
 
     def undelivered(self) -> Counter[str]:
-        """Count by topic the records in batches that are neither acknowledged nor given up."""
+        """Return by topic the number of batches' records, neither acknowledged nor failed."""
         records = Counter[str]()
         with self.lock:
             for batch in self.accumulator.incomplete:
@@ -120,16 +112,6 @@ class ProducerState(ProducerLock):
 
     # -- waiting ----------------------------------------------------------------------------------
 
-    def known_topics(self, names: Sequence[str]) -> list[TopicMetadata] | None:
-        """Return the metadata of topics if all are known, without the lock; otherwise None."""
-        found = []
-        for name in names:
-            topic = self.metadata.topic(name)
-            if topic is None:
-                return None
-            found.append(topic)
-        return found
-
     def wait_for(
         self,
         partitions: Mapping[str, int],
@@ -146,36 +128,20 @@ class ProducerState(ProducerLock):
         topic that is not known in time, or has too few partitions. Raise a broker's error about a
         topic.
         """
-        metadata, missing, asked_at = self.metadata, "", -1
+        wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
         def find() -> list[TopicMetadata] | None:
-            nonlocal missing
             self._track(partitions)
             call.check()
-            found = []
-            for name, least in partitions.items():
-                topic = metadata.topic(name)
-                if topic is None or (len(topic.leaders) < least and not has_answer(name)):
-                    missing = name
-                    if (error := metadata.take_error(name)) is not None:
-                        raise error
-                    return None
-                found.append(topic)
-            return found
-
-        def has_answer(name: str) -> bool:
-            """Return whether a topic certainly has no more partitions; request it otherwise."""
-            nonlocal asked_at
-            is_told = 0 <= asked_at < metadata.told_for(name)
-            if asked_at < 0 or (is_told and must_grow):
-                asked_at = metadata.request_update()
+            found = wait.find()
+            if found is None:
                 self._wake()
-            return is_told and not must_grow
+            return found
 
         return self.wait(
             find,
             call.deadline,
-            lambda: late(missing, metadata.topic(missing)),
+            lambda: late(wait.missing, self.metadata.topic(wait.missing)),
             lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
         )
 
@@ -232,7 +198,7 @@ class ProducerState(ProducerLock):
                 is_taken = pool.reserve(pending, size_bytes)
             if is_taken:
                 self._track(topics)
-                return self._loads(to_spread)
+                return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
                 self._wake()
             return None
@@ -261,15 +227,12 @@ class ProducerState(ProducerLock):
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
         """Return what topics have waiting."""
         with self.lock:
-            return self._loads(topics)
-
-    def _loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
-        return {
-            name: topic_load(
-                name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
-            )
-            for name, topic in topics.items()
-        }
+            return {
+                name: topic_load(
+                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                )
+                for name, topic in topics.items()
+            }
 
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Keep the partitions' open batches as they are, and return how full they are."""
@@ -300,9 +263,8 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self._let_go(pending)
-                self._give_back(pending)
-            self._wake()
+                self.let_go(pending)
+                self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
         """Count the memory of the batches that were full, and have them sent.
@@ -319,30 +281,22 @@ class ProducerState(ProducerLock):
     def let_go(self, pending: PendingAppend) -> None:
         """End `hold`."""
         with self.lock, self._change:
-            self._let_go(pending)
+            self.accumulator.let_go(pending.partitions)
+            pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows that are dropped."""
+        """Return the reserved bytes of rows."""
         with self.lock, self._change:
-            self._give_back(pending)
+            self.accumulator.pool.give_back(pending)
+            self._waiters.notify_all()
 
     def release(self, pending: PendingAppend) -> None:
         """Return everything that an append has taken; unpacked batches go to the I/O thread."""
         with self.lock, self._change:
-            self._let_go(pending)
-            self._give_back(pending)
-            self._account(pending.full)
-            pending.full = []
-            self._wake()
-
-    def _let_go(self, pending: PendingAppend) -> None:
-        self.accumulator.let_go(pending.partitions)
-        pending.partitions = ()
-
-    def _give_back(self, pending: PendingAppend) -> None:
-        self.accumulator.pool.give_back(pending)
-        self._waiters.notify_all()
+            self.let_go(pending)
+            self.give_back(pending)
+            self.packed(pending)
 
     def _account(self, batches: Iterable[ProducerBatch]) -> None:
         """Count the memory of batches that were compressed."""
@@ -385,13 +339,12 @@ class ProducerState(ProducerLock):
 
         def all_ended() -> int | None:
             waiting_for[:] = unfinished(waiting_for)
-            return None if waiting_for else self._user_calls.due
+            return None if waiting_for else self.user_calls.due
 
-        started, token = self._clock(), object()
+        started, flush = self._clock(), object()
         try:
             with self.lock:
-                self._flushing.add(token)
-                self.accumulator.begin_flush()
+                self.accumulator.begin_flush(flush)
                 waiting_for += self.accumulator.incomplete
                 self._wake()
             calls = self.wait(
@@ -400,24 +353,21 @@ class ProducerState(ProducerLock):
                 lambda: late(f"{len(waiting_for)} batch(es) not acknowledged"),
             )
             self.wait(
-                lambda: True if self._user_calls.made >= calls else None,
+                lambda: True if self.user_calls.made >= calls else None,
                 deadline,
                 lambda: late("callbacks have not ended"),
             )
-            self._end_flush(token)
+            self._end_flush(flush)
         except BaseException:
-            self._end_flush(token)
+            self._end_flush(flush)
             raise
         finally:
             self.record_time("flush", self._clock() - started)
 
-    def _end_flush(self, token: object) -> None:
+    def _end_flush(self, flush: object) -> None:
         """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
-            if token in self._flushing:
-                with self._change:
-                    self._flushing.remove(token)
-                    self.accumulator.end_flush()
+            self.accumulator.end_flush(flush)
 
     def give_up(self, error: KafkaException) -> None:
         """Fail every batch with `error`, and accept no more."""
@@ -460,15 +410,15 @@ class ProducerState(ProducerLock):
     def call_later(self, call: Callable[[], object]) -> None:
         """Queue a call for the I/O thread, which makes it without the lock."""
         with self.lock, self._change:
-            self._user_calls.add(call)
+            self.user_calls.add(call)
             self._wake()
 
     def make_calls(self) -> None:
         """Make the calls that are due; by the I/O thread."""
-        made = self._user_calls.make()
+        made = self.user_calls.make()
         if made:
             with self.lock:
-                self._user_calls.made += made
+                self.user_calls.made += made
                 self._waiters.notify_all()
 
     def make_last_calls(self) -> None:
@@ -476,12 +426,8 @@ class ProducerState(ProducerLock):
         while True:
             self.make_calls()
             with self.lock:
-                if self._user_calls.end():
+                if self.user_calls.end():
                     return
-
-    def start_later_threads(self, start: Callable[[], None]) -> None:
-        """Know what starts a thread for calls that come after the end of the I/O thread."""
-        self._user_calls.start_later_threads(start)
 
     # -- the I/O thread ---------------------------------------------------------------------------
 

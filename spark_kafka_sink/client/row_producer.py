@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
 from spark_kafka_sink.client.caller import Caller
-from spark_kafka_sink.client.chunk import CELLS, Row, RowChunk, RowQueue
+from spark_kafka_sink.client.chunk import Row, RowChunk, RowQueue
 from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.future import ON_DELIVERY, OnDelivery, RowFuture, SentRows
@@ -23,8 +22,6 @@ from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
-    RAISE_LIMIT,
-    TOO_LARGE,
     ApiException,
     IllegalStateException,
     KafkaException,
@@ -43,6 +40,7 @@ from spark_kafka_sink.plugins.serializers import as_bytes
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import varint_size
 
 # The largest size of a record without key, value and headers: its length (5 bytes), attributes (1)
@@ -58,7 +56,7 @@ def header_bytes(headers: Headers) -> int:
 class RowProducer:
     """The queues of all topics.
 
-    limits: the most that a record may take, by the names of the options.
+    limits: how large a record may be.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class RowProducer:
         feeder: ChunkFeeder,
         caller: Caller,
         user_code: UserCode,
-        limits: Mapping[str, int],
+        limits: RecordLimits,
     ) -> None:
         self._state = state
         self._thread = thread
@@ -77,7 +75,7 @@ class RowProducer:
         self._limits = limits
         # The size that certainly fits a request and memory. No chunk has more room, so a row that
         # fits its chunk needs no further check.
-        fits = min(limits.values()) - RECORD_BATCH_OVERHEAD
+        fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
         self._largest_chunk_bytes = min(fits, memory // 8)
@@ -95,7 +93,7 @@ class RowProducer:
 
     # -- sending: the caller's thread -------------------------------------------------------------
 
-    def send(  # noqa: C901, PLR0912 - written out, see below
+    def send(  # noqa: C901 - written out, see below
         self,
         topic: str,
         value: Any,  # noqa: ANN401 - what it is, is looked at
@@ -131,43 +129,24 @@ class RowProducer:
         try:
             if self._serializes:
                 key, value = self._serialize(topic, key, value)
-            size = ROW_OVERHEAD_BYTES
-            if value is not None:
-                if value.__class__ is not bytes:
-                    value = as_bytes(VALUE_SERIALIZER, value)
-                size += len(value)
-            if key is not None:
-                if key.__class__ is not bytes:
-                    key = as_bytes(KEY_SERIALIZER, key)
-                size += len(key)
+            if key is not None and key.__class__ is not bytes:
+                key = as_bytes(KEY_SERIALIZER, key)
+            if value is not None and value.__class__ is not bytes:
+                value = as_bytes(VALUE_SERIALIZER, value)
         except SerializationException as error:
             self._state.refuse(1, error)
             raise
+        size = ROW_OVERHEAD_BYTES
+        if value is not None:
+            size += len(value)
+        if key is not None:
+            size += len(key)
         entries = () if headers is None else checked_headers(headers)
         if entries:
             size += header_bytes(entries)
-        with queue.lock:
-            chunk, room = queue.chunk, queue.room - size
-            # The chunk may be for fewer partitions than there were above.
-            if (
-                room >= 0
-                and chunk is not None
-                and (partition is None or partition < queue.partitions)
-            ):
-                queue.room = room
-                cells, now = chunk.cells, _wall_clock()
-                number = len(cells) // CELLS
-                # As in RowQueue.put: no calls between these.
-                if partition is not None:
-                    chunk.partitions[number] = partition
-                if timestamp_ms is not None:
-                    chunk.timestamps[number] = timestamp_ms
-                if entries:
-                    chunk.headers[number] = entries
-                if on_delivery is not None:
-                    chunk.sent.callbacks[number] = on_delivery
-                cells.extend((value, key, now))
-                return RowFuture(chunk.sent, number)
+        future = queue.put(value, key, partition, timestamp_ms, entries, on_delivery, size)
+        if future is not None:
+            return future
         row = Row(value, key, partition, timestamp_ms, entries, on_delivery)
         try:
             return self._append_row(queue, row, size)
@@ -177,7 +156,7 @@ class RowProducer:
     def _send_record(
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
-        """Append a row that interceptors see, or for which the topic is to be asked for."""
+        """Append a row that has interceptors, or whose topic's metadata may be unknown."""
         self._caller.check_process()
         check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
@@ -245,13 +224,13 @@ class RowProducer:
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
         check = self._caller.check_transaction
-        future = queue.put(row, size_bytes, check)
+        future = queue.put(*row, size_bytes, check)
         if future is None:
             self._caller.before_send()
             call = self._caller.row_call() if call is None else call
             while future is None:
                 self._make_room(queue, row.partition, size_bytes, call)
-                future = queue.put(row, size_bytes, check)
+                future = queue.put(*row, size_bytes, check)
         return future
 
     def _check_size(self, topic: str, row: Row) -> None:
@@ -266,15 +245,7 @@ class RowProducer:
         lengths = [-1 if field is None else len(field) for field in fields]
         size = RECORD_BATCH_OVERHEAD + 21 + varint_size(len(row.headers))
         size += sum(max(length, 0) + varint_size(length) for length in lengths)
-        for name, limit in self._limits.items():
-            if size > limit:
-                raise TOO_LARGE.error(
-                    topic=topic,
-                    partition=row.partition,
-                    size=f"up to {size}",
-                    limit=f"{name}={limit}",
-                    hint=RAISE_LIMIT.format(option=name),
-                )
+        self._limits.check_record(size, topic=topic, partition=row.partition)
 
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call
@@ -338,7 +309,6 @@ class RowProducer:
         self._open_queues = {}
 
 
-_wall_clock = time.time
 # The producers that were made in this process, not in one that it was forked from.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 

@@ -1,9 +1,9 @@
 """The transactional calls of a producer, from the caller's side: they start, wait, and raise.
 
-Owns max.block.ms: a call waits at most that long for the I/O thread to see it through. A call that
-times out goes on in the background and must be repeated; it then waits for what it started before.
-What is legal when, and what answers mean, is `TransactionManager`'s. Offsets of a consumer group
-are checked here before they are sent.
+A call waits at most max.block.ms for the I/O thread to complete it. A call that times out continues
+in the background and must be repeated; it then waits for the earlier one. `TransactionManager`
+defines which calls are legal, and what responses mean. Offsets of a consumer group are checked here
+before they are sent.
 """
 
 from __future__ import annotations
@@ -203,6 +203,8 @@ class ProducerTransactions:
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Return what ends an open transaction, or continues its end; None if none is open."""
+        if self._state.fatal_error is not None:  # a failed producer ends no transaction
+            return None
         unseen = self._manager.unseen_call
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:

@@ -13,12 +13,8 @@ from typing import Final, NamedTuple, TypeAlias
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import (
-    TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
-    error_code,
-)
-from spark_kafka_sink.errors import ApiException, advice, api_exception
+from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
+from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.producer.metadata import ClusterMetadata

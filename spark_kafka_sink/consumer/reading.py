@@ -21,8 +21,7 @@ import pyarrow as pa
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import partition_error
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, api_exception
+from spark_kafka_sink.errors import ApiException, api_exception, error_code
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.records.decoder import HEADERS_TYPE, NO_TIMESTAMP, DecodedRecords

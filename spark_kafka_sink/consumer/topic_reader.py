@@ -28,7 +28,6 @@ from spark_kafka_sink.consumer.list_offsets import (
 )
 from spark_kafka_sink.consumer.reader_config import reader_config
 from spark_kafka_sink.consumer.reading import Fetch, FetchLimits, FetchOutcome, Reading
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     NO_BROKER,
     ApiException,
@@ -37,6 +36,7 @@ from spark_kafka_sink.errors import (
     InvalidTopicException,
     Option,
     TimeoutException,
+    error_code,
 )
 from spark_kafka_sink.model import check_topic_name
 from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
@@ -252,7 +252,7 @@ class TopicReader:
         while (known := metadata.topic(arguments.topic)) is None:
             error = metadata.take_error(arguments.topic)
             if error is not None:
-                is_own = metadata.told_for(arguments.topic) > requests_before
+                is_own = metadata.last_request_about(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
                 # The error answers an earlier request and may be out of date: request the metadata

@@ -104,7 +104,7 @@ class AwsTokens:
 
 
 def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
-    """Return the keys in the environment, None if there are none or others are asked for."""
+    """Return the keys in the environment, None if there are none or an option names others."""
     access, secret = (os.environ.get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not options.is_of_environment or not access or not secret:
         return None

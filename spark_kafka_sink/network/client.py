@@ -3,10 +3,30 @@
 It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
 the results as events. The meaning of requests is left to its callers. One thread uses it.
 
-A connection is made only to a node that was requested by `connect`, or to a node for a request to
-any node. After a failure, the next attempt waits reconnect.backoff.ms, doubled per failure up to
-reconnect.backoff.max.ms, with a jitter of 20 %, so that thousands of tasks do not reconnect at the
-same time. It uses the next address of the host.
+::
+
+    connect, send                      poll returns Answered, NodeReady, NodeDown, RequestFailed
+        │                                                   ^
+        v                                                   │
+    NodeState: one per node ───────── frames ────────> Connection: bytes <-> requests (pure)
+    address, back-off, last error                           │ ^
+        │ connect                                     bytes v │ bytes
+        └───────────────────────────────────────────> Selector: sockets, TLS, one select() for all
+
+What is hard:
+
+- Every request that was taken ends in exactly one event, whatever happens: a response, a broken
+  connection, request.timeout.ms, an unknown version, or a login that is refused. A response that
+  has come in before a connection breaks still counts, so what was received is read first.
+- Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
+  was requested by `connect`, or for a request to any node. After a failure, the next attempt waits
+  reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a jitter of 20 %.
+  It uses the next address of the host.
+- A connection that came up proves little: a listener that expects SASL lets a client ask for its
+  versions, and hangs up on the first request. So a node counts as well once a request was answered,
+  and the last error stays known until then, for messages.
+- Brokers may all have moved. When no known node can be reached, the bootstrap addresses are asked
+  again, in time for max.block.ms.
 
 The sender limits the Produce requests in flight per node. The few other requests, which go to any
 node, do not count against that limit.
@@ -262,6 +282,7 @@ class NetworkClient:
         """Make connections, send pending requests, wait for the network, and return the events."""
         now = self._clock()
         self._send_waiting(now)
+        self._renew_sessions(now)
         self._connect_requested(now)
         self._close_idle(now)
         self._warn_of_no_response(now)
@@ -311,6 +332,8 @@ class NetworkClient:
             if self._unassigned and state.throttled_until > now:
                 due.append(state.throttled_until)
             due += [state.setup_until, connection.in_flight.expires_at()]
+            if connection.awaits_login_since is not None:
+                due.append(connection.awaits_login_since + self._config.request_timeout_s)
             if state.is_ready and not state.load:
                 due.append(state.last_used + self._config.connections_max_idle_s)
         return min(due, default=_NEVER)
@@ -588,6 +611,29 @@ class NetworkClient:
                 elif not connection.is_ready:
                     reason += f" {connection.state.value}"
                 self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
+
+    def _renew_sessions(self, now: float) -> None:
+        """Begin the logins that requests wait for: their sessions are over.
+
+        The selector is woken when there is a login.
+        """
+        for state in list(self._states.values()):
+            connection = state.connection
+            if connection is None or connection.awaits_login_since is None:
+                continue
+            try:
+                has_begun = connection.go_on(now)
+            except KafkaException as error:
+                auth_error = error if isinstance(error, AuthenticationException) else None
+                self._connection_lost(state, str(error), now, error=auth_error)
+                continue
+            if has_begun:
+                self._flush(state)
+            elif now >= connection.awaits_login_since + self._config.request_timeout_s:
+                timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
+                self._connection_lost(
+                    state, f"no ticket or token within {timeout} to renew the session", now
+                )
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""

@@ -25,7 +25,6 @@ from typing import Final
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
@@ -36,6 +35,7 @@ from spark_kafka_sink.errors import (
     SslAuthenticationException,
     UnsupportedSaslMechanismException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.network.connection_state import (
     EVENTS,
@@ -172,12 +172,12 @@ class Login:
     """The login of a connection.
 
     exchange: starts a SASL exchange, None while there are no credentials; raises
-    SaslAuthenticationException if there will be none. user: the name in messages. chance: a random
-    number from 0 to 1.
+    SaslAuthenticationException if there will be none. user: its text is the user in messages.
+    chance: a random number from 0 to 1.
     """
 
     exchange: Callable[[], SaslExchange | None]
-    user: str
+    user: object
     chance: float = 0.0
 
 
@@ -203,7 +203,9 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._exchange: SaslExchange | None = None
         self._steps = 0
-        self._renew_at = self._began_login_at = float("inf")
+        self._renew_at = self._ends_at = self._began_login_at = float("inf")
+        self.awaits_login_since: float | None = None
+        """Since when requests are held for a login that is being made: the session is over."""
         # What waits for the end of a renewal.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
@@ -222,7 +224,7 @@ class Connection:
 
     @property
     def state(self) -> ConnectionState:
-        """Where the connection is."""
+        """The state of the connection."""
         return self._state
 
     @property
@@ -232,7 +234,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """How many requests are in flight, or held until the connection has logged in again."""
+        """The number of requests that are in flight, or held until the next login."""
         return len(self.in_flight) + len(self._held)
 
     @property
@@ -276,7 +278,7 @@ class Connection:
         if self._state is ConnectionState.READY and now >= self._renew_at:
             self._renew(now)
         sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
-        if self._state in _RENEWALS:
+        if self._state in _RENEWALS or self.awaits_login_since is not None:
             self._held.append((sent, frame))
             return
         self.in_flight.add(sent)
@@ -350,6 +352,7 @@ class Connection:
         self._outgoing.clear()
         held = [sent for sent, _ in self._held]
         self._held.clear()
+        self.awaits_login_since = None
         left = [*self.in_flight.clear(), *held]
         return [sent.request for sent in left if sent.request is not None]
 
@@ -395,9 +398,20 @@ class Connection:
             return
         # The session goes on for a while: what is wrong now may be right with the next request.
         with suppress(KafkaException):
-            exchange = self._login.exchange()
-            if exchange is not None:
-                self._begin_login(exchange, ConnectionEvent.RENEW, now)
+            if not self.go_on(now) and now >= self._ends_at and self.awaits_login_since is None:
+                self.awaits_login_since = now
+
+    def go_on(self, now: float) -> bool:
+        """Start to log in again; return whether it has started, since a login may not be ready.
+
+        Raise KafkaException if there is no login.
+        """
+        exchange = None if self._login is None else self._login.exchange()
+        if exchange is None:
+            return False
+        self.awaits_login_since = None
+        self._begin_login(exchange, ConnectionEvent.RENEW, now)
+        return True
 
     def _begin_login(self, exchange: SaslExchange, event: ConnectionEvent, now: float) -> None:
         self._exchange, self._steps, self._began_login_at = exchange, 0, now
@@ -452,7 +466,7 @@ class Connection:
             raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} never ends the login by SASL")
+            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
         try:
             answer = exchange.step(token)
         except SaslAuthenticationException as error:
@@ -464,6 +478,7 @@ class Connection:
             return
         self._exchange = None
         self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
+        self._ends_at = now + lifetime_ms / 1000
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 
 class ConnectionState(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     CONNECTING = "waiting for TCP"
     TLS_HANDSHAKE = "in the TLS handshake"
@@ -39,7 +39,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionEvent(Enum):
-    """What can happen to a connection. Those of TLS and SASL are a connection's that has them."""
+    """An event of a connection. Some are only for connections with TLS or SASL."""
 
     CONNECT = "TCP is up"
     CONNECT_TLS = "TCP is up, and the TLS handshake comes next"
@@ -53,7 +53,7 @@ class ConnectionEvent(Enum):
 
 
 class ConnectionAction(Enum):
-    """What an event asks of the connection."""
+    """The action of a connection after an event."""
 
     WAIT = "wait for what comes"
     ASK_API_VERSIONS = "ask for the broker's versions"
@@ -65,7 +65,7 @@ class ConnectionAction(Enum):
 
 
 class Transition(NamedTuple):
-    """Where an event leads, and what it asks of the connection."""
+    """The next state after an event, and the action."""
 
     state: ConnectionState
     action: ConnectionAction

@@ -44,9 +44,9 @@ _AGENT: Final = "spark-kafka-sink"
 
 
 class HttpException(Exception):
-    """There is no answer; the message has nothing that the peer sent.
+    """There is no response; the message contains nothing that the peer sent.
 
-    is_refused: whether another try would end the same way.
+    is_refused: whether a retry would end the same way.
     """
 
     def __init__(self, message: str, *, is_refused: bool = False) -> None:
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What the endpoint answered; retry_after_s: when it wants to be asked again, None for any."""
+    """The response; retry_after_s: the pause that the endpoint asks for, None for any."""
 
     status: int
     body: bytes = field(repr=False)
@@ -81,12 +81,12 @@ def check_url(option: str, url: str) -> None:
         scheme, host, has_user = "", None, False
     if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
         raise ConfigException(
-            f"{option} is no URL that can be asked for a token: expected https://host/path, or "
+            f"{option} is not the URL of a token endpoint: expected https://host/path, or "
             "file:///path of a file with the token"
         )
     if has_user or " " in url:
         raise ConfigException(
-            f"{option} has a user or a blank in it: credentials have options of their own, "
+            f"{option} has a user or a blank in it: the options for credentials are "
             "sasl.oauthbearer.client.credentials.client.id and .client.secret"
         )
 
@@ -139,7 +139,7 @@ def post(
     try:
         response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
         if response is None:
-            raise HttpException("the proxy of the environment is neither http nor https")
+            raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
             body = response.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
@@ -161,7 +161,7 @@ class _TooLargeError(OSError):
 
 
 class _Deadline:
-    """Until when the socket may be waited for, and the socket."""
+    """The deadline for waits, and their socket."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -212,7 +212,7 @@ class _Deadline:
 
 
 class _TimedReader(io.RawIOBase):
-    """What a peer sends, until the deadline and up to a size."""
+    """The data of a peer, until the deadline and up to a size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -302,21 +302,21 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
         return error
     if certificate is not None:
         why = (
-            f"its certificate is refused here ({certificate.rstrip('.')}): trusted is what the "
-            "system trusts, or what ssl.truststore.location or ssl.truststore.certificates inside "
-            "sasl.jaas.config names"
+            f"its certificate is refused here ({certificate.rstrip('.')}): set "
+            "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
+            "certificate of its CA, unless the system trusts that"
         )
     elif isinstance(error, TimeoutError) and deadline.is_connected:
-        why = f"it gave no whole answer within {deadline.limits.read_s:g} s"
+        why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):
-        why = f"it could not be connected to within {deadline.limits.connect_s:g} s"
+        why = f"no connection to it within {deadline.limits.connect_s:g} s"
     elif isinstance(error, _TooLargeError):
-        why = f"its answer is larger than {MOST_BYTES} bytes"
+        why = f"its response is larger than {MOST_BYTES} bytes"
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        why = f"it could not be asked: {said}"
+        why = f"it cannot be reached: {said}"
     else:
-        why = "what it answers is not HTTP"
+        why = "its response is not HTTP"
     return HttpException(why, is_refused=certificate is not None)
 
 

@@ -187,7 +187,7 @@ class OAuth:
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
-                    "in clear, and anybody on the way can read them",
+                    "unencrypted: anyone on the network can read them",
                 )
         else:
             self._tls_context(settings)
@@ -250,7 +250,7 @@ class OAuth:
         key_option = f"{_ASSERTION}.private.key.file"
         if settings.key_file is None:
             raise ConfigException(
-                f"an assertion is needed: set {Option(option)} or {Option(key_option)}"
+                f"the client needs an assertion: set {Option(option)} or {Option(key_option)}"
             )
         origin = f"the file of {Option(key_option)}"
         key = signing_key(
@@ -399,7 +399,7 @@ class OAuth:
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
-                f"{option} is no file, which {_FILE} reads: expected file:///path"
+                f"{option} is not a file, which {_FILE} reads: expected file:///path"
             )
         if not is_file:
             from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
@@ -423,7 +423,7 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, that of JAAS where it is unset; without blanks, as in Java."""
+    """Return the option's value, or JAAS's if it is unset; without blanks, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 

@@ -15,8 +15,7 @@ from typing import Final, Self
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception
+from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception, error_code
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
 from spark_kafka_sink.network.security import Security
@@ -142,10 +141,6 @@ class ConsumerNetworkClient:
             self._unsent.setdefault(node_id, deque()).append(future)
             self._try_send(self._clock())
         return future
-
-    def unsent_requests(self, node_id: int) -> int:
-        """Return the number of requests that wait for a node."""
-        return len(self._unsent.get(node_id, ()))
 
     def versions(self, node_id: int) -> NodeApiVersions:
         """Return the API versions of a node that has responded, as of its last connection."""

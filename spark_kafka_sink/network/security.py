@@ -49,6 +49,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.aws import AwsTokens
 from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.kerberos import Kerberos
+from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
@@ -89,6 +90,46 @@ def with_login_identity(config: ProducerConfig) -> ProducerConfig:
         kerberos = Kerberos(config, OptionValues(config), lambda: None)
         return msgspec.structs.replace(config, login_identity=kerberos.identity())
     return config
+
+
+class _TokenLogin:
+    """The logins of a connection with tokens. Its text describes the token of the last one.
+
+    token: returns the valid token, None while it is fetched; the first login has the one of now.
+    """
+
+    def __init__(
+        self,
+        token: Callable[[], OAuthBearerToken | None],
+        source: TokenSource | None,
+        *,
+        shows_facts: bool,
+    ) -> None:
+        self._token = token
+        self._refused = None if source is None else source.refused
+        self._shows_facts = shows_facts
+        self._first = self._last = token()
+
+    def __str__(self) -> str:
+        if not self._shows_facts:
+            return f"by {AWS_MSK_IAM}"
+        facts = "there is no token" if self._last is None else token_facts(self._last.value)
+        return f"by {OAUTHBEARER} ({facts})"
+
+    def exchange(self) -> SaslExchange | None:
+        """Return a login, None while the token is fetched.
+
+        Raise SaslAuthenticationException if there is none.
+        """
+        token, self._first = self._first, None
+        try:
+            token = token or self._token()
+        except ConfigException as error:
+            raise SaslAuthenticationException(str(error)) from None
+        if token is None:
+            return None
+        self._last = token
+        return OAuthBearerExchange(token, self._refused)
 
 
 class Security:
@@ -162,7 +203,7 @@ class Security:
 
     @property
     def problem(self) -> str:
-        """Why there is no login now, empty if that is not known. Any thread may read this."""
+        """The reason why no login is possible now, empty if unknown. Any thread may read this."""
         if self._oauth is None or self._oauth.source is None:
             return ""
         return self._oauth.source.problem()
@@ -176,11 +217,9 @@ class Security:
         if not self._config.has_sasl:
             return None
         if self._oauth is not None:
-            token = self._token()
-            if isinstance(self._oauth, AwsTokens):
-                return Login(self._exchange_again, f"by {AWS_MSK_IAM}", chance)
-            facts = "there is no token" if token is None else token_facts(token.value)
-            return Login(self._exchange_again, f"by {OAUTHBEARER} ({facts})", chance)
+            shows_facts = not isinstance(self._oauth, AwsTokens)
+            tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=shows_facts)
+            return Login(tokens.exchange, tokens, chance)
         if self._kerberos is not None:
             return self._kerberos.login(node, chance)
         # Find errors in the credentials before there is a connection.
@@ -242,12 +281,8 @@ class Security:
     def _wake_client(self) -> None:
         self.wake()
 
-    def _exchange(self) -> SaslExchange | None:
-        """Return a login, None while its token is fetched. Raise KafkaException for none."""
-        if self._oauth is not None:
-            token = self._token()
-            refused = None if self._oauth.source is None else self._oauth.source.refused
-            return None if token is None else OAuthBearerExchange(token, refused)
+    def _exchange(self) -> SaslExchange:
+        """Return a login. Raise KafkaException if there are no credentials."""
         given = self._credentials()
         if self._mechanism == PLAIN:
             return PlainExchange(given.user, given.password)
@@ -260,7 +295,7 @@ class Security:
             is_token=given.is_token,
         )
 
-    def _exchange_again(self) -> SaslExchange | None:
+    def _exchange_again(self) -> SaslExchange:
         """Return another exchange.
 
         Raise SaslAuthenticationException if the credentials became invalid.

@@ -66,7 +66,7 @@ class TlsSelector(Selector):
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
         """Start connecting. The result is a Secured or Closed event."""
         if layer is None:
-            raise IllegalStateException("a connection of TLS needs a layer")
+            raise IllegalStateException("a TLS connection needs a TLS layer")
         super().connect(channel_id, address)
         if channel_id in self._channels:
             self._tls[channel_id] = _Tls(layer)

@@ -81,7 +81,7 @@ class ProducerInterceptors:
     def on_send_error(
         self, topic: str, partition: int | None, error: BaseException
     ) -> BaseException | None:
-        """Call all for a record that `send` refuses; return what the caller must raise."""
+        """Call all for a record that `send` refuses; return the caller's exception to raise."""
         if not self._interceptors:
             return None
         calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]

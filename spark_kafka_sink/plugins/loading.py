@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from spark_kafka_sink.errors import ConfigException, message_of
+from spark_kafka_sink.errors import ConfigException, KafkaException, message_of
+
+logger = logging.getLogger(__name__)
 
 # A package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
@@ -58,3 +61,26 @@ def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
     method = getattr(plugin, "configure", None)
     if method is not None:
         method(*arguments)
+
+
+def close_plugin(option: str, plugin: object) -> KafkaException | None:
+    """Call the object's ``close``, if it has one; log and return its failure.
+
+    Raise an exception that is not an Exception, such as SystemExit.
+    """
+    close = getattr(plugin, "close", None)
+    if close is None:
+        return None
+    try:
+        close()
+    except Exception as error:
+        logger.exception("close of %r, specified in %s, failed", plugin, option)
+        message = (
+            f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
+            f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "
+            "still be open"
+        )
+        failure = KafkaException(message)
+        failure.__cause__ = error
+        return failure
+    return None

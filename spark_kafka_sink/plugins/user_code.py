@@ -6,12 +6,11 @@ not keep others from being closed (closeQuietly of the Java client).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from spark_kafka_sink.config import names_own_partitioner
-from spark_kafka_sink.errors import KafkaException, message_of
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.plugins.batch_partitioner import (
     PARTITIONER_CLASS,
     BatchPartitioner,
@@ -22,9 +21,8 @@ from spark_kafka_sink.plugins.interceptors import (
     ProducerInterceptors,
     load_interceptors,
 )
+from spark_kafka_sink.plugins.loading import close_plugin
 from spark_kafka_sink.plugins.serializers import LoadedSerializer, load_serializer
-
-logger = logging.getLogger(__name__)
 
 KEY_SERIALIZER = "key.serializer"
 VALUE_SERIALIZER = "value.serializer"
@@ -85,7 +83,8 @@ class UserCode:
                 continue
             self._closed.add(id(plugin))
             try:
-                _close(option, plugin, failures)
+                failure = close_plugin(option, plugin)
+                failures += [] if failure is None else [failure]
             except BaseException as error:  # noqa: BLE001 - raised below
                 raised = error if raised is None else raised
         if raised is not None:
@@ -95,21 +94,3 @@ class UserCode:
 
 def _serializer(option: str, instance: object, given: Mapping[str, Any]) -> LoadedSerializer | None:
     return load_serializer(option, given.get(option) if instance is None else instance, given)
-
-
-def _close(option: str, plugin: object, failures: list[KafkaException]) -> None:
-    close = getattr(plugin, "close", None)
-    if close is None:
-        return
-    try:
-        close()
-    except Exception as error:
-        logger.exception("close of %r, specified in %s, failed", plugin, option)
-        message = (
-            f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
-            f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "
-            "still be open"
-        )
-        failure = KafkaException(message)
-        failure.__cause__ = error
-        failures.append(failure)

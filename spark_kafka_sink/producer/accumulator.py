@@ -1,12 +1,34 @@
-"""RecordAccumulator: a queue of batches per partition, and the memory that they use.
+"""RecordAccumulator: per partition a queue of batches, and the memory that they take.
 
-It owns the queues and the byte credit of buffer.memory. At most the last batch of a queue is OPEN;
-the batches before it are SEALED and are sent first. It has no lock and no clock: callers hold the
-lock of `ProducerState`, and the time is an argument.
+Why: rows come in slices of many partitions, and brokers want few large batches. So rows wait here
+until a batch of their partition is full, has lingered, or must make room.
 
-An append takes three steps, because rows are encoded outside the lock, with offset deltas that
-continue the open batch: `reserve` memory, `hold` the partitions (a held open batch is neither
-sealed nor sent), then `append` the encoded rows, which releases the partitions.
+::
+
+    hold, append              seal                 sendable, take        the response
+    ──────────────> OPEN ─────────────> SEALED ─────────────────> IN_FLIGHT ──────> complete
+                     at most one per     waits at the head             │            deallocate
+                     partition, the      of its queue       ^          │
+                     last of its queue                      └──────────┘ reenqueue, split
+
+What is hard:
+
+- Rows are encoded outside the lock, with offset deltas that continue the open batch. So appending
+  has three steps: `hold` the partitions, encode, `append`. A held open batch is neither sealed nor
+  sent nor expired meanwhile. `let_go` ends that.
+- Full batches are compressed by the thread that appends, outside the lock. They stand in their
+  queue, in order, but are not sent before `packed`.
+- Memory is charged for what batches keep (`BufferPool`), which changes four times: when rows are
+  copied, when a slice is referenced, when a batch is compressed, and when it is done. A slice that
+  several batches reference is paid for until the last of them is done.
+- While memory is short, the oldest open batches go, and no more than have to: what is on its way to
+  a broker counts as free soon (`draining`). To send all of them would halve what batches hold.
+- A batch that is sent again goes to the head of its queue, behind batches with lower sequences.
+- Order: the oldest first, and of one age each partition in its turn, so that no partition starves
+  behind others that always have more. `_open` and `_incomplete` are kept in order of age, so that
+  the first one that is too young ends each search.
+
+It has no lock and no clock: its callers hold the producer's lock, and the time is an argument.
 """
 
 from __future__ import annotations
@@ -51,9 +73,9 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # The largest batch of each topic, in bytes, if known: from the topic's configuration, and
-        # from batches that brokers found too large.
-        self._told_limits: dict[str, int] = {}
+        # The most bytes that a batch of a topic may have, where that is known: by the topic's
+        # configuration, and by batches that brokers found too large.
+        self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
         # The partitions whose first batch is sealed; the partitions with an open batch, the oldest
@@ -64,12 +86,12 @@ class RecordAccumulator:
         self._held: set[TopicPartition] = set()
         self._packing: set[ProducerBatch] = set()
         self.pool = BufferPool(buffer_memory_bytes)
-        self._flushes = 0
+        self._flushes: set[object] = set()
         self._lingers = True
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether any batch is neither acknowledged nor given up."""
+        """Whether any batch is neither acknowledged nor failed."""
         return bool(self._incomplete)
 
     @property
@@ -84,7 +106,7 @@ class RecordAccumulator:
 
     @property
     def incomplete(self) -> list[ProducerBatch]:
-        """The batches that are neither acknowledged nor given up, oldest first."""
+        """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
     def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
@@ -93,27 +115,26 @@ class RecordAccumulator:
         return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
-        """Set the largest batch of each topic, in bytes, and drop the limits that were learned.
+        """Keep batches below the limits of their topics, which replace the limits before.
 
-        A limit that was learned from a broker's rejection may have been raised since, so it is
-        tried again.
+        Where a limit was raised, the batches that brokers found too large before do not count.
         """
         for topic, size_bytes in sizes_bytes.items():
-            if size_bytes > self._told_limits.get(topic, size_bytes):
+            if size_bytes > self._topic_limits.get(topic, size_bytes):
                 self._found_limits.pop(topic, None)
-        self._told_limits = dict(sizes_bytes)
+        self._topic_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
-        """Know of no topic's limit any more: it may have been raised since."""
-        self._told_limits.clear()
+        """Forget the limits of all topics: they may have been raised since."""
+        self._topic_limits.clear()
         self._found_limits.clear()
 
     def full_bytes(self, topic: str) -> int:
-        """Return how many bytes of records fill a batch, given how well they compress."""
-        whole = self._batch_size_bytes
-        for limits in (self._told_limits, self._found_limits):
-            whole = min(whole, limits.get(topic, whole))
-        size = whole - RECORD_BATCH_OVERHEAD
+        """Return how many bytes of records fill a batch, by how well they compress."""
+        size = self._batch_size_bytes
+        for limits in (self._topic_limits, self._found_limits):
+            size = min(size, limits.get(topic, size))
+        size -= RECORD_BATCH_OVERHEAD
         if self._codec.compress is not None:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
@@ -123,15 +144,15 @@ class RecordAccumulator:
     @property
     def flushes(self) -> int:
         """The number of flushes in progress; nothing lingers while there are any."""
-        return self._flushes
+        return len(self._flushes)
 
-    def begin_flush(self) -> None:
-        """Make every batch sendable until `end_flush`."""
-        self._flushes += 1
+    def begin_flush(self, flush: object) -> None:
+        """Make every batch sendable until `end_flush` of the same flush."""
+        self._flushes.add(flush)
 
-    def end_flush(self) -> None:
-        """End what `begin_flush` began."""
-        self._flushes -= 1
+    def end_flush(self, flush: object) -> None:
+        """End a flush; a flush that was interrupted may be ended twice."""
+        self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
         """Make every batch sendable from here on: the producer is to end."""
@@ -140,7 +161,7 @@ class RecordAccumulator:
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
-        """Keep the partitions' open batches as they are, and tell how full they are."""
+        """Keep the partitions' open batches as they are, and return how full they are."""
         self._held.update(partitions)
         full = {topic: self.full_bytes(topic) for topic in {tp.topic for tp in partitions}}
         opens = []
@@ -170,14 +191,14 @@ class RecordAccumulator:
     ) -> list[ProducerBatch]:
         """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
-        partitions: of each run of the layout; owner: waits for the records one by one, None if
-        nothing does (see `record_spans`). Return the batches that became full. They have to be
-        packed outside the lock, and are not sent before `packed`. The memory that batches keep is
-        charged; the caller returns its reservation.
+        partitions: of each run of the layout; owner: who waits for the records one by one, if
+        anybody does (see `record_spans`). Returns the batches that became full and are to be
+        packed outside the lock: they are not sent before `packed`. Charges what is retained; the
+        caller returns its reservation.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
-        whole = RetainedBuffer(len(encoded.buffer)) if is_kept else None
+        retained = RetainedBuffer(len(encoded.buffer)) if is_kept else None
         edges = bounds.tolist()
         charged, full = 0, []
         for number, cut in enumerate(cuts):
@@ -192,10 +213,10 @@ class RecordAccumulator:
             copied = batch.copied_bytes
             piece = encoded.buffer[edges[number] : edges[number + 1]]
             records = cut.stop - cut.start
-            batch.append(piece, records, cut.max_timestamp_ms, whole, owner, cut.start)
+            batch.append(piece, records, cut.max_timestamp_ms, retained, owner, cut.start)
             charged += batch.copied_bytes - copied
-        if whole is not None:
-            charged += whole.size_bytes
+        if retained is not None:
+            charged += retained.size_bytes
         self.pool.charge(charged)
         self._packing.update(full)
         return full
@@ -214,7 +235,7 @@ class RecordAccumulator:
         )
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
-            self._count_draining(batch, batch.copied_bytes)
+            self.pool.draining_bytes += batch.draining(batch.copied_bytes)
 
     def _new_batch(self, tp: TopicPartition, base_timestamp_ms: int, now: float) -> ProducerBatch:
         batch = ProducerBatch(tp, self._codec, base_timestamp_ms, now)
@@ -233,44 +254,39 @@ class RecordAccumulator:
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
         """Return the first batch of each partition that has one to send, the oldest first.
 
-        So no batch waits forever behind partitions that always have more. Batches of equal age are
-        sent in turns. An open batch is sent when it has lingered, or when it must not wait: during
-        a flush, a close or the end of a transaction. `sendable_for_room` returns more.
+        An open batch is to be sent when it has lingered, or when it must not wait: while a flush, a
+        close or the end of a transaction is under way. `sendable_for_room` has more.
         """
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
-        # An open batch after a sealed one is not the first of its partition.
-        not_now = self._held.union(self._sealed)
-        hurry = self._flushes > 0 or not self._lingers or completes_transaction
+        # An open batch behind a sealed one is not its partition's first.
+        excluded = self._held.union(self._sealed)
+        hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
             if not hurry and now < batch.created_at + self._linger_s:
                 break
-            if topic_partition not in not_now:
+            if topic_partition not in excluded:
                 found.append(batch)
         return sorted(found, key=attrgetter("created_at"))
 
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
         """Yield open batches, the oldest first, for as long as memory is short.
 
-        The memory of each taken batch counts as room to come, so that only as many are sent as
-        necessary and the others continue to fill: if all of a thousand partitions were sent, each
-        batch would be half as full. (Java's RecordAccumulator sends all of them once its pool is
-        exhausted.) Partitions of `others`, which were sendable before, are skipped.
+        The batches that are taken count as free soon, so that no more go than have to, and the
+        others fill further. (Java's RecordAccumulator sends all of them once its pool is
+        exhausted.) None is of the partitions of `others`, which were sendable before.
         """
         if not self.pool.is_short:
             return
-        not_now = self._held.union(self._sealed, (other.topic_partition for other in others))
+        excluded = self._held.union(self._sealed, (other.topic_partition for other in others))
         for topic_partition, batch in list(self._open.items()):
             if not self.pool.is_short:
                 return
-            if topic_partition not in not_now:
+            if topic_partition not in excluded:
                 yield batch
 
-    def _count_draining(self, batch: ProducerBatch, size_bytes: int) -> None:
-        self.pool.draining_bytes += batch.draining(size_bytes)
-
     def next_sendable_at(self, now: float) -> float:
-        """Return the time at which `sendable` will return more without another event."""
+        """Return when `sendable` will return more than now because of time alone."""
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
         due = min((at for at in waits if at > now), default=float("inf"))
         for batch in self._open.values():
@@ -281,7 +297,7 @@ class RecordAccumulator:
     def take(self, batch: ProducerBatch) -> None:
         """Remove a batch that is sendable from its queue; it is sealed if it was open."""
         topic_partition = batch.topic_partition
-        self._count_draining(batch, batch.copied_bytes)
+        self.pool.draining_bytes += batch.draining(batch.copied_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
@@ -292,8 +308,8 @@ class RecordAccumulator:
             self._sealed[topic_partition] = None
 
     def reenqueue(self, batch: ProducerBatch) -> None:
-        """Put a batch back at the head of its queue, after batches with lower sequences."""
-        self._count_draining(batch, 0)
+        """Put a batch back at the head of its queue, behind batches with lower sequences."""
+        self.pool.draining_bytes += batch.draining(0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
         if batch.has_sequence:
@@ -304,7 +320,7 @@ class RecordAccumulator:
         self._sealed[batch.topic_partition] = None
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Replace a batch that a broker found too large by smaller ones, and return them.
+        """Put smaller batches in the place of one that a broker found too large; return them.
 
         New batches of the topic will be as small. In the Java client, every batch of the topic is
         rejected once more; here only the first ones are (RecordAccumulator.splitAndReenqueue).
@@ -317,7 +333,7 @@ class RecordAccumulator:
             each: each for old in self._incomplete for each in (parts if old is batch else [old])
         }
         self.pool.charge(sum(part.copied_bytes for part in parts))
-        self.pool.charge(sum(whole.size_bytes for whole in _retained(parts)))
+        self.pool.charge(sum(buffer.size_bytes for buffer in _retained(parts)))
         for part in reversed(parts):
             self.reenqueue(part)
         return parts
@@ -331,7 +347,7 @@ class RecordAccumulator:
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
                 break
-            if not self._is_in_hands(batch):
+            if not self._is_worked_on(batch):
                 found.append(batch)
         return found
 
@@ -346,18 +362,18 @@ class RecordAccumulator:
         ]
 
     def next_expiry_at(self, now: float) -> float:
-        """Return when to call `expired` again: when the oldest batch expires.
+        """Return when to look at `expired` again: when the oldest batch expires.
 
-        Batches that a caller's thread works on past their time do not count. When it releases them,
-        the I/O thread looks again.
+        Batches that a caller's thread works on past their time do not count. When it lets go of
+        them, the I/O thread looks again.
         """
         for batch in self._incomplete:
             expires_at = batch.created_at + self._delivery_timeout_s
-            if expires_at > now or not self._is_in_hands(batch):
+            if expires_at > now or not self._is_worked_on(batch):
                 return expires_at
         return float("inf")
 
-    def _is_in_hands(self, batch: ProducerBatch) -> bool:
+    def _is_worked_on(self, batch: ProducerBatch) -> bool:
         return batch.topic_partition in self._held or batch in self._packing
 
     def remove(self, batch: ProducerBatch) -> None:
@@ -377,7 +393,7 @@ class RecordAccumulator:
 
     def deallocate(self, batch: ProducerBatch) -> None:
         """Free the memory of a batch that is no longer on the wire."""
-        self._count_draining(batch, 0)
+        self.pool.draining_bytes += batch.draining(0)
         self.pool.free(batch.release())
 
 
@@ -407,4 +423,4 @@ def _is_before(batch: ProducerBatch, sequence: int) -> bool:
 
 
 def _retained(batches: Sequence[ProducerBatch]) -> set[RetainedBuffer]:
-    return {whole for batch in batches for whole in batch.retained}
+    return {buffer for batch in batches for buffer in batch.retained}

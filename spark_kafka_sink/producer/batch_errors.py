@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     TOO_LARGE_FOR_TOPIC,
     ApiException,
@@ -23,6 +22,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     advice,
     api_exception,
+    error_code,
     words_of_refusal,
 )
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -109,7 +109,7 @@ def error_of_attempt(
 def error_of_batch(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, hint: str | None
 ) -> ApiException:
-    """Return the error of a batch that is given up for an error code; hint: what to do."""
+    """Return the error of a batch that fails for an error code; hint: what to do."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     if code == codes.TOPIC_AUTHORIZATION_FAILED:

@@ -1,7 +1,7 @@
 """Replace a batch that is too large for its topic by smaller ones (RecordAccumulator.split).
 
-This module only makes the parts: the accumulator queues them, and `Sequences` replaces the original
-batch by them.
+It makes the parts and nothing else: the accumulator queues them, `Sequences` puts them in the
+place of the batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from spark_kafka_sink.records.splitter import split_records
 
 
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Return two or more batches with the records of a packed batch of two or more records.
+    """Return two batches or more with the records of a packed batch of two records or more.
 
-    The parts are sealed. They have the batch's age and attempts, and its sequences one after the
-    other. The waiters for its records wait for theirs. If the batch may have been written, so may
-    the parts.
+    They are sealed, and have its age, its attempts and, one after the other, its sequences. Its
+    spans are divided among them. Where it may have been written, so may they.
     """
     origin = batch.origin
     if batch.is_unanswered and not batch.is_in_doubt:
@@ -29,13 +28,13 @@ def split(batch: ProducerBatch) -> list[ProducerBatch]:
     parts = []
     spans = batch.spans
     made = split_records(memoryview(section), batch.record_count, batch.base_timestamp_ms, target)
-    whole = RetainedBuffer(sum(len(part.records) for part in made))
+    retained = RetainedBuffer(sum(len(part.records) for part in made))
     for part in made:
         records = part.stop - part.start
         smaller = ProducerBatch(
             batch.topic_partition, batch.codec, part.base_timestamp_ms, batch.created_at
         )
-        smaller.append(part.records, records, part.max_timestamp_ms, whole)
+        smaller.append(part.records, records, part.max_timestamp_ms, retained)
         of_part, spans = split_spans(spans, records)
         sequence = increment_sequence(batch.base_sequence, part.start)
         smaller.become_part(batch, of_part, sequence, origin)

@@ -1,8 +1,8 @@
-"""The states of a batch, as one table: state and event to the next state and what to do.
+"""The states of a batch, as one table: state and event to the next state and an action.
 
-`ProducerBatch` takes the events, one by each of its methods, and returns the action; its callers
-carry it out, since queues, sequences and memory are theirs. An event that a state does not have is
-a bug: it raises IllegalStateException and nothing changes. The diagram in docs/states.md is made
+`ProducerBatch` has a method for each event, which returns the action. Its callers carry it out,
+because they own the queues, sequences and memory. An event that is not in the table for a state is
+a bug: it raises IllegalStateException and changes nothing. The diagram in docs/states.md is made
 from the table.
 
 ::
@@ -16,9 +16,9 @@ from the table.
          └─────────────────┴───────────────────│─┴────────────────> FAILED
                                        abandon └──> ABANDONED ─late──^
 
-ABANDONED is the peculiar one: the batch is given up, and the user has its error, but the request is
-still at a broker, which may write the batch yet. So its sequence stays taken until the response
-comes or the connection breaks, and so does its memory, from which the request may still be written.
+ABANDONED is special: the batch has failed for the user, but the request is still at a broker, which
+may write it. So its sequence stays taken until the response comes or the connection breaks. So does
+its memory, from which the request may still be sent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 
 class BatchState(Enum):
-    """Where a batch is in its life."""
+    """The state of a batch."""
 
     # object's __hash__ is in C. Enum's is in Python, and would be called at each step of each
     # batch.
@@ -45,7 +45,7 @@ class BatchState(Enum):
 
 
 class BatchEvent(Enum):
-    """What can happen to a batch."""
+    """An event of a batch."""
 
     __hash__ = object.__hash__
 
@@ -61,7 +61,7 @@ class BatchEvent(Enum):
 
 
 class BatchAction(Enum):
-    """What an event asks of the queues, the sequences, the memory and who waits for the batch."""
+    """The action after an event: for queues, sequences, memory and the batch's waiters."""
 
     KEEP = "nothing else changes"
     REENQUEUE = "it goes back to the head of its queue"
@@ -73,7 +73,7 @@ class BatchAction(Enum):
 
 
 class Transition(NamedTuple):
-    """Where an event leads, and what it asks of others."""
+    """The next state after an event, and the action."""
 
     state: BatchState
     action: BatchAction

@@ -48,7 +48,7 @@ class BufferPool:
 
     @property
     def waiters(self) -> int:
-        """How many calls wait for memory."""
+        """The number of calls that wait for memory."""
         return len(self._waiting)
 
     @property

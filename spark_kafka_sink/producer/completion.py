@@ -1,10 +1,9 @@
-"""BatchCompletion: what the result of a batch is, and what follows from it.
+"""BatchCompletion: decides the result of a batch, and carries it out.
 
-Owns the decision for every response that a Produce request can get (Sender.completeBatch of the
-Java client) by the rules of `error_actions`: to send the batch again, to split it, or to give it
-up. `_decide` changes nothing; what the decision and the batch's own table of events ask for is done
-afterwards. It never sends. The sentences that a user reads are those of `batch_errors`.
-`Deliveries` counts, by partition, what was acknowledged.
+It decides for every response to a Produce request (Sender.completeBatch of the Java client), by the
+rules of `error_actions`: retry the batch, split it, or fail it. `_decide` changes nothing; the
+decision and the batch's event are carried out afterwards. It never sends. The messages for users
+are in `batch_errors`. `Deliveries` counts the acknowledged records by partition.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import KafkaException, Option
+from spark_kafka_sink.errors import KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -35,12 +34,14 @@ from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, 
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 class Decision(Enum):
-    """What to do with a batch whose attempt has failed."""
+    """The decision about a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
     RENUMBER = "send it again, under another sequence once nothing is at a broker"
@@ -49,9 +50,9 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches and keeps those that are done until `take_done`.
+    """Completes batches, and keeps the finished ones until `take_done`.
 
-    fatal_error: an answer after which the producer cannot go on, None if there was none.
+    fatal_error: an error after which the producer cannot continue, None if there was none.
     """
 
     def __init__(
@@ -106,8 +107,8 @@ class BatchCompletion:
     ) -> None:
         """Complete a batch by a broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
-            if answer.error_code == codes.NONE:
-                # A broker accepts no part of a batch that it already has.
+            if answer.error_code == codes.NONE and batch.origin is not None:
+                # A broker takes no part of what it has already.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
@@ -224,9 +225,9 @@ class BatchCompletion:
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
-        told = self._transactional(error)
-        ends = batch.fail(told, of_records)
-        self._fail_transaction(batch, told, action)
+        reported = self._transactional(error)
+        ends = batch.fail(reported, of_records)
+        self._fail_transaction(batch, reported, action)
         self._end(batch, ends, succeeded=False)
 
     def expired(self, batch: ProducerBatch, now: float) -> None:
@@ -243,9 +244,9 @@ class BatchCompletion:
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Fail a batch in any state."""
-        told = self._transactional(error)
-        ends = batch.abandon(told)
-        self._fail_transaction(batch, told, Action.FAIL)
+        reported = self._transactional(error)
+        ends = batch.abandon(reported)
+        self._fail_transaction(batch, reported, Action.FAIL)
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
@@ -256,16 +257,17 @@ class BatchCompletion:
         """Do what the end of a batch asks for."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
-        if ends is not BatchAction.REPORT and self._sequences is not None:
+        if ends is not BatchAction.FREE:
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+        if ends is BatchAction.REPORT:
+            return
+        if self._sequences is not None:
             if succeeded:
                 self._sequences.acknowledged(batch)
             else:
                 self._sequences.failed(batch)
-        if ends is not BatchAction.FREE:
-            self._accumulator.complete(batch)
-            self._done.append(batch)
-        if ends is not BatchAction.REPORT:
-            self._accumulator.deallocate(batch)
+        self._accumulator.deallocate(batch)
 
     def _transactional(self, error: KafkaException) -> KafkaException:
         return error if self._transactions is None else abortable(error)
@@ -283,7 +285,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return for how long the batch's node asked to be left alone since the batch was made."""
+        """Return how long the batch's node has throttled this client since the batch was made."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -315,7 +317,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return how an idempotent producer goes on after a sequence that a broker did not expect."""
+    """Return the decision of an idempotent producer after an unexpected sequence at a broker."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:
@@ -369,18 +371,16 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over finished batches, and the first failure that no other caller is told of."""
+    """Sums over finished batches, and the first failure that was not reported yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         self.error: KafkaException | None = None
-        self.failed_records = 0
 
     def add(self, batch: ProducerBatch) -> None:
         """Take a batch that succeeded or failed."""
         if batch.error is not None:
-            self.failed_records += batch.record_count
-            # Waiters for single records get each error; the first error is for other callers.
+            # The owners of spans learn of each failure; the first error is for the other records.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return
@@ -399,7 +399,7 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries since the last call."""
+        """Return what was acknowledged since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 

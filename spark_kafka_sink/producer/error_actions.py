@@ -1,8 +1,8 @@
-"""What an error code means for who asked: one pure function, `error_action`.
+"""What an error code means for the request that it is the response to: one pure function.
 
-The rules are those of Sender and TransactionManager of the Java client (4.2). A code is looked up
-in the rules of the call it answers; a retriable code is retried; what is left over is the end of
-the batch, of the transaction, or of the producer, by kind of producer. The callers act: they know
+The rules are those of Sender and TransactionManager of the Java client (4.2). `error_action` looks
+a code up in the rules of the call; a retriable code is retried; every other code is the end of the
+batch, of the transaction, or of the producer, by the kind of producer. The callers act: they know
 how often a batch was tried, what it holds, and which sequence a broker should expect.
 """
 
@@ -13,11 +13,11 @@ from enum import Enum
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
+from spark_kafka_sink.errors import error_code
 
 
 class ProducerKind(Enum):
-    """What a producer promises, which decides what an error costs."""
+    """The guarantees of a producer, which decide the effect of an error."""
 
     PLAIN = "neither idempotent nor transactional"
     IDEMPOTENT = "idempotent"
@@ -25,7 +25,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """What was asked of a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """The request to a broker; the value is the API's name. An EndTxn is one of two calls."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"
@@ -38,11 +38,11 @@ class Call(Enum):
 
 
 class Action(Enum):
-    """What to do about an answer."""
+    """The action after a response."""
 
     SUCCEED = "it is done"
     RETRY = "ask again after a wait, as far as retries and time limits allow"
-    LOOK_UP = "ask again after a wait and after looking up the coordinator anew"
+    LOOK_UP = "ask again after a wait and after looking up the coordinator again"
     SPLIT = "send a batch of several records as smaller ones; one record alone is given up"
     CHECK_SEQUENCE = "the partition's sequences tell whether to send the batch again"
     FAIL = "give the batch up; the producer goes on"
@@ -120,7 +120,7 @@ _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
 
 
 def error_action(code: int, call: Call, kind: ProducerKind) -> Action:
-    """Return the action for `code` in the response to `call`.
+    """Return what to do about `code` as the response to `call`.
 
     NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a Produce or InitProducerId request whose
     connection broke, or that got no response.

@@ -1,7 +1,8 @@
-"""The feature level: whether a broker can take rows in the form that the options ask for.
+"""The feature level: whether a broker is new enough for rows as the options have them written.
 
-A producer finds this out batch by batch, from the ApiVersions response of each connection. Code
-that has a connection before there are rows can check the same here, and gets the same messages.
+A producer finds that out batch by batch, by the API versions of each connection. The driver, which
+has a connection before there are rows, asks the same here (`check_feature_level`), and gets the
+same sentences.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_kafka_sink.errors import (
     advice,
     api_exception,
 )
-from spark_kafka_sink.producer.transactions.producer_id import no_producer_id
+from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import ZSTD, Codec, codec
 from spark_kafka_sink.records.old_formats import check_old_format
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE
@@ -29,7 +30,7 @@ _FIRST_WITH_ZSTD: Final = 7
 
 
 def produce_version(versions: NodeApiVersions) -> int:
-    """Return the latest version of Produce that a broker with `versions` supports."""
+    """Return the latest version of Produce that a broker with `versions` takes."""
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
@@ -61,12 +62,12 @@ def check_records(
 
 
 def magic(version: int) -> int:
-    """Return the message format (magic) of a version of Produce from before record batches."""
+    """Return the message format of a version of Produce before record batches."""
     return 1 if version == 2 else 0
 
 
 def check_zstd(version: int, codec: Codec, broker: str) -> None:
-    """Raise UnsupportedCompressionTypeException where it is zstd, and too early for that."""
+    """Raise UnsupportedCompressionTypeException if the codec is zstd and the broker is too old."""
     if version < _FIRST_WITH_ZSTD and codec.id == ZSTD:
         message = (
             f"{Option('compression.type')}=zstd needs Produce version {_FIRST_WITH_ZSTD}, "

@@ -1,13 +1,13 @@
-"""ClusterMetadata: the brokers, and who leads which partition, by the latest response.
+"""ClusterMetadata: the brokers, and the leader of each partition, from the latest response.
 
-Owns what is known, which topics are of interest, and when to ask again. It never asks: the sender
-turns `request` into a network request and hands the response to `update`.
+It owns the metadata, the topics of interest, and the time of the next request. It sends nothing:
+the sender sends `request` and passes the response to `update`.
 
-Asking again is due when something turned out to be stale (`request_update`), or after
-metadata.max.age.ms; never sooner than retry.backoff.ms after the attempt before, and later each
-time while attempts fail or responses bring nothing new (KIP-580). A topic that is new is asked for
-at once and alone while the rest is fresh, and one that nobody uses for metadata.max.idle.ms is
-forgotten (KIP-526). (Metadata and ProducerMetadata of the Java client.)
+A request is due when metadata turned out to be stale (`request_update`), or after
+metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
+pause grows while attempts fail or responses have nothing new (KIP-580). A new topic is requested at
+once, without the others while these are fresh. A topic that is unused for metadata.max.idle.ms is
+dropped (KIP-526). (Metadata and ProducerMetadata of the Java client.)
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from uuid import UUID
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     INTERNAL_TOPICS,
     ApiException,
     KafkaException,
+    error_code,
     topic_advice,
     topic_refusal,
 )
@@ -216,7 +216,7 @@ class ClusterMetadata:
             self.request_update()
 
     def forget_topics(self) -> None:
-        """Forget every topic, so that each is asked for when it is used next; keep the brokers."""
+        """Forget every topic, so that each is requested at its next use; keep the brokers."""
         self._topics.clear()
         self._new.clear()
         self._fatal_error = None
@@ -244,29 +244,31 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         return None if topic is None else topic.known
 
-    def told_for(self, name: str) -> int:
+    def last_request_about(self, name: str) -> int:
         """Return the number of the request whose response was about a topic last, 0 if none was."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
         """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
-        topic = self.topic(name)
-        return ZERO_UUID if topic is None else topic.topic_id
+        topic = self._topics.get(name)
+        return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
         """Return the node that leads a partition, None if that is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leaders):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leaders):
             return None
-        return self.nodes.get(topic.leaders[topic_partition.partition])
+        return self.nodes.get(topic.known.leaders[partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the epoch of a partition's leader, -1 where it is not known."""
-        topic = self.topic(topic_partition.topic)
-        if topic is None or topic_partition.partition >= len(topic.leader_epochs):
+        name, partition = topic_partition
+        topic = self._topics.get(name)
+        if topic is None or topic.known is None or partition >= len(topic.known.leader_epochs):
             return NO_LEADER_EPOCH
-        return topic.leader_epochs[topic_partition.partition]
+        return topic.known.leader_epochs[partition]
 
     def topic_error(self, name: str) -> ApiException | None:
         """Return the error of a topic in the latest response, None if there was none."""

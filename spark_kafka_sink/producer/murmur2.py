@@ -1,4 +1,4 @@
-"""Kafka's murmur2 of a whole column of keys at once, in numpy (Utils.murmur2 of the Java client).
+"""Kafka's murmur2 of a column of keys at once, as numpy (Utils.murmur2 of the Java client).
 
 All keys are hashed in step: word j of every key that has one, then word j + 1. Keys of equal
 length, the usual case, have equally many words at equal distances. Other keys are sorted by length
@@ -26,13 +26,13 @@ _VECTOR_ROWS: Final = 16
 _POSITIVE: Final = 0x7FFFFFFF
 _WORD_BYTES: Final = 4
 _PADDING: Final = np.zeros(_WORD_BYTES, np.uint8)
-# By the number of bytes after the last complete word.
+# By the number of bytes after the last full word.
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _TAIL_FACTORS: Final = np.array([1, _M, _M, _M], np.uint32)
 
 
 def murmur2(keys: BinaryColumn) -> UInt32s:
-    """Return the hash of every key, uint32 of rows. The value for a null key is meaningless."""
+    """Return the hash of every key, uint32; that of a null key is meaningless."""
     lengths = keys.lengths
     starts = keys.offsets[:-1]
     if not len(lengths) or lengths.min() == lengths.max():
@@ -46,7 +46,7 @@ def murmur2(keys: BinaryColumn) -> UInt32s:
 def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s, distance: int) -> UInt32s:
     """Hash keys that are sorted by length, longest first.
 
-    distance: between the starts of one key and the next, 0 where it is not always the same.
+    distance: between the starts of successive keys in bytes, 0 if it varies.
     """
     hashes = lengths.astype(np.uint32)
     hashes ^= np.uint32(_SEED)
@@ -69,7 +69,7 @@ def to_positive(hashes: UInt32s) -> Int64s:
 def _mix_words(
     hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s, distance: int
 ) -> None:
-    """Mix in all complete words; `words` must not increase from row to row."""
+    """Mix in every full word; `words` falls from row to row."""
     if not len(words) or not words[0]:
         return
     data = keys.data
@@ -110,7 +110,7 @@ def _mix_one(value: int, words: bytes) -> int:
 
 
 def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
-    """Mix in the zero to three bytes after the last complete word."""
+    """Mix in the bytes after the last full word, at most three."""
     data = keys.data if len(keys.data) >= _WORD_BYTES else np.append(keys.data, _PADDING)
     # Read a word and mask it; at the very end of the data, read the word before and shift it.
     last = len(data) - _WORD_BYTES
@@ -126,5 +126,5 @@ def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64
 
 
 def _words_of(data: UInt8s) -> UInt32s:
-    """Return the little-endian word at every byte position, as a view that overlaps itself."""
+    """Return the little-endian word at every position of the data: a view that overlaps itself."""
     return np.ndarray((len(data) - _WORD_BYTES + 1,), "<u4", data, strides=(1,))

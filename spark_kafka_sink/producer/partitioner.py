@@ -1,16 +1,16 @@
-"""Which partition each row goes to: the column's, the key's, or one that the load asks for.
+"""The partition of each row: from the column, from the key, or by the load.
 
-In that order of precedence, as in the Java client: an explicit partition wins; a key goes to
+This is the order of precedence, as in the Java client. An explicit partition wins. A key goes to
 ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that it keeps
-its partition whatever fails (BuiltInPartitioner.partitionForKey); the rest is spread over the
-available partitions, in the way that partitioner.class names:
+its partition during failures (BuiltInPartitioner.partitionForKey). The other rows are spread over
+the available partitions, as partitioner.class defines:
 
 built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
                  waiting, the more likely (KIP-794); for Spark's tasks in rounds (EvenPartitioner)
 roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
 uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
-It knows nothing of how loads come about, and waits for nothing.
+The module does not compute loads, and never waits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Spread(Protocol):
     """Spreads the rows of one topic that have no partition yet."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Return the partition of each row, int64; sizes: bytes of each row, at least one row."""
+        """Return the partition of each row, int64, from the rows' sizes in bytes, at least one."""
 
 
 class StickyPartitioner:
@@ -213,9 +213,9 @@ class RoundRobinPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        turns = self._next + np.arange(len(sizes))
+        numbers = self._next + np.arange(len(sizes))
         self._next += len(sizes)
-        assigned: Int64s = np.array(load.available, np.int64)[turns % len(load.available)]
+        assigned: Int64s = np.array(load.available, np.int64)[numbers % len(load.available)]
         return assigned
 
 
@@ -325,7 +325,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:
-    """Return the positive hash of each key, int64, -1 for a null key; None without a key column."""
+    """Return each key's positive hash, int64, -1 for a null key; None without a key column."""
     if key is None:
         return None
     hashes = to_positive(murmur2(key))
@@ -356,7 +356,7 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """Times are seconds of the producer's clock; a timeout of 0 turns it off."""
+    """How long data waits for each node; times are seconds, and a timeout of 0 disables it."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
@@ -24,7 +25,6 @@ from spark_kafka_sink.producer.feature_level import (
 )
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.old_formats import LEADER
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
@@ -42,6 +42,9 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 _LAST_PRODUCE_BY_NAME = 12
 # The errors with which a broker may name the leader (KIP-951).
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 @dataclass(slots=True)
@@ -87,11 +90,11 @@ class ProduceRequests:
         self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take the ApiVersions response of a node whose connection was established."""
+        """Take the API versions of a node whose connection came up."""
         self._versions[node_id] = produce_version(versions)
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Make the Produce request: compress what is not compressed yet, seal headers.
+        """Return the Produce request: compress what is not compressed yet, and write headers.
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
@@ -132,7 +135,7 @@ class ProduceRequests:
         return in_transaction or by_name
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
-        """Complete the batches that an answer is about; tells whether it named newer leaders."""
+        """Complete the batches that a response is about. Return whether it named newer leaders."""
         self._fail_refused(sent, event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
@@ -152,7 +155,7 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
-        """Retry the batches of a request that gets no response, or give them up."""
+        """Retry the batches of a request that gets no response, or fail them."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
             self._completion.failed(batch, event.code, event.reason, event.node_id, now)

@@ -61,7 +61,7 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
 
 
 class SplitOrigin:
-    """What batches were split from: whether that may have been written. They share it."""
+    """The origin of split batches: whether it may have been written. The parts share it."""
 
     __slots__ = ("maybe_written",)
 
@@ -159,7 +159,7 @@ class ProducerBatch:
 
     @property
     def state(self) -> BatchState:
-        """Where the batch is."""
+        """The state of the batch."""
         return self._state
 
     @property
@@ -199,11 +199,11 @@ class ProducerBatch:
         piece: memoryview,
         records: int,
         max_timestamp_ms: int,
-        whole: RetainedBuffer | None,
+        retained: RetainedBuffer | None,
         owner: SpanOwner | None = None,
         first_row: int = 0,
     ) -> None:
-        """Add encoded records; `whole` stands for the buffer that `piece` is a view of.
+        """Add encoded records; `retained` stands for the buffer that `piece` is a view of.
 
         Without it, the piece is copied. owner: waits for the records one by one, None if there is
         no such waiter; first_row: see `RecordSpan`. Raise IllegalStateException if the batch
@@ -214,10 +214,10 @@ class ProducerBatch:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if whole is not None and len(piece) >= COPY_BELOW_BYTES:
+        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
-            self.retained.append(whole)
-            whole.holders += 1
+            self.retained.append(retained)
+            retained.holders += 1
         else:
             self.copied_bytes += len(piece)
             if self._pieces and isinstance(self._pieces[-1], bytearray):
@@ -255,7 +255,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set the producer fields of the header; the next stamp writes it again."""
+        """Set the producer fields of the header; the next stamp makes another header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -333,7 +333,7 @@ class ProducerBatch:
         return action
 
     def origin_not_written(self) -> None:
-        """Note that a broker took the batch as new: it does not have what it is a part of."""
+        """Note that the broker accepted the batch as new: it does not have the original."""
         if self.origin is not None:
             self.origin.maybe_written = False
 
@@ -372,21 +372,21 @@ class ProducerBatch:
 
     def become_part(
         self,
-        whole: ProducerBatch,
+        split: ProducerBatch,
         spans: list[RecordSpan],
         sequence: int,
         origin: SplitOrigin | None,
     ) -> None:
         """Take over a part of the batch that was split, and close it.
 
-        sequence: of its first record, if `whole` has one. origin: tells whether the original may
-        have been written.
+        sequence: of its first record, if `split` has one. origin: whether that may
+        be written.
         """
         self.spans = spans
-        self.attempts = whole.attempts
-        if whole.has_sequence:
-            transactional = whole.is_transactional
-            self.assign_sequence(whole.producer, sequence, transactional=transactional)
+        self.attempts = split.attempts
+        if split.has_sequence:
+            transactional = split.is_transactional
+            self.assign_sequence(split.producer, sequence, transactional=transactional)
             self.origin = origin
         self.seal()
 
@@ -398,26 +398,26 @@ class ProducerBatch:
 
     def _release_retained(self) -> int:
         freed = self.copied_bytes
-        for whole in self.retained:
-            whole.holders -= 1
-            if not whole.holders:
-                freed += whole.size_bytes
+        for buffer in self.retained:
+            buffer.holders -= 1
+            if not buffer.holders:
+                freed += buffer.size_bytes
         self.retained = []
         return freed
 
     def _handle(self, event: BatchEvent) -> BatchAction:
-        transition = EVENTS[self._state].get(event)
-        if transition is None:
-            raise self._illegal(event)
-        self._state = transition.state
-        return transition.action
+        try:
+            self._state, action = EVENTS[self._state][event]
+        except KeyError:
+            raise self._illegal(event) from None
+        return action
 
     def _illegal(self, event: BatchEvent) -> IllegalStateException:
         return IllegalStateException(f"{self!r} cannot take the event {event.name}")
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return those that are neither acknowledged nor given up, a split one as its parts."""
+    """Return the batches that are neither acknowledged nor failed; a split one as its parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

@@ -15,15 +15,15 @@ from spark_kafka_sink.model import TopicPartition
 
 
 class DoneBatch(Protocol):
-    """What an owner looks at in a batch that is done; `error` is None if it succeeded."""
+    """The properties of a finished batch for owners; `error` is None if it succeeded."""
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where it was to go."""
+        """The partition of the batch."""
 
     @property
     def record_count(self) -> int:
-        """How many records it has."""
+        """The number of records."""
 
     @property
     def base_offset(self) -> int:
@@ -35,7 +35,7 @@ class DoneBatch(Protocol):
 
     @property
     def error(self) -> KafkaException | None:
-        """Why it was given up."""
+        """The reason of the failure, None if it succeeded."""
 
     @property
     def record_errors(self) -> Mapping[int, KafkaException]:
@@ -43,7 +43,7 @@ class DoneBatch(Protocol):
 
 
 class SpanOwner(Protocol):
-    """Who waits for records one by one."""
+    """A waiter for single records."""
 
     def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
         """Take a span of a batch that is done; the I/O thread calls this, without the lock."""

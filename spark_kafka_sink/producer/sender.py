@@ -1,10 +1,10 @@
-"""Sender: decides what to send to the brokers, and handles their responses. A pure state machine.
+"""Sender: what goes to the brokers now, and what their responses mean. A pure state machine.
 
-`poll` returns the requests that are due, `handle` takes the network's events. The time is an
-argument of both, and neither sends, waits or locks. The sender owns which nodes are ready and how
-many Produce requests each has in flight. The accumulator owns the queues, the metadata the leaders,
-`Sequences` the sequences, `TransactionManager` the transactions, `ProduceRequests` the form of
-Produce requests, and `BatchCompletion` the results of batches.
+`poll` returns the requests that are due, `handle` takes the events of the network. The time is an
+argument of both; neither sends, waits or locks. It owns which nodes are ready, and how many Produce
+requests each has in flight. The queues belong to the accumulator, leaders to the metadata,
+sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
+`ProduceRequests`, and the result of a batch to `BatchCompletion`.
 
 One Produce request goes to one node and has at most one batch per partition (so that a retry never
 reorders), up to max.request.size. `build` makes the request outside the producer's lock, because it
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from random import Random
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -38,10 +39,8 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.producer_id import ProducerIdRequests
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.manager import TransactionManager
-from spark_kafka_sink.producer.transactions.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -59,6 +58,9 @@ from spark_kafka_sink.wire.messages import (
     ProduceRequest,
 )
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
@@ -72,7 +74,7 @@ class SenderConfig:
     acls: Acls | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SenderPoll:
     """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
@@ -160,12 +162,17 @@ class Sender:
 
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
         """Return the requests that any broker may answer: metadata, and a producer id."""
-        found: list[MetadataRequest | InitProducerIdRequest | None] = [self._metadata.request(now)]
+        requests: list[ClientRequest] = []
+        metadata = self._metadata.request(now)
+        if metadata is not None:
+            requests.append(ClientRequest(node_id=None, message=metadata))
         if self._sequences is not None:
             self._sequences.bump_epoch_if_needed()
         if self._producer_id is not None and self._accumulator.has_undrained:
-            found.append(self._producer_id.due(now))
-        return [ClientRequest(node_id=None, message=each) for each in found if each is not None]
+            init = self._producer_id.due(now)
+            if init is not None:
+                requests.append(ClientRequest(node_id=None, message=init))
+        return requests
 
     def _next_poll_at(self, now: float) -> float:
         throttles = [at for at in self._throttled_until.values() if at > now]
@@ -233,7 +240,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Whether an answer to records is to come: also one to records that were given up."""
+        """Return whether a response to records is to come: also to records that were given up."""
         in_flight = self._sequences is not None and self._sequences.has_in_flight
         return in_flight or self._accumulator.has_incomplete
 
@@ -303,7 +310,7 @@ class Sender:
         drained.size_bytes += size_bytes
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Make the Produce request: compress what is not compressed yet, seal headers.
+        """Return the Produce request: compress what is not compressed yet, and write headers.
 
         Needs no lock: the batches are in flight, so the I/O thread alone touches them.
         """
@@ -343,9 +350,9 @@ class Sender:
 
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context
-        if isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.answered(context, response, event.node_id, now)
+        transactions = self._transactions
+        if transactions is not None and transactions.has_sent(context):
+            transactions.answered(context, response, event.node_id, now)
         elif isinstance(event.request.message, ProduceRequest):
             if self._produce.answered(event, self._back(event.request), now):
                 self._retry_at_new_leaders(now)
@@ -368,9 +375,8 @@ class Sender:
         message, context = event.request.message, event.request.context
         if event.error is not None:
             self.fail_all(event.error)
-        elif isinstance(context, TransactionalRequest):
-            if self._transactions is not None:
-                self._transactions.request_failed(context, event.code, event.reason, now)
+        elif self._transactions is not None and self._transactions.has_sent(context):
+            self._transactions.request_failed(context, event.code, event.reason, now)
         elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
@@ -381,7 +387,7 @@ class Sender:
             self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
-        """Note that a Produce request is no longer in flight, and return its batches."""
+        """Note that a Produce request is no longer in flight. Return its batches."""
         if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)

@@ -1,30 +1,30 @@
 """Idempotence: producer id, epochs, and the sequence numbers of each partition (TxnPartitionMap).
 
-A broker accepts a batch of an idempotent producer only if its base sequence follows the last one it
-has, and recognises the last five it has by (epoch, sequences). So per partition:
+A broker accepts a batch of an idempotent producer only if its base sequence follows the last one in
+the log, and recognises the last five batches by (epoch, sequences). So for each partition:
 
 - a batch gets its sequence once, when it is first sent, and keeps it through retries;
-- while a batch waits to be sent again, nothing after it is sent: only the batch with the lowest
-  sequence in flight may go;
+- while a batch waits for a retry, no later one is sent: only the batch with the lowest sequence in
+  flight may be sent;
 - until the first acknowledgement of an epoch, one batch is in flight: a broker may accept any first
-  sequence, and a second batch that overtakes a refused first one could never be followed by it;
-- while a batch is at a broker that was given up meanwhile, since it expired, nothing new is sent:
-  its sequence may be missing, or not (hasUnresolvedSequence);
-- everything in flight is at one broker: after a leader change, what the old leader has must be
-  answered before the new one gets more.
+  sequence, and if a second batch overtook a rejected first one, the first could never follow it;
+- while an expired batch is still at a broker, nothing new is sent, because its sequence may or may
+  not be missing (hasUnresolvedSequence);
+- everything in flight is at one broker: after a leader change, the old leader must answer
+  everything before the new one gets more.
 
-When a gap is certain (KIP-360), the partition waits until nothing of it is at a broker; then the
-epoch is raised by one on the client and the partition's batches are numbered again from 0. Other
-partitions follow as soon as they have nothing in flight.
+When a gap is certain (KIP-360), the partition waits until no batch of it is at a broker. Then the
+client raises the epoch by one and numbers the partition's batches again from 0. Other partitions
+follow as soon as they have nothing in flight.
 
-A batch that may have been written (its answer was lost) must not get another number: a broker would
-take it a second time. It is first sent again under the number it has. Either the broker knows it,
-or refuses it for the gap before it; then it is not written, nor is any batch after it. If it was
-split since, a broker that has it refuses each part as it would for a gap: such a part is given up.
+A batch that may have been written (its response was lost) must not get another number: a broker
+would write it a second time. It is first retried with its number. Either the broker recognises it,
+or it rejects it for the gap before it; then neither it nor any batch after it is written. If it was
+split since, a broker that has it rejects each part as it would for a gap: such a part fails.
 
-The epochs of a transactional producer are its coordinator's: they come by `adopt` between two
-transactions, a gap ends the transaction, and only a broker that has forgotten the producer is given
-a partition's batches again from 0 without a new epoch.
+The coordinator assigns the epochs of a transactional producer: `adopt` takes them between two
+transactions, and a gap ends the transaction. Only if a broker has forgotten the producer, a
+partition's batches are sent again from 0 without a new epoch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class PartitionSequences:
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
-        """Assign new sequences to everything in flight, from 0, for `producer`."""
+        """Assign new numbers to everything in flight, from 0, under `producer`."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
@@ -90,7 +90,7 @@ class Sequences:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether any batch has a sequence and is not settled, given up or not."""
+        """Whether any batch has a sequence and no result yet, including failed batches."""
         return any(known.in_flight for known in self._partitions.values())
 
     def adopt(self, producer: ProducerIdAndEpoch) -> None:
@@ -98,9 +98,9 @@ class Sequences:
         self.producer = producer
 
     def unconfirm(self) -> None:
-        """Require one acknowledgement in each partition before more than one batch is in flight.
+        """Wait for an acknowledgement again before a partition has more than one batch in flight.
 
-        A topic may have been recreated meanwhile; its broker then accepts any first sequence.
+        A topic may have been created again meanwhile: its broker takes any first sequence.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
@@ -153,9 +153,9 @@ class Sequences:
         in_flight[place : place + 1] = parts
 
     def failed(self, batch: ProducerBatch) -> None:
-        """Note that `batch` was given up and that no answer to it can come any more.
+        """Note that `batch` has failed, and that no response to it can come any more.
 
-        Its sequence is missing, or may be; what follows it goes on under a new epoch, of a
+        Its sequence is, or may be, missing. Later batches continue with a new epoch; those of a
         transactional producer in its next transaction.
         """
         if batch.has_sequence and self._remove(batch) is not None and not self.is_transactional:
@@ -172,13 +172,13 @@ class Sequences:
         return -1 if known is None else known.last_acked_offset
 
     def request_epoch_bump(self, batch: ProducerBatch) -> None:
-        """Note that the sequences of the batch's partition cannot go on as they are."""
+        """Note that the sequences of the batch's partition cannot continue in this epoch."""
         known = self._partitions.get(batch.topic_partition)
         if known is not None and batch.producer == known.producer:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Renumber the partitions that need it, once nothing of them may be at a broker.
+        """Assign new numbers where they are needed and nothing may be at a broker.
 
         The epoch is raised unless it is already new to each of them. An epoch past the last one
         needs a new producer id: the sender then requests one.

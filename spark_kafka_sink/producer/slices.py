@@ -6,19 +6,17 @@ Pure functions between the columns that came in and `RecordAccumulator.append`. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, Partitioner, TopicLoad, hash_keys
-from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import (
     EncodedRecords,
@@ -40,54 +38,8 @@ SLICE_BYTES: Final = 8 * 1024 * 1024
 MANY_PARTITIONS: Final = 250
 
 
-def check_record_sizes(sizes: Int64s, limits: Mapping[str, int]) -> None:
-    """Raise RecordTooLargeException for the first record that no request or memory can hold.
-
-    limits: bytes by the option that sets them, named as the user writes it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for option, limit in limits.items():
-        if largest > limit:
-            row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
-            raise TOO_LARGE.error(
-                row=row,
-                size=f"up to {int(sizes[row]) + RECORD_BATCH_OVERHEAD}",
-                limit=f"{option}={limit}",
-                hint=RAISE_LIMIT.format(option=option),
-            )
-
-
-def check_message_sizes(
-    rows: Rows, sizes: Int64s, max_message_bytes: Mapping[str, int], max_request_size: str
-) -> None:
-    """Raise RecordTooLargeException for the first record that is too large for its topic.
-
-    sizes: upper bounds from `record_sizes`; max_message_bytes: by topic, if known;
-    max_request_size: the option's name as the user writes it.
-    """
-    largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
-    for number, topic in enumerate(rows.topics):
-        limit = max_message_bytes.get(topic)
-        if limit is None or largest <= limit:
-            continue
-        # A record that is too large to share a batch is alone in one, so its deltas are 0.
-        alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
-        too_large = alone > limit
-        if rows.topic_numbers is not None:
-            too_large &= rows.topic_numbers == number
-        if too_large.any():
-            row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE_FOR_TOPIC.error(
-                topic=topic,
-                row=row,
-                record="the record",
-                size=int(alone[row]),
-                limit=f"max.message.bytes={limit}, while {max_request_size}",
-            )
-
-
 def slice_bytes(partitions: int) -> int:
-    """Return the best size in bytes of a slice for so many partitions.
+    """Return how large a slice for so many partitions is: each costs something in each slice.
 
     Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
     topics that rows may go to, 0 if unknown.
@@ -98,8 +50,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Return the end row of each slice. A slice has at least one row. The slices have about equal
-    sizes, because a small last slice would cost nearly as much as a full one.
+    Return the end row of each slice. A slice has at least one row. They are about equal: a rest of
+    some rows would cost nearly as much as a full slice.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -196,7 +148,7 @@ def topic_load(
     *,
     adaptive: bool,
 ) -> TopicLoad:
-    """Return the partitions to spread rows over, and the length of each one's queue.
+    """Return the partitions to spread rows over, and what each has waiting.
 
     These are the partitions with a leader, or all if none has one. adaptive: whether queue lengths
     count, and whether partitions whose leader accepts no data are left out while others do

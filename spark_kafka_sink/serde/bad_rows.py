@@ -62,7 +62,7 @@ class BadRows:
     """The bad rows of a batch.
 
     rows: their numbers, ascending, int64; codes: index into `FAULTS` of each, uint8. A row with
-    several faults has the one that stands first there.
+    several faults has the first of them in that order.
     """
 
     rows: Int64s

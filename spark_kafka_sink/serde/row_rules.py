@@ -31,7 +31,7 @@ _UNITS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 
 
 class Fault(Enum):
-    """Why a row cannot be written; the value is its name in reports and dead letters."""
+    """The reason why a row cannot be written; the value is its name in reports and dead letters."""
 
     NULL_TOPIC = "null_topic"
     INVALID_TOPIC = "invalid_topic"
@@ -43,7 +43,7 @@ class Fault(Enum):
 
 
 class SinkColumns:
-    """The sink's columns of an Arrow batch, and what several users need of them.
+    """The sink's columns of an Arrow batch, with values that several rules share.
 
     topic: of all rows, in place of the topic column.
     """
@@ -111,7 +111,7 @@ class HeaderColumn:
 
     @cached_property
     def counts(self) -> Int64s:
-        """How many headers each row has."""
+        """The number of headers of each row."""
         counts = pc.list_value_length(self._lists).fill_null(0)
         found: Int64s = to_numpy(counts).astype(np.int64)
         return found
@@ -142,7 +142,7 @@ def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def header_lists(array: pa.Array) -> pa.Array:
-    """Return a map as an array of structs of key and value, which is what it is in memory."""
+    """Return a map as an array of structs of key and value, which has the same layout in memory."""
     if not pa.types.is_map(array.type):
         return array
     kind = pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])

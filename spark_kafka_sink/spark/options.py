@@ -276,7 +276,7 @@ class SinkOptions:
 
 
 def check_given_options(options: object) -> None:
-    """Raise ConfigException for what `DataFrameWriter.options` would not take."""
+    """Raise ConfigException for values that `DataFrameWriter.options` does not take."""
     for name, value in check_options(options).items():
         if not (value is None or isinstance(value, str | Real | os.PathLike)):
             kind = type(value).__name__

@@ -134,7 +134,7 @@ class ExpiredRowsReport:
 
     @classmethod
     def of(cls, parts: Iterable[ExpiredRowsReport]) -> list[ExpiredRowsReport]:
-        """Add up what tasks found, by topic."""
+        """Return the sums of the reports of tasks, by topic."""
         by_topic: dict[str, list[ExpiredRowsReport]] = {}
         for part in parts:
             by_topic.setdefault(part.topic, []).append(part)

@@ -24,9 +24,9 @@ def change_setting(
     Return why that failed, None if it succeeded.
     """
     try:
-        wanted = change(spark.conf.get(name))
-        if wanted is not None:
-            spark.conf.set(name, wanted)
+        changed = change(spark.conf.get(name))
+        if changed is not None:
+            spark.conf.set(name, changed)
     except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
         return (str(error) or type(error).__name__).splitlines()[0]
     return None

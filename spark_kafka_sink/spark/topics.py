@@ -4,10 +4,10 @@ The topics of a column are known only from the rows, so the driver cannot create
 the topic of the option, but a stream does so only once, and the topic may be deleted later. Several
 tasks may try to create a topic at once: one creates it, the others find it.
 
-Nor can the driver look at the retention of the topics that a column names.
+Nor can the driver read the retention of the topics of a column.
 
-The driver finds max.message.bytes, and a stream remembers it. That is enough to cut batches by. A
-row is too large for its topic only by what the topic says then.
+The driver finds max.message.bytes, and a stream caches it. That is enough to size batches. Before a
+row is refused as too large for its topic, the limit is read again.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class TopicLimit:
         """The limit by topic, if it is known."""
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
-    def look_anew(self) -> dict[str, int]:
+    def refreshed(self) -> dict[str, int]:
         """Read the limit again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:

@@ -88,7 +88,7 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def acknowledge_now() -> None:
-    """Have Linux acknowledge what this process received over TCP; do nothing elsewhere.
+    """Acknowledge at once what this process received over TCP; do nothing outside Linux.
 
     It is not known which connection is Spark's. On others, such as those of a kept producer, it
     only advances an acknowledgement a little. Files that are not TCP connections refuse the option.

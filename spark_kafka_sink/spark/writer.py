@@ -37,10 +37,10 @@ CONTINUOUS_REFUSAL: Final = (
 
 def mode_refusal(mode: str) -> str:
     """Return the message about a save mode that is not append."""
-    afresh = "; to start over, delete or truncate the topic first"
+    start_over = "; to start over, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
-        f'and not replaced. Use .mode("append"){afresh if mode.lower() == "overwrite" else ""}'
+        f'and not replaced. Use .mode("append"){start_over if mode.lower() == "overwrite" else ""}'
     )
 
 
@@ -91,13 +91,13 @@ BATCH_ID: Final = "pykafka.batch.id"
 _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
 
 
-def as_option(batch_id: int) -> dict[str, str]:
+def batch_id_option(batch_id: int) -> dict[str, str]:
     """Return the option that carries the number of a micro-batch."""
     return {BATCH_ID: f"write_batch:{batch_id}"}
 
 
-def handed_over(options: Mapping[str, str]) -> int | None:
-    """Return the number that `as_option` put among options, None if it did not."""
+def batch_id_of(options: Mapping[str, str]) -> int | None:
+    """Return the number that `batch_id_option` put among options, None if it did not."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
     return int(found[1]) if found else None
 

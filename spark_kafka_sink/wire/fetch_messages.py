@@ -147,7 +147,7 @@ class FetchRequest:
 
 @dataclass(slots=True, kw_only=True)
 class EpochEndOffset:
-    """Where the log that the reader knows diverges from the leader's log (KIP-595)."""
+    """The point at which the reader's log diverges from the leader's log (KIP-595)."""
 
     epoch: Annotated[Int32, Since(12)] = -1
     end_offset: Annotated[Int64, Since(12)] = -1

@@ -187,6 +187,8 @@ def test_what_workers_take_is_near_what_was_measured() -> None:
     assert takes.slices > 0
     for seen in worker_bytes.seen():
         its = worker_bytes.reported(seen.machine)
-        told = its.whole(seen.slice_bytes, seen.producer_bytes)
+        by_model = its.in_all(seen.slice_bytes, seen.producer_bytes)
         # A cold job of a few megabytes has not grown its worker's heap yet.
-        assert told == pytest.approx(seen.worker_bytes, rel=0.3 if seen.cell == "cold" else 0.05)
+        assert by_model == pytest.approx(
+            seen.worker_bytes, rel=0.3 if seen.cell == "cold" else 0.05
+        )

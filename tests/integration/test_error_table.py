@@ -1,8 +1,8 @@
-"""Every error that a broker may answer, and what a user sees of it (Sender.completeBatch in Java).
+"""Every error code of a broker, and the error of the user (Sender.completeBatch in Java).
 
-librdkafka's mock cluster answers the errors. It speaks Produce up to version 8 in a form that Kafka
-would, so what later versions carry is not here: the new leader's place (KIP-951) and errors by
-record (its answers have none). Those are tested with the pure producer, in tests/unit/producer.
+librdkafka's mock cluster returns the errors. It supports Produce up to version 8. So two later
+features are missing here: the new leader in the response (KIP-951) and errors of single records.
+They are tested with the pure producer, in tests/unit/producer.
 """
 
 from __future__ import annotations

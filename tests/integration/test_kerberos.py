@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from support.brokers.kdc import REALM, Kdc, read_by_kerberos
-from support.brokers.secured_kafka import USER, SecuredKafka
+from support.brokers.secured_kafka import SESSION_MS, USER, SecuredKafka
 from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink.admin import KafkaAdmin
@@ -206,7 +206,7 @@ def test_what_can_be_known_without_a_kdc_is_an_error_before_any_connection(
     options = by_keytab(secured_kafka, realm)
     (tmp_path / "x.keytab").write_text("no keytab")
     for more, sentence in (
-        ({"sasl.kerberos.keytab": str(tmp_path / "x.keytab")}, "is no keytab"),
+        ({"sasl.kerberos.keytab": str(tmp_path / "x.keytab")}, "is not a keytab"),
         ({"sasl.kerberos.keytab": str(tmp_path / "none.keytab")}, "No such file"),
         ({"sasl.jaas.config": f"{MODULE} required useTicketCache=true;"}, "both say whom"),
     ):
@@ -256,5 +256,14 @@ def test_a_session_is_renewed_on_its_connection(
                 if metric.name == "connection-creation-total"
             )
             connections = connections or created
+        # The session ends while nobody writes; the next request waits for another ticket.
+        threading.Event().wait(2 * SESSION_MS / 1000)
+        producer.append(topic, pa.record_batch({"value": [str(written)]}))
+        producer.flush()
+        created = next(
+            value
+            for metric, value in producer.metrics().items()
+            if metric.name == "connection-creation-total"
+        )
         assert created == connections
-    check_rows(secured_kafka, topic, written)
+    check_rows(secured_kafka, topic, written + 1)

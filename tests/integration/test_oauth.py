@@ -171,7 +171,7 @@ def test_an_endpoint_that_is_away_is_told_and_waited_for(
     server.stop()
     options = by_secret(secured_kafka, server, max_block_ms="1000")
     said = refused(options, topic, TimeoutException)
-    assert f"{server.url} gives no token: it could not be asked: Connection refused" in said
+    assert f"{server.url} gives no token: it cannot be reached: Connection refused" in said
     with KafkaProducer(by_secret(secured_kafka, server)) as producer:
         server.start()
         producer.append(topic, pa.record_batch({"value": ["after a while"]}))

@@ -1,4 +1,4 @@
-"""A program that ends without `close()` delivers its rows, whatever ends it.
+"""A program that ends without `close()` delivers its rows, for every kind of end.
 
 Each is a process of its own. `unit/test_program_end.py` tests the messages without a broker.
 """
@@ -17,11 +17,12 @@ pytestmark = pytest.mark.kafka
 
 BEGIN = """
 import threading
-from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import base_producer, unclosed
 from spark_kafka_sink.network import client
 
 # The machine may be busy.
-kafka_producer._AT_EXIT_S = 60
+unclosed.AT_EXIT_S = 60
 client._NO_RESPONSE_S = 60
 
 def made(**options):
@@ -74,13 +75,13 @@ LAST = {"error": "ZeroDivisionError: division by zero", "ctrl": "KeyboardInterru
 
 @pytest.fixture(scope="module")
 def prefix() -> str:
-    """What the topics of this run begin with."""
+    """Return the prefix of the topics of this run."""
     return f"end-{uuid.uuid4().hex[:8]}-"
 
 
 @pytest.fixture(scope="module")
 def ends(kafka: KafkaCluster, prefix: str) -> dict[str, ProgramEnd]:
-    """How the programs end."""
+    """Return the ends of the programs."""
     for name in PROGRAMS:
         create_topic(kafka.bootstrap, f"{prefix}{name}", 1)
     own = f"BOOTSTRAP, PREFIX = {kafka.bootstrap!r}, {prefix!r}\n"

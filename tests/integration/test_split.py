@@ -1,4 +1,4 @@
-"""Batches larger than their topic allows: split, every row written once, and waited for."""
+"""Batches larger than their topic allows are split; every row is written once, and flush waits."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 
 JARS = kafka_jars.SPARK_KAFKA
-FETCH = "import sys, kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
+FETCH = "from job import kafka_jars\nprint(kafka_jars.fetch(kafka_jars.SPARK_KAFKA))"
 
 
 class Mirror(http.server.ThreadingHTTPServer):
@@ -48,7 +48,7 @@ class Mirror(http.server.ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What KAFKA_JARS_MIRROR is set to."""
+        """The value of KAFKA_JARS_MIRROR."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def file(self, coordinates: str) -> Path:

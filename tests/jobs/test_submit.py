@@ -18,7 +18,7 @@ from support.spark.job_server import ROOT, TIMEOUT_S, command
 
 from .conftest import RunMany, SubmitAll
 
-JOBS = ("produce.py", "verify.py", "stream.py", "demo.py", "bench.py")
+JOBS = ("jobs/produce.py", "jobs/verify.py", "jobs/stream.py", "jobs/demo.py", "benchmarks/run.py")
 # The groups of arguments that verify.py shares with the other jobs, as its help says.
 SHARED = ("source", "rows to records", "Kafka")
 
@@ -26,10 +26,10 @@ SHARED = ("source", "rows to records", "Kafka")
 @pytest.mark.spark
 def test_every_job_has_help(submit_all: SubmitAll) -> None:
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    ended = submit_all([[submit, f"jobs/{job}", "--help"] for job in JOBS])
+    ended = submit_all([[submit, job, "--help"] for job in JOBS])
     for job, end in zip(JOBS, ended, strict=True):
         assert end.code == 0, end.output
-        assert f"usage: {job} " in end.output
+        assert f"usage: {Path(job).name} " in end.output
 
 
 def groups_of_help(job: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
         ("produce.py", ["--option", "acks"], "argument --option: 'acks' is not of the form"),
         ("produce.py", ["--key", "a,,b"], "argument --key: 'a,,b' has an empty name"),
         ("produce.py", ["--config", "none"], "argument --config: 'none' is not a file"),
-        ("produce.py", ["--source", "data"], "--source data has an ending that tells no format"),
+        ("produce.py", ["--source", "data"], "--source data has no extension of a known format"),
         ("produce.py", ["--format", "csv"], "--format and --read-option say how to read"),
         ("verify.py", ["--format", "xml"], "argument --format: invalid choice: 'xml'"),
         ("verify.py", ["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),

@@ -24,7 +24,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Written:
-    """What the topic holds: key, value and headers of each record, in any order."""
+    """The contents of the topic: key, value and headers of each record, in any order."""
 
     records: tuple[tuple[bytes | None, bytes | None, Headers], ...]
 
@@ -205,8 +205,8 @@ OPTIONS = [
     # Differences.
     Case("partitioner-of-ones-own", "'v' AS value",
          Refused("'com.example.Mine', which cannot be imported "
-                 "(ModuleNotFoundError: No module named 'com'; it looks like a Java class, and "
-                 "this producer is Python and runs none)"),
+                 "(ModuleNotFoundError: No module named 'com'; it looks like a Java class, "
+                 "which this Python producer cannot run)"),
          theirs=Refused("Class com.example.Mine could not be found"),
          options={"kafka.partitioner.class": "com.example.Mine"}),
     Case("unknown-option", "'v' AS value", Refused("did you mean topic?"), theirs=one(),

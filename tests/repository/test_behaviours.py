@@ -51,7 +51,7 @@ _PLACE = re.compile(r"`([\w/]+\.py)`(?: (\w+\.\w+|[A-Z]\w+|\w*_\w+)\b)?")
 
 
 class Row(NamedTuple):
-    """One row: its key, where it is implemented, what proves it."""
+    """One row: its key, its implementation, its proof."""
 
     key: str
     implemented: str
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the row says why it does not apply."""
+        """Whether the row has a reason why it does not apply."""
         return self.implemented.startswith("Not here: ")
 
     @property

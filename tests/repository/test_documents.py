@@ -20,8 +20,6 @@ DIFFERENCES = ROOT / "docs" / "differences.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
 _NOWHERE = "—"
-# The replacements that a command makes, by the file of the checkout.
-_SED = re.compile(r"^sed -i 's/(.+?)/.+' \.\./\w+/(\S+)$", re.MULTILINE)
 README_BYTES = 7_000
 PICTURE_BYTES = 100_000
 
@@ -47,13 +45,6 @@ def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
         "```\n[i](in-code.md)\n```\n"
     )
     assert list(pages.broken_links(page)) == ["none.md", "other.md#a-title", "#nowhere"]
-
-
-def test_what_a_document_has_sed_replace_is_there() -> None:
-    found = [sed for page in pages.PAGES for sed in _SED.findall(page.read_text())]
-    assert found
-    for pattern, file in found:
-        assert re.search(pattern, (ROOT / file).read_text()), f"{file} has no {pattern}"
 
 
 def test_the_readme_is_short() -> None:

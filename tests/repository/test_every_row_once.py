@@ -1,4 +1,4 @@
-"""The check of the tests on real brokers: it must see whatever can be wrong with a row."""
+"""The check of the tests on real brokers must find every kind of wrong row."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
-    *("broker", "demo", "test", "test-long", "test-faults"),
+    *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
     *("test-matrix", "mutants", "bench"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
@@ -29,7 +29,8 @@ mkdir -p $3/bin
 """
 # Every command of the environment prints its arguments, and the java that it would find.
 WHOLE = (
-    "for each in python pip pytest ruff mypy lint-imports; do ln -sf {command} $3/bin/$each; done"
+    "for each in python pip pytest ruff mypy lint-imports codespell; do "
+    "ln -sf {command} $3/bin/$each; done"
 )
 COMMAND = 'echo "${0##*/} $*"; echo "java: $(command -v java)"'
 # What is there before pip is; then venv fails, or Ctrl-C ends it.

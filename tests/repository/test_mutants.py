@@ -31,7 +31,7 @@ def test_a_mutant_is_a_fault_in_the_code_as_it_is(mutant: Mutant) -> None:
 
 
 def test_no_mutant_names_what_is_not_there(tmp_path: Path) -> None:
-    """Its tests would fail by a NameError, whatever they look at."""
+    """The tests of such a mutant would always fail, by a NameError."""
     for mutant in MUTANTS:
         text = (ROOT / mutant.file).read_text()
         (tmp_path / f"{mutant.name}.py").write_text(mutant.mutated(text))

@@ -174,17 +174,18 @@ class Application:
 
     def _flush(self) -> None:
         accumulator = self._state.accumulator
-        accumulator.begin_flush()
+        flush = object()
+        accumulator.begin_flush(flush)
         self._state.wake()
-        self._wait_for(accumulator.incomplete, self._scheduler.now)
+        self._wait_for(accumulator.incomplete, self._scheduler.now, flush)
 
-    def _wait_for(self, batches: list[ProducerBatch], since: float) -> None:
+    def _wait_for(self, batches: list[ProducerBatch], since: float, flush: object) -> None:
         left = unfinished(batches)
         if left:
             self._checker.check_call("a flush", since, self._delivery_s)
-            self._scheduler.after(_RETRY_S, self._wait_for, left, since)
+            self._scheduler.after(_RETRY_S, self._wait_for, left, since, flush)
         else:
-            self._state.accumulator.end_flush()
+            self._state.accumulator.end_flush(flush)
 
     def _moment(self) -> float:
         """Return the duration of work outside the lock, in seconds."""

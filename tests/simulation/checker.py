@@ -165,11 +165,11 @@ class Checker(Deliveries):
                 self._require(batch in self._done, f"{batch!r} never ended")
             self._check_log(tp)
         reported = sum(delivery.records for delivery in self.partitions.values())
+        failed = sum(batch.record_count for batch in self._done if batch.error is not None)
         appended = sum(map(len, self._ledger.appended.values()))
         self._require(
-            reported + self.failed_records == appended,
-            f"{reported} delivered and {self.failed_records} failed records were reported of "
-            f"{appended}",
+            reported + failed == appended,
+            f"{reported} delivered and {failed} failed records were reported of {appended}",
         )
 
     def _check_log(self, tp: TopicPartition) -> None:

@@ -33,6 +33,7 @@ from simulation.group_coordinator import GroupCoordinator
 from simulation.replica import Replica
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import error_code
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.wire.messages import (
     APIS,
@@ -253,7 +254,7 @@ class Cluster(Controller):
                 self.scheduler.trace(
                     f"broker {broker.id}", "{} pid {} epoch {} seq {}: records {} -> {} at {}",
                     tp, batch.producer_id, batch.epoch, batch.base_sequence,
-                    _span(batch.numbers), codes.error_code(answer.error_code).name,
+                    _span(batch.numbers), error_code(answer.error_code).name,
                     answer.base_offset,
                 )  # fmt: skip
                 waiting.answers[tp] = answer

@@ -18,6 +18,7 @@ from simulation.coordinator import TransactionCoordinator
 from simulation.coordinator_log import OFFSETS_LOG, CoordinatorLog
 from simulation.replica import Replica
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import error_code
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.wire.transaction_messages import (
     TxnOffsetCommitRequest,
@@ -49,7 +50,7 @@ class GroupCoordinator:
         def answer(code: int) -> None:
             self._cluster.scheduler.trace(
                 f"broker {broker.id}", "pid {} epoch {} offsets {} -> {}", request.producer_id,
-                request.producer_epoch, _text(offsets), codes.error_code(code).name,
+                request.producer_epoch, _text(offsets), error_code(code).name,
             )  # fmt: skip
             reply(_response(request, unknown, code, broker.throttle_ms))
 

@@ -64,7 +64,7 @@ def assert_one_task_each(laid_out: DataFrame) -> None:
 def test_keys_are_where_they_would_be_and_each_partition_has_one_task(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, kind: str
 ) -> None:
-    """Spark tells no column from one that differs in case; the sink does."""
+    """Spark ignores case in column names; the sink does not."""
     plain, laid = new_topic(7), new_topic(7)
     frame = spark.range(0, 1000, 1, 3).selectExpr(
         *NUMBERED,
@@ -184,10 +184,10 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     with pytest.raises(PySparkException, match=f"for topic {topic}, and topic is {other}: call"):
         save(by_option, kafka.bootstrap, other)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
-    anew = atomic_layout(frame, options)
-    write_batch(anew, 2, options)
+    laid_out_again = atomic_layout(frame, options)
+    write_batch(laid_out_again, 2, options)
     # A partition column without a layout is the user's own.
-    save(anew.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
+    save(laid_out_again.withColumn("partition", F.lit(4)), kafka.bootstrap, topic)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
 
 

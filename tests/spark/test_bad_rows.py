@@ -130,16 +130,16 @@ def test_a_dead_letter_topic_has_the_rows_and_what_is_wrong_with_them(
             assert headers["pykafka.error.left.out"] is None
         if number not in (23, 37):
             assert letter.timestamp_ms == 1_700_000_000_000 + number
-    told = {number: dict(letters[str(number).encode()].headers) for number in _FAULTS}
-    assert told[3]["pykafka.error.topic"] is None
-    assert told[8]["pykafka.error.topic"] == b"no topic"
-    assert told[14]["pykafka.error.topic"] == topic.encode()
-    assert told[14]["pykafka.error.partition"] == b"3"
-    assert told[19]["pykafka.error.partition"] == b"-2"
-    assert told[23]["pykafka.error.timestamp"] == b"-5"
+    headers_of = {number: dict(letters[str(number).encode()].headers) for number in _FAULTS}
+    assert headers_of[3]["pykafka.error.topic"] is None
+    assert headers_of[8]["pykafka.error.topic"] == b"no topic"
+    assert headers_of[14]["pykafka.error.topic"] == topic.encode()
+    assert headers_of[14]["pykafka.error.partition"] == b"3"
+    assert headers_of[19]["pykafka.error.partition"] == b"-2"
+    assert headers_of[23]["pykafka.error.timestamp"] == b"-5"
     assert letters[b"37"].value is None
-    assert told[37]["pykafka.error.left.out"] == b"value, timestamp"
-    assert told[37]["pykafka.error.value.bytes"] == b"30000"
+    assert headers_of[37]["pykafka.error.left.out"] == b"value, timestamp"
+    assert headers_of[37]["pykafka.error.value.bytes"] == b"30000"
 
     report = report_of(path)
     assert report["rows"] == len(_GOOD)
@@ -244,19 +244,19 @@ def test_rows_that_brokers_refuse_are_told_apart_from_those_sent_along(
     assert sorted(values) == sorted(set(range(400)) - bad - {60})
 
     letters = read_with_confluent(kafka.bootstrap, dead_letters)
-    told = {}
+    headers_of = {}
     for letter in letters:
         headers = dict(letter.headers)
         row = 200 * int(headers["pykafka.error.task"] or b"")
-        told[row + int(headers["pykafka.error.row"] or b"")] = letter.value, headers
-    assert len(told) == len(letters)
-    assert told.keys() == bad | {60}
+        headers_of[row + int(headers["pykafka.error.row"] or b"")] = letter.value, headers
+    assert len(headers_of) == len(letters)
+    assert headers_of.keys() == bad | {60}
     for number in bad:
-        value, headers = told[number]
+        value, headers = headers_of[number]
         assert value == str(number).encode()
         assert headers["pykafka.error.reason"] == b"refused_by_broker"
         assert b"were not written: INVALID_" in (headers["pykafka.error.detail"] or b"")
-    value, headers = told[60]
+    value, headers = headers_of[60]
     assert (value, headers["pykafka.error.reason"]) == (None, b"too_large")
     assert headers["pykafka.error.detail"] is None, "no broker has seen it"
     reasons = report_of(path)["bad_rows"]["reasons"]

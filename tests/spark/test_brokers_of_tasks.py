@@ -17,13 +17,13 @@ from support.brokers.fault_proxy import API_VERSIONS, FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
 
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.producer.slices import MANY_PARTITIONS
 from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.task_producer import TaskProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -71,9 +71,9 @@ def test_a_stream_s_tasks_know_the_brokers_of_the_first_micro_batch(
 def test_brokers_that_a_task_cannot_reach_leave_it_the_named_ones(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """As if the driver used another listener of the cluster than the executors.
+    """The driver uses another listener of the cluster than the executors.
 
-    Waiting for each of them would take far longer than max.block.ms.
+    To wait for each of its brokers would take far longer than max.block.ms.
     """
     topic = new_topic(3)
     limits = {"kafka.request.timeout.ms": "2000", "kafka.max.block.ms": "30000"}
@@ -96,13 +96,13 @@ def test_for_many_partitions_a_task_appends_twice_as_many_rows_at_once(
     appended: list[int] = []
 
     def count(
-        self: KafkaProducer, topic: str | None, rows: pa.RecordBatch, *, lingers_since: float | None
+        self: TaskProducer, topic: str | None, rows: pa.RecordBatch, *, lingers_since: float | None
     ) -> None:
         appended.append(rows.num_rows)
         append(self, topic, rows, lingers_since=lingers_since)
 
-    append = KafkaProducer.append
-    monkeypatch.setattr(KafkaProducer, "append", count)
+    append = TaskProducer.append
+    monkeypatch.setattr(TaskProducer, "append", count)
     topic = new_topic(partitions)
     rows = pa.record_batch({"value": [b"v" * (LIMIT_BYTES // 1000)] * 1000})
     writer = KafkaDataSource(given(kafka.bootstrap, topic)).writer(SCHEMA, overwrite=False)

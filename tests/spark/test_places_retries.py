@@ -1,6 +1,6 @@
-"""What Spark runs again on local-cluster: every row is there at least once, whatever happened.
+"""Tasks that Spark runs again on local-cluster: every row is there at least once.
 
-docs/guarantees.md describes each case for a reader of the topic; here it is counted.
+docs/guarantees.md describes each case for a reader of the topic; here the rows are counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A standalone cluster of two hosts: each way to ship the sink as the docs tell it, and a copy.
+"""A standalone cluster of two hosts: each documented way to ship the sink, and a copied folder.
 
-The commands are those of docs/deployment.md, taken from there.
+The commands are taken from docs/deployment.md.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def run_recipe(
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a clone has that the sink is built of."""
+    """Return a clone with the files that the sink is built from."""
     folder = tmp_path / "clone"
     shutil.copytree(ROOT / "spark_kafka_sink", folder / "spark_kafka_sink")
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_pykafka.py"):

@@ -19,13 +19,18 @@ from support.brokers.fault_proxy import API_VERSIONS, Fault, FaultProxy, Kind
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import create_topic, read_with_confluent
 
-from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import DataException, IllegalStateException, KafkaException
+from spark_kafka_sink.errors import (
+    DataException,
+    IllegalArgumentException,
+    IllegalStateException,
+    KafkaException,
+)
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import producer_pool
 from spark_kafka_sink.spark.tasks.producer_pool import IDLE_S, POOL, ProducerPool
 from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.task_producer import TaskProducer
 
 pytestmark = pytest.mark.kafka
 
@@ -42,7 +47,7 @@ class _Timer:
         self.is_cancelled = True
 
 
-def is_closed(producer: KafkaProducer) -> bool:
+def is_closed(producer: TaskProducer) -> bool:
     """Whether a producer takes nothing any more."""
     try:
         producer.flush()
@@ -111,7 +116,7 @@ def test_the_next_task_of_an_equal_configuration_takes_the_producer(
     again = run_task(pool, config_of(kafka.bootstrap), topic, values(4, 5))
     other = run_task(pool, config_of(kafka.bootstrap), other_topic, values(6))
     assert first[0] is again[0] is other[0]
-    assert (first[1], again[1], other[1]) == (3, 2, 1), "a task was told what another wrote"
+    assert (first[1], again[1], other[1]) == (3, 2, 1), "a task has the deliveries of another"
     assert found(kafka, topic) == Counter(range(1, 6))
     assert found(kafka, other_topic) == Counter([6])
 
@@ -165,7 +170,7 @@ def test_a_task_that_fails_leaves_no_producer(
 ) -> None:
     topic, config = new_topic(1), config_of(kafka.bootstrap)
     run_task(pool, config, topic, values(1))
-    lent: list[KafkaProducer] = []
+    lent: list[TaskProducer] = []
 
     def fail() -> None:
         with pool.producer(config) as producer:
@@ -225,11 +230,11 @@ def test_a_producer_that_nobody_takes_is_closed(
     assert found(kafka, topic) == Counter([1, 2, 3])
 
 
-def test_a_transactional_producer_is_not_kept(kafka: KafkaCluster, pool: ProducerPool) -> None:
+def test_a_transactional_producer_is_not_made(kafka: KafkaCluster, pool: ProducerPool) -> None:
     config = config_of(kafka.bootstrap, transactional_id="pool")
-    with pool.producer(config) as producer:
-        producer.init_transactions()
-    assert is_closed(producer)
+    refused = pytest.raises(IllegalArgumentException, match="has no transactions")
+    with refused, pool.producer(config):
+        pass
 
 
 def test_a_topic_made_anew_between_tasks_is_written_to_as_it_is_now(

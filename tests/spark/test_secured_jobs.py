@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.brokers.kdc import Kdc, read_by_kerberos
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
+from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.sink import save
 
@@ -82,6 +83,38 @@ def test_tasks_log_in_by_a_keytab_that_was_shipped_and_kafka_python_reads_every_
         save(frame, address, topic, **given)
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
     assert len(read_with_confluent(secured_kafka.bootstrap, topic)) == ROWS
+
+
+def test_the_driver_and_each_worker_fetch_one_token(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str
+) -> None:
+    client = "kafka_sasl_oauthbearer_client_credentials_client"
+    with TokenServer(secured_kafka.jwt_key.read_text()) as server:
+        given = {
+            "kafka_security_protocol": "SASL_SSL",
+            "kafka_sasl_mechanism": "OAUTHBEARER",
+            "kafka_sasl_oauthbearer_token_endpoint_url": server.url,
+            f"{client}_id": CLIENT_ID,
+            f"{client}_secret": CLIENT_SECRET,
+            "kafka_ssl_truststore_location": str(secured_kafka.ca),
+        }
+        address = secured_kafka.address("JWT")
+        for begin in (0, ROWS):
+            frame = spark.range(begin, begin + ROWS, numPartitions=3)
+            save(frame.selectExpr("CAST(id AS STRING) AS value"), address, topic, **given)
+        # Spark's workers are three at most, and none asks twice.
+        assert 2 <= len(server.asked) <= 1 + 3
+        group = f"refused-{topic}"
+        spark.sparkContext.setJobGroup(group, "a write that is refused")
+        given[f"{client}_secret"] = "WRONG-SECRET"
+        with pytest.raises(PySparkException, match="gives no token: it answered 401") as caught:
+            save(spark.sql("SELECT 'v' AS value"), address, topic, **given)
+        assert "WRONG-SECRET" not in "".join(traceback.format_exception(caught.value))
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+    found = [
+        int(record.value or b"") for record in read_with_confluent(secured_kafka.bootstrap, topic)
+    ]
+    assert sorted(found) == list(range(2 * ROWS))
 
 
 def test_a_file_that_was_shipped_goes_by_its_name(

@@ -137,7 +137,7 @@ def rows(spark: SparkSession) -> DataFrame:
     )
 
 
-WHOLE = Counter({**{str(number): 1 for number in range(ROWS - 1)}, "stand": 1})
+COMPLETE = Counter({**{str(number): 1 for number in range(ROWS - 1)}, "stand": 1})
 
 
 def test_a_query_stops_while_a_partitioner_does_not_return(
@@ -172,7 +172,7 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, rows: DataFrame, stand: Stand
 ) -> None:
     """One task is through and left its producer to the next; the other one is killed."""
-    cancelled, whole = new_topic(1), new_topic(1)
+    cancelled, complete = new_topic(1), new_topic(1)
     register(spark)  # the other thread has no session of its own
 
     def save(topic: str) -> None:
@@ -199,8 +199,8 @@ def test_a_job_that_was_cancelled_leaves_nothing_to_the_next_one(
     assert "stand" not in found
 
     stand.go.touch()
-    save(whole)
-    assert values_in(kafka, whole) == WHOLE
+    save(complete)
+    assert values_in(kafka, complete) == COMPLETE
     assert values_in(kafka, cancelled) == found
 
 
@@ -270,4 +270,4 @@ def test_a_job_that_was_cancelled_while_a_callback_does_not_return_leaves_nothin
 
     stand.go.touch()
     save(whole)
-    assert values_in(kafka, whole) == WHOLE
+    assert values_in(kafka, whole) == COMPLETE

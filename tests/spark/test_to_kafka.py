@@ -50,7 +50,7 @@ def test_whole_rows_become_json_by_the_key_of_a_column(
 def test_every_part_of_a_record_is_a_column_or_an_expression(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """Columns of the data that are not named do not count, whatever they are called."""
+    """Unnamed columns of the data are ignored, with any name."""
     topics = [new_topic(2), new_topic(2)]
     rows = [(number, topics[number % 2], 9, "not sent") for number in range(4)]
     frame = spark.createDataFrame(rows, "n INT, `where to` STRING, partition INT, headers STRING")

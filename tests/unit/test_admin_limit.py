@@ -16,8 +16,7 @@ from support.pure.unreachable import NOBODY, TOPIC
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, TimeoutException
+from spark_kafka_sink.errors import ApiException, TimeoutException, error_code
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.admin_messages import (
     CreatableTopicResult,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import NamedTuple
 
 import pytest
@@ -11,19 +12,22 @@ from support.brokers.jvm import run_java
 from support.oracles.error_tables import CALLS, ROWS
 
 from spark_kafka_sink import error_codes, errors
-from spark_kafka_sink.error_codes import ERROR_CODES, ErrorCode, error_code
 from spark_kafka_sink.errors import (
+    ERROR_CODES,
     ApiException,
     ApplicationRecoverableException,
     AuthorizationException,
+    ErrorCode,
     InvalidConfigurationException,
     InvalidMetadataException,
     KafkaException,
+    Option,
     RefreshRetriableException,
     RetriableException,
     TransactionAbortableException,
     advice,
     api_exception,
+    error_code,
     exception_class,
     name_options,
 )
@@ -60,7 +64,9 @@ CODES = st.integers(-(2**15), 2**15 - 1)
 
 
 class _JavaError(NamedTuple):
-    row: ErrorCode
+    name: str
+    retriable: bool
+    refresh_metadata: bool
     classes: list[str]
 
 
@@ -70,16 +76,19 @@ def java_errors() -> dict[int, _JavaError]:
     found = {}
     for line in run_java("DumpErrors").splitlines():
         code, name, retriable, stale, classes = line.split("|")
-        row = ErrorCode(int(code), name, retriable == "true", stale == "true")
-        found[row.code] = _JavaError(row, classes.split())
+        found[int(code)] = _JavaError(name, retriable == "true", stale == "true", classes.split())
     return found
 
 
 def test_the_table_is_that_of_the_java_client(java_errors: dict[int, _JavaError]) -> None:
-    theirs = {code: error.row for code, error in java_errors.items()}
+    theirs = {code: error[:3] for code, error in java_errors.items()}
     assert ERROR_CODES.keys() - theirs.keys() == set()
     assert theirs.keys() - ERROR_CODES.keys() == set()
-    assert theirs == ERROR_CODES
+    ours = {
+        code: (row.name, row.retriable, row.refresh_metadata) for code, row in ERROR_CODES.items()
+    }
+    assert theirs == ours
+    assert [row.code for row in ERROR_CODES.values()] == list(ERROR_CODES)
 
 
 def test_exceptions_of_codes_have_the_java_client_s_names(
@@ -141,8 +150,10 @@ def test_a_transactional_producer_does_what_the_class_says(code: int) -> None:
 
 @given(code=CODES.filter(lambda code: code not in ERROR_CODES))
 def test_an_unknown_code_is_a_value_that_is_not_retriable(code: int) -> None:
-    assert error_code(code) == ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", False, False)  # noqa: FBT003 - fields of a row
-    assert exception_class(code) is errors.UnknownServerException
+    unknown = errors.UnknownServerException
+    assert error_code(code) == ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", unknown)
+    assert (error_code(code).retriable, error_code(code).refresh_metadata) == (False, False)
+    assert exception_class(code) is unknown
 
 
 @given(code=CODES)
@@ -201,3 +212,26 @@ def test_the_named_codes_are_those_of_the_table() -> None:
     by_name = {row.name: row.code for row in ERROR_CODES.values()}
     assert named == {name: by_name.get(name) for name in named}
     assert len(named) > 10
+
+
+def test_an_option_has_the_name_that_its_user_writes_and_only_inside() -> None:
+    limit = Option("linger.ms", 5)
+    with name_options("kafka.".__add__):
+        assert f"{limit}, {Option('acks')}" == "kafka.linger.ms=5, kafka.acks"
+        with name_options(str.upper):
+            assert str(limit) == "LINGER.MS=5"
+        assert str(limit) == "kafka.linger.ms=5"
+    assert f"{limit}" == "linger.ms=5"
+
+
+def test_another_message_leaves_what_an_exception_is_about() -> None:
+    error = api_exception(19, "first", topic="t", partition=1)
+    error.row, error.place, error.__cause__ = 3, "row 3 of task 0", ValueError()
+    other = error.with_message("second")
+    assert str(other) == "row 3 of task 0: second"
+    assert str(error) == "row 3 of task 0: first"
+    assert (type(other), other.code, other.topic, other.__cause__) == (
+        type(error), 19, "t", error.__cause__,
+    )  # fmt: skip
+    unpickled = pickle.loads(pickle.dumps(other))
+    assert (str(unpickled), unpickled.row) == (str(other), 3)

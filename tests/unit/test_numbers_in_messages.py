@@ -98,7 +98,9 @@ def test_a_record_that_is_too_large_for_its_topic_is_told_with_its_size_to_the_b
 @pytest.mark.parametrize("wrong", [[0, -3, -9, 1], [0, 7, 99, 1]])
 def test_a_partition_that_a_partitioner_chose_is_told_as_it_was_chosen(wrong: list[int]) -> None:
     error = refusal_of({"value": ["v"] * 4}, partitioner_class=lambda *_: wrong)
-    assert f"gave partition {wrong[1]} for a row of topic t: expected null or 0 to 2" in str(error)
+    assert f"returned partition {wrong[1]} for a row of topic t: expected null or 0 to 2" in str(
+        error
+    )
 
 
 def test_the_oldest_of_expired_rows_is_the_oldest_of_all_tasks() -> None:

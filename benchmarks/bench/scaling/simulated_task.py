@@ -94,7 +94,7 @@ class SimulatedTask:
         for number in range(slices):
             self._pass_time(until=(number + 1) * rows / rows_per_s)
             self._append(rows, partitions)
-        self._producer.accumulator.begin_flush()
+        self._producer.accumulator.begin_flush(self)
         while self._producer.accumulator.has_incomplete:
             self._send()
             self._pass_time(until=self._answers[0][0])

@@ -136,8 +136,8 @@ def _memory() -> str:
         if layout is Layout.SHARED:
             of_sink = takes.of_sink(slices, one.memory_bytes)
             return f"{(CORES * takes.discards + of_sink) / MEGABYTE:,.0f}"
-        whole = takes.whole(slices, one.memory_bytes) / MEGABYTE
-        return f"{CORES * whole:,.0f} ({whole:,.0f})"
+        worker = takes.in_all(slices, one.memory_bytes) / MEGABYTE
+        return f"{CORES * worker:,.0f} ({worker:,.0f})"
 
     def rows() -> Iterator[Sequence[str]]:
         for executors in EXECUTORS:
@@ -154,12 +154,12 @@ def _workers() -> str:
     def rows() -> Iterator[Sequence[str]]:
         for each in worker_bytes.seen():
             its = worker_bytes.reported(each.machine)
-            told = its.whole(each.slice_bytes, each.producer_bytes)
+            by_model = its.in_all(each.slice_bytes, each.producer_bytes)
             names = [f"{each.cell}, {each.machine}", f"{each.partitions:,}"]
-            yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, told))]
+            yield [*names, *(f"{size / MEGABYTE:,.0f}" for size in (each.worker_bytes, by_model))]
         for partitions in (12, PARTITIONS):
-            told = takes.whole(slice_bytes(partitions), full)
-            yield "buffer.memory is full", f"{partitions:,}", "", f"{told / MEGABYTE:,.0f}"
+            by_model = takes.in_all(slice_bytes(partitions), full)
+            yield "buffer.memory is full", f"{partitions:,}", "", f"{by_model / MEGABYTE:,.0f}"
 
     return table(["worker", "partitions", "MB, measured", "in the model"], rows())
 

@@ -50,7 +50,7 @@ class WorkerBytes:
         """Return the memory of a sink with slices of this size, including its producer."""
         return self.sink + self.slices * slice_bytes + producer_bytes
 
-    def whole(self, slice_bytes: float, producer_bytes: float) -> float:
+    def in_all(self, slice_bytes: float, producer_bytes: float) -> float:
         """Return the memory of a worker whose sink has slices of this size."""
         return self.discards + self.of_sink(slice_bytes, producer_bytes)
 

@@ -159,8 +159,8 @@ def main() -> None:
     for name, seconds in least[MANY].items():
         print(f"{(seconds - least[FEW][name]) / (MANY - FEW) * 1e6:6.2f}  {name}")
     few, many = (sum(found.values()) for found in least.values())
-    print(f"{(many - few) / (MANY - FEW) * 1e6:6.2f} us a partition of a slice, which is "
-          f"{many / ROWS * 1e6:.3f} us a row in place of {few / ROWS * 1e6:.3f}")  # fmt: skip
+    print(f"{(many - few) / (MANY - FEW) * 1e6:6.2f} us per partition of a slice, which is "
+          f"{many / ROWS * 1e6:.3f} us per row instead of {few / ROWS * 1e6:.3f}")  # fmt: skip
 
 
 if __name__ == "__main__":

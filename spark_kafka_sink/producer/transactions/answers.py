@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
     advice,
     api_exception,
+    error_code,
     listed,
 )
 from spark_kafka_sink.model import Node, TopicPartition
@@ -79,7 +79,7 @@ class Answer:
     is_partly_done: bool = False
 
     def error(self, hint: str | None = None) -> KafkaException:
-        """Return the exception of the response for the callers that wait for it.
+        """Return the error for the caller that waits for the response.
 
         hint: what would allow the client what was denied.
         """
@@ -124,7 +124,7 @@ def read_answer(request: TransactionalRequest, response: Response | None, node_i
 
 
 def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
-    """Return the partitions that a response must contain."""
+    """Return the partitions that a response has to name."""
     message = request.message
     if isinstance(message, AddPartitionsToTxnRequest):
         return [
@@ -142,7 +142,7 @@ def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Return the error codes of a response, each with its partitions, if it has any."""
+    """Return the error codes of a response, each with the partitions that it is about, if any."""
     found: dict[int, list[TopicPartition]] = {}
     if isinstance(response, AddPartitionsToTxnResponse):
         for topic in response.results_by_topic_v3_and_below:
@@ -163,9 +163,9 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Return the error code and the node of a FindCoordinator response of any version.
+    """Return the error code and the node of a response of any version.
 
-    A response with neither a coordinator nor an error counts as one without a coordinator.
+    A response with neither a coordinator nor an error means that there is no coordinator.
     """
     named = response.coordinators[0] if response.coordinators else response
     if named.error_code == codes.NONE and not named.host:

@@ -1,10 +1,10 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-Owns the transaction's state, and what calls and responses lead to. The table of states is `state`,
-what requests say `requests`, when they go `TransactionQueue`, what a response means `answers`, the
-partitions are those of `TransactionPartitions`, and when another epoch is needed is known by
-`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender asks `due`
-for what to send, and reports the responses.
+It owns the transaction's state, and the effects of calls and responses. The states are in `state`,
+the contents of requests in `requests`, their order in `TransactionQueue`, the meaning of responses
+in `answers`, the partitions in `TransactionPartitions`, and the rules for new epochs in
+`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender calls `due`
+for the next request, and reports the responses.
 
 ::
 
@@ -14,18 +14,18 @@ for what to send, and reports the responses.
     commit, abort   every batch is acknowledged or dropped, then EndTxn
                     InitProducerId where another epoch is needed, then READY
 
-The hard part is what goes wrong meanwhile. A response may be lost, so that the coordinator may have
-begun a transaction that the producer does not know of: it has to be ended there all the same
-(`has_begun`, `is_unanswered`). A caller may stop waiting and call again, and must get the result of
-its first call (`_start_or_resume`). And rows that the caller gave to the transaction before its end
-may be in no batch yet (`_collects`): EndTxn waits for them.
+Most of the code handles failures. A response may be lost, so that the coordinator may have begun a
+transaction that the producer does not know of: it has to be ended nevertheless (`has_begun`,
+`is_unanswered`). A caller may stop waiting and call again, and must get the result of its first
+call (`_start_or_resume`). And rows that were appended before the end of a transaction may not be in
+a batch yet (`_collects`): EndTxn waits for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -36,17 +36,12 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
     api_exception,
 )
-from spark_kafka_sink.model import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.transactions.answers import Answer, coordinator_of, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
-from spark_kafka_sink.producer.transactions.producer_id import TransactionalProducerId
 from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
@@ -57,11 +52,9 @@ from spark_kafka_sink.producer.transactions.requests import (
     TransactionalResult,
 )
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
+from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
-from spark_kafka_sink.wire.transaction_messages import (
-    EndTxnResponse,
-    FindCoordinatorResponse,
-)
+from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
 
 _LAST_PRODUCE_V1: Final = 11
 # The wait of a transaction's first AddPartitionsToTxn while the previous one is still being
@@ -113,7 +106,7 @@ class TransactionManager:
 
     @property
     def state(self) -> TransactionState:
-        """Where the producer is."""
+        """The state of the producer."""
         return self._state
 
     @property
@@ -133,12 +126,12 @@ class TransactionManager:
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """Why the producer cannot go on, None if it can."""
+        """The error after which the producer cannot continue, None if there is none."""
         return self.error if self._state is _S.FATAL_ERROR else None
 
     @property
     def coordinators(self) -> Coordinators:
-        """Who coordinates the transaction and groups, and what connected brokers can do."""
+        """The coordinators of the transaction and groups, and connected brokers' features."""
         return self._queue.coordinators
 
     @property
@@ -170,7 +163,7 @@ class TransactionManager:
         self._call_to(_S.IN_TRANSACTION, "begin_transaction")
 
     def check_in_transaction(self, operation: str) -> None:
-        """Raise what stands against sending records or offsets in the present state."""
+        """Raise an error if records or offsets cannot be sent in the present state."""
         self._calls.raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
@@ -253,7 +246,7 @@ class TransactionManager:
     # -- what goes out ----------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Whether a partition is part of the transaction; if not, it will be asked to be."""
+        """Return whether a partition is part of the transaction; if not, request that it is."""
         if topic_partition in self._partitions:
             return True
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
@@ -265,9 +258,9 @@ class TransactionManager:
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
-        """Return the request to send now, to the node that `node_id` returns; then call `sent`.
+        """Return the request to send now, to the node that `node_id` returns; `sent` takes it.
 
-        has_incomplete: whether responses to records are still missing, which delays EndTxn.
+        has_incomplete: whether a response to records is still to come, for which EndTxn waits.
         """
         if self._queue.is_busy:
             return None
@@ -291,7 +284,7 @@ class TransactionManager:
         return self._queue.due(now)
 
     def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node for `request`, None for any broker."""
+        """Return the node that `request` goes to, None for any broker."""
         return self._queue.node_id(request)
 
     def sent(self) -> None:
@@ -299,7 +292,7 @@ class TransactionManager:
         self._queue.sent()
 
     def next_due_at(self) -> float:
-        """Return the time at which `due` will return a request without another event."""
+        """Return when `due` will return a request because of time alone."""
         return self._queue.next_due_at()
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
@@ -317,7 +310,7 @@ class TransactionManager:
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Whether something waits that will be sent to `coordinator`; the transaction's own is."""
+        """Return whether a request waits for `coordinator`; the transaction's own counts always."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self._queue.waiting
@@ -351,10 +344,14 @@ class TransactionManager:
         self._queue.look_up_again(request)
         self._queue.retry(request, now)
 
+    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
+        """Return whether the context of a request is one of `due`."""
+        return isinstance(context, TransactionalRequest)
+
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
-        """Take a broker's answer."""
+        """Take a broker's response."""
         if not self._queue.back(request):
             return
         request.is_unanswered = False
@@ -437,7 +434,7 @@ class TransactionManager:
     # -- what goes wrong --------------------------------------------------------------------------
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
-        """Note that records of the transaction were given up."""
+        """Note that records of the transaction have failed."""
         if action is Action.FATAL:
             self._fatal(error)
         elif self._state is not _S.FATAL_ERROR:
@@ -455,7 +452,7 @@ class TransactionManager:
             self.error = error
 
     def give_up(self, error: KafkaException) -> None:
-        """End everything: the producer is closed, or cannot go on."""
+        """End everything: the producer is closed, or cannot continue."""
         self._fatal(error)
 
     @property
@@ -502,8 +499,8 @@ class TransactionManager:
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True
-        message = f"a broker's answer led from state {self._state.name} to {state.name}"
-        self._fatal(IllegalStateException(f"{message}, which cannot be"))
+        message = f"a response would change the state from {self._state.name} to {state.name}"
+        self._fatal(IllegalStateException(message))
         return False
 
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:

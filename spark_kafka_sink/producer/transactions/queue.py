@@ -58,7 +58,7 @@ class Coordinators:
         return self._features.get("transaction.version", 0)
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take the ApiVersions response of a broker whose connection was established."""
+        """Take the API versions of a broker whose connection came up."""
         if versions.finalized_features_epoch >= self._features_epoch:
             self._features_epoch = versions.finalized_features_epoch
             self._features = versions.finalized_features
@@ -91,16 +91,16 @@ class Coordinators:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Forget the coordinator of `key`, which is another broker by now; look it up again."""
+        """Look `key` up again: the broker that was asked does not coordinate it."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
-        """Forget all coordinators; look them up again at any broker."""
+        """Look everything up again, at any broker that can be found."""
         self._by_key.clear()
         self._last.clear()
 
     def node_down(self, node_id: int) -> None:
-        """Forget all coordinators at an unreachable broker; look them up again."""
+        """Look everything up again that a broker coordinated: it cannot be reached."""
         self._connected.pop(node_id, None)
         for key in [key for key, node in self._by_key.items() if node == node_id]:
             del self._by_key[key]
@@ -118,7 +118,7 @@ class TransactionQueue:
         self._in_flight: TransactionalRequest | None = None
 
     def add(self, request: TransactionalRequest) -> None:
-        """Queue `request` by its priority."""
+        """Queue `request` after those of its priority."""
         if request.order < 0:
             request.order = next(self._order)
         heapq.heappush(self._waiting, (request.priority, request.order, request))
@@ -134,13 +134,13 @@ class TransactionQueue:
         return [request for _, _, request in self._waiting]
 
     def first(self) -> TransactionalRequest | None:
-        """Return the next request, None while one is in flight or if none waits."""
+        """Return the request to send next, None while one is in flight or if none waits."""
         if self._in_flight is not None or not self._waiting:
             return None
         return self._waiting[0][2]
 
     def due(self, now: float) -> TransactionalRequest | None:
-        """Return the first request, or the look-up that it needs; then call `sent`."""
+        """Return the first request, or the look-up that it needs; `sent` takes it."""
         request = self.first()
         if request is None:
             return None
@@ -150,12 +150,12 @@ class TransactionQueue:
         return None if now < request.retry_at else request
 
     def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node for `request`, None for any broker."""
+        """Return the node that `request` goes to, None for any broker."""
         key = request.coordinator
         return None if key is None else self.coordinators.node_id(key)
 
     def next_due_at(self) -> float:
-        """Return the time at which `due` will return a request without another event."""
+        """Return when `due` will return a request because of time alone."""
         request = self.first()
         return float("inf") if request is None or not request.attempts else request.retry_at
 
@@ -164,11 +164,11 @@ class TransactionQueue:
         self._in_flight = self.drop_first()
 
     def drop_first(self) -> TransactionalRequest:
-        """Remove and return the first request."""
+        """Remove the first request and return it."""
         return heapq.heappop(self._waiting)[2]
 
     def back(self, request: TransactionalRequest) -> bool:
-        """Note that `request` was answered, or will not be; False if it was given up before."""
+        """Note that `request` is no longer in flight. Return False if it was given up before."""
         if self._in_flight is not request:
             return False
         self._in_flight = None
@@ -193,7 +193,7 @@ class TransactionQueue:
             self.coordinators.forget(request.coordinator)
 
     def clear(self) -> list[TransactionalRequest]:
-        """Remove and return all requests, including the one in flight."""
+        """Remove every request, also the one in flight, and return them."""
         gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
         if self._in_flight is not None:
             gone.insert(0, self._in_flight)

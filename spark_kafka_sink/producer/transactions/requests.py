@@ -55,14 +55,14 @@ class Priority(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """What a coordinator is looked up by: GROUP or TRANSACTION, and the id."""
+    """The key of a coordinator: GROUP or TRANSACTION, and the id."""
 
     key_type: int
     key: str
 
 
 class TransactionalResult:
-    """The result of a call. Its caller waits for `is_done` and then acknowledges it.
+    """The result of a call; its caller waits for `is_done` and then acknowledges it.
 
     Until it is acknowledged, the same call returns the same result again: a caller whose wait timed
     out repeats the call, and gets the result of the first one.
@@ -90,7 +90,7 @@ class TransactionalCalls:
 
     @property
     def unacknowledged(self) -> TransactionalResult | None:
-        """The call whose caller waits, or has stopped waiting before it learned the result."""
+        """The latest call if its caller has not received the result yet, otherwise None."""
         return None if self.last is None or self.last.is_acknowledged else self.last
 
     def raise_unfinished(self, operation: str) -> None:
@@ -142,14 +142,14 @@ def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalRequests:
-    """Makes the requests that a producer sends in its own name."""
+    """Makes the requests of one transactional producer."""
 
     transactional_id: str
     transaction_timeout_ms: int
 
     @property
     def coordinator(self) -> CoordinatorKey:
-        """What the transaction's coordinator is looked up by."""
+        """The key of the transaction's coordinator."""
         return CoordinatorKey(TRANSACTION, self.transactional_id)
 
     def init_producer_id(

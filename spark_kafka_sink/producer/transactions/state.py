@@ -1,8 +1,8 @@
 """The states of a transactional producer, as one table (State of TransactionManager).
 
-Nothing but `TransactionManager` sets a state, and it goes only where the table allows. A caller who
-asks for anything else gets an IllegalStateException and nothing changes; where an answer of a
-broker asks for it, something is not understood, and the producer goes to FATAL_ERROR.
+Only `TransactionManager` sets a state, and only as the table allows. If a caller asks for another
+transition, it gets an IllegalStateException and nothing changes. If a broker's response would cause
+another transition, the producer goes to FATAL_ERROR.
 
 ::
 
@@ -12,8 +12,8 @@ broker asks for it, something is not understood, and the producer goes to FATAL_
                         client has to raise the epoch (transaction.version 1, KIP-360)
     what is over        -> FATAL_ERROR
 
-InitProducerId that is not authorised takes ABORTABLE_ERROR to UNINITIALIZED: there is nothing to
-abort, and init_transactions may be tried again. The diagram in docs/transactions.md is made from
+If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
+abort, and init_transactions may be called again. The diagram in docs/transactions.md is made from
 the table.
 """
 

@@ -39,7 +39,11 @@ from spark_kafka_sink.spark.options import (
     sink_options,
     with_shipped_files,
 )
-from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.planning.datasource import (
+    check_batch_write,
+    check_options_and_columns,
+    check_stream_write,
+)
 from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
@@ -102,8 +106,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     check_frame("atomic_layout", df)
     check_given_options(options)
     given = join_options(None, options)
-    look_around = look_at_stream if df.isStreaming else look_ahead
-    look = look_at_options if is_connect(df) else look_around
+    look_around = check_stream_write if df.isStreaming else check_batch_write
+    look = check_options_and_columns if is_connect(df) else look_around
     look(df.schema, given)
     checked = sink_options(given)
     frame = _Frame.of(df)

@@ -1,6 +1,6 @@
 """``register(spark)``: makes the sink known to a session, and changes its settings.
 
-What Spark's writers do after it is in `hooks.writers`.
+`hooks.writers` describes how Spark's writers behave afterwards.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def mask_secrets(spark: SparkSession) -> None:
-    """Have a session, classic or of Spark Connect, mask secrets of Kafka as well.
+    """Set a session, classic or of Spark Connect, to mask secrets of Kafka as well.
 
     Calling it again changes nothing. Log a warning if the settings cannot be changed.
     """

@@ -61,7 +61,7 @@ def _named_python(context: SparkContext) -> str | None:
     """
     settings = context.getConf()
     named = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")
-    # Whoever names a Python for the driver alone leaves Spark's default to the workers.
+    # With a Python for the driver alone, the workers run Spark's default.
     return named or (_SPARKS_DEFAULT if settings.get("spark.pyspark.driver.python") else None)
 
 

@@ -13,9 +13,13 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.options import check_given_options, not_an_option
-from spark_kafka_sink.spark.planning.datasource import KafkaDataSource, look_ahead, look_at_options
+from spark_kafka_sink.spark.planning.datasource import (
+    KafkaDataSource,
+    check_batch_write,
+    check_options_and_columns,
+)
 from spark_kafka_sink.spark.session import check_frame, is_connect
-from spark_kafka_sink.spark.writer import BATCH_ID, as_option
+from spark_kafka_sink.spark.writer import BATCH_ID, batch_id_option
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
@@ -42,7 +46,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     for name in options:
         if name.lower() == BATCH_ID:
             raise ConfigException(not_an_option(name))
-    given = {**options, **as_option(batch_id)}
-    look = look_at_options if is_connect(df) else look_ahead
+    given = {**options, **batch_id_option(batch_id)}
+    look = check_options_and_columns if is_connect(df) else check_batch_write
     look(df.schema, join_options(None, given))
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

@@ -31,7 +31,7 @@ from spark_kafka_sink.spark.writer import (
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
     MicroBatchWriter,
-    handed_over,
+    batch_id_of,
     mode_refusal,
 )
 
@@ -67,9 +67,7 @@ class KafkaDataSource(DataSource):
         """Check everything that can be checked before there are rows; raise as `writer` does."""
         options, batch_id = self.check(schema)
         in_batches = batch_id is not None
-        options = check_surroundings(
-            options, schema, in_batches=in_batches, may_remember=in_batches
-        )
+        options = check_environment(options, schema, in_batches=in_batches, may_remember=in_batches)
         if batch_id is not None:
             return MicroBatchWriter(options, batch_id)
         return KafkaArrowWriter(options)
@@ -80,7 +78,7 @@ class KafkaDataSource(DataSource):
         Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id = handed_over(given)
+        batch_id = batch_id_of(given)
         if batch_id is not None:
             del given[BATCH_ID]
         return _checked_options(given, schema), batch_id
@@ -94,7 +92,7 @@ class KafkaDataSource(DataSource):
         freeze_imports()
         options = _checked_options(self.options, schema)
         if not self._is_copy:
-            options = check_surroundings(options, schema, in_batches=True, may_remember=True)
+            options = check_environment(options, schema, in_batches=True, may_remember=True)
         return KafkaStreamArrowWriter(options)
 
 
@@ -104,7 +102,7 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
     return replace(options, laid_out=laid_out_counts(schema))
 
 
-def check_surroundings(
+def check_environment(
     options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
 ) -> SinkOptions:
     """Check what may change between plan and commit, and log warnings.
@@ -122,20 +120,20 @@ def check_surroundings(
     return options
 
 
-def look_ahead(schema: StructType, options: Mapping[str, str]) -> None:
+def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check on the driver that rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).plan(schema)
 
 
-def look_at_stream(schema: StructType, options: Mapping[str, str]) -> None:
+def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check that a stream of rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
         checked, _ = KafkaDataSource(dict(options)).check(schema)
-        check_surroundings(checked, schema, in_batches=True, may_remember=False)
+        check_environment(checked, schema, in_batches=True, may_remember=False)
 
 
-def look_at_options(schema: StructType, options: Mapping[str, str]) -> None:
+def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
     """Check only the options and the columns; raise what is wrong."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema)

@@ -61,7 +61,7 @@ def warn_of_differences(
     counts = {"topic.partitions": topic.partitions, "topic.replication": topic.replication}
     has = {name: str(count) for name, count in counts.items()}
     has |= {f"topic.config.{name}": value for name, value in settings.items() if value is not None}
-    nothing = "Kafka has no such setting" if settings else "what it has is not known"
+    nothing = "Kafka has no such setting" if settings else "its value is unknown"
     different = []
     for name, asked in new.options.items():
         found = has.get(name)
@@ -90,7 +90,7 @@ def _entry(text: str) -> str | Decimal:
     return number if number.is_finite() else text
 
 
-# All that what was found depends on; another user or address may find something else.
+# Everything that the results depend on; another user or address may get other results.
 _Asked: TypeAlias = tuple[
     ProducerConfig, str | None, NewTopic | None, bool, tuple[tuple[str, int], ...]
 ]

@@ -140,12 +140,12 @@ def _stored(kind: DataType) -> DataType:
     return kind.sqlType() if isinstance(kind, UserDefinedType) else kind
 
 
-def _other_case(types: dict[str, DataType], wanted: str) -> list[str]:
+def _other_case(types: dict[str, DataType], name_of_column: str) -> list[str]:
     """Return a hint for each column whose name differs only in case."""
     return [
-        f"Column names are case-sensitive: rename {name} to {wanted}."
+        f"Column names are case-sensitive: rename {name} to {name_of_column}."
         for name in types
-        if name.lower() == wanted
+        if name.lower() == name_of_column
     ]
 
 

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
@@ -30,6 +29,7 @@ from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns
 from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
+from spark_kafka_sink.task_producer import TaskProducer
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
@@ -114,7 +114,7 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 class DeadLetterTopic:
     """Sends dead letters by the task's own producer; topic: where good rows go."""
 
-    def __init__(self, name: str, producer: KafkaProducer, topic: str | None, task: int) -> None:
+    def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
         self._name = name
         self._producer = producer
         self._topic = topic

@@ -1,16 +1,15 @@
 """ProducerPool: producers of finished tasks, for the next tasks of the worker process.
 
 Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
-its producer here, with its connections, what it knows of the brokers and its producer id, and the
-next task whose whole configuration is equal takes it. Credentials are part of the configuration, so
-no task ever writes with those of another; so is whose tickets a ticket cache of Kerberos has.
+its producer here, with its connections, its metadata of brokers and its producer id. The next task
+with an equal configuration takes it. Credentials are part of the configuration, and so is the owner
+of a Kerberos ticket cache, so a task never writes with the credentials of another.
 
-A producer is kept only if it holds no rows, has no error and no transactional.id. Each task
-refreshes the metadata of topics, over the open connection. The producer keeps metrics and sequences
-of each topic that it has written to, so one that has written to very many topics is closed: a
-stream may name new topics for weeks. A producer is also closed after an error, or if no task takes
-it for as long as Spark keeps an idle worker. A forked child starts with an empty pool: the
-producers are its parent's.
+A producer is kept only if it holds no rows and has no error. Each task refreshes the metadata of
+topics, over the open connection. The producer keeps metrics and sequences of each topic that it has
+written to, so one that has written to very many topics is closed: a stream may name new topics for
+weeks. A producer is also closed after an error, or if no task takes it for as long as Spark keeps
+an idle worker. A forked child starts with an empty pool: the producers are its parent's.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from typing import Final, Protocol
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer, with_login_identity
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.task_producer import TaskProducer, with_login_identity
 
 # Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
@@ -42,7 +41,7 @@ class Timer(Protocol):
 
 @dataclass(eq=False, slots=True)
 class _Kept:
-    producer: KafkaProducer
+    producer: TaskProducer
     timer: Timer
 
 
@@ -60,14 +59,14 @@ class ProducerPool:
     @contextmanager
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
-    ) -> Iterator[KafkaProducer]:
+    ) -> Iterator[TaskProducer]:
         """Lend a producer to a task and flush it at the end of the task.
 
         brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
         task, its unacknowledged rows are discarded.
         """
         config = with_login_identity(config)
-        producer = self._take(config) or KafkaProducer(
+        producer = self._take(config) or TaskProducer(
             config, brokers=brokers, allow_auto_create_topics=False
         )
         try:
@@ -83,7 +82,7 @@ class ProducerPool:
         self._lock = threading.Lock()
         self._kept = {}
 
-    def _take(self, config: ProducerConfig) -> KafkaProducer | None:
+    def _take(self, config: ProducerConfig) -> TaskProducer | None:
         with self._lock:
             kept = self._kept.pop(config, None)
         if kept is None:
@@ -96,9 +95,9 @@ class ProducerPool:
             return None
         return kept.producer
 
-    def _keep(self, config: ProducerConfig, producer: KafkaProducer) -> None:
+    def _keep(self, config: ProducerConfig, producer: TaskProducer) -> None:
         producer.take_deliveries()
-        may_stay = config.transactional_id is None and producer.topics_written <= MANY_TOPICS
+        may_stay = producer.topics_written <= MANY_TOPICS
         with self._lock:
             if may_stay and config not in self._kept:
                 timer = self._after(IDLE_S, lambda: self._close_idle(config))

@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_kafka_sink.kafka_producer import KafkaProducer
-from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.serde.bad_rows import fault_of_error
 from spark_kafka_sink.serde.row_rules import Fault
+from spark_kafka_sink.task_producer import AppendFailure, TaskProducer
 
 T = TypeVar("T")
 
@@ -38,11 +37,11 @@ class Refusal(NamedTuple, Generic[T]):
 class CarefulAppender(Generic[T]):
     """Appends batches and returns their refusals, which then do not fail the next flush.
 
-    built_in_partitioner: as of `KafkaProducer.append`.
+    built_in_partitioner: as of `TaskProducer.append`.
     """
 
     def __init__(
-        self, producer: KafkaProducer, topic: str | None, *, built_in_partitioner: bool = False
+        self, producer: TaskProducer, topic: str | None, *, built_in_partitioner: bool = False
     ) -> None:
         self._producer = producer
         self._topic = topic
@@ -54,7 +53,7 @@ class CarefulAppender(Generic[T]):
     ) -> None:
         """Append a batch; appended: the caller's note of it for a refusal.
 
-        lingers_since: as of `KafkaProducer.append`.
+        lingers_since: as of `TaskProducer.append`.
         """
         self._producer.append(
             self._topic,

@@ -100,7 +100,7 @@ class ExpiredRows:
         self._found = ExpiredRowsReport.of([*self._found, found])
 
     def report(self) -> list[ExpiredRowsReport]:
-        """Return what was counted, by topic."""
+        """Return the counts, by topic."""
         return self._found
 
 

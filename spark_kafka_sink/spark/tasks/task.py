@@ -135,7 +135,7 @@ class _WaitingBatches:
             self.changed.wait()
 
     def watch(self) -> None:
-        """Have another thread append the waiting batches after linger_s."""
+        """Start the thread that appends the waiting batches after linger_s, if it does not run."""
         if self._thread is None and self._batches:
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException, KafkaException
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
@@ -36,6 +35,7 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
 )
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit
+from spark_kafka_sink.task_producer import TaskProducer
 
 
 class TaskRows:
@@ -45,7 +45,7 @@ class TaskRows:
     """
 
     def __init__(
-        self, options: SinkOptions, producer: KafkaProducer, task: int, attempt: int
+        self, options: SinkOptions, producer: TaskProducer, task: int, attempt: int
     ) -> None:
         self._policy = options.bad_rows
         self._topic = options.topic
@@ -83,7 +83,7 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task; lingers_since: as of `KafkaProducer.append`."""
+        """Append a batch of the task; lingers_since: as of `TaskProducer.append`."""
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
@@ -94,7 +94,7 @@ class TaskRows:
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
-            self._limit_messages(self._limit.look_anew())
+            self._limit_messages(self._limit.refreshed())
             found = self._find(batch)
         if found is not None:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
@@ -131,7 +131,7 @@ class TaskRows:
         return f"row {number} of task {self._task}"
 
     def _limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        self._producer.limit_messages(max_message_bytes, self._limit.look_anew)
+        self._producer.limit_messages(max_message_bytes, self._limit.refreshed)
 
     def _find(self, batch: pa.RecordBatch) -> BadRows | None:
         return find_bad_rows(

@@ -17,9 +17,8 @@ from unittest import mock
 
 from simulation.threads.sockets import Network
 from simulation.threads.world import SimulatedSignal, World, threads_of
-from spark_kafka_sink import kafka_producer
 from spark_kafka_sink.client import appender as slice_appender
-from spark_kafka_sink.client import deadlines, future, row_producer
+from spark_kafka_sink.client import chunk, deadlines, future, unclosed
 from spark_kafka_sink.client import io_thread as producer_thread
 
 _EPOCH_S: Final = 1_700_000_000
@@ -59,8 +58,8 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
         stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function
         new_signal = partial(SimulatedSignal, world)
         stack.enter_context(mock.patch.object(deadlines, "new_signal", new_signal))
-        stack.enter_context(mock.patch.object(row_producer, "_wall_clock", given["time"].time))
-        stack.enter_context(mock.patch.object(kafka_producer, "_unclosed", {}))
+        stack.enter_context(mock.patch.object(chunk, "_wall_clock", given["time"].time))
+        stack.enter_context(mock.patch.object(unclosed, "_unclosed", {}))
         yield
 
 

@@ -6,6 +6,7 @@ admin uses a scripted broker, because the mock cluster does not support its requ
 
 from __future__ import annotations
 
+import inspect
 import threading
 import uuid
 from collections.abc import Callable
@@ -159,7 +160,7 @@ class Scene:
             self.append()
             return None
         thing, name = self.thing_of(method), method.partition(".")[2]
-        if isinstance(vars(type(thing))[name], property):
+        if isinstance(inspect.getattr_static(thing, name), property):
             return getattr(thing, name)
         found = getattr(thing, name)(*_ARGUMENTS.get(method, ()))
         return list(found) if method == "TopicReader.read" else found

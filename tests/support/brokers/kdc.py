@@ -130,7 +130,7 @@ class Kdc:
         self.serve()
 
     def serve(self) -> None:
-        """Serve the realm, and wait until somebody answers."""
+        """Start the KDC, and wait until it responds."""
         log = self._folder / "kdc.log"
         program = shutil.which("krb5kdc", path=_PATH)
         assert program is not None
@@ -159,7 +159,7 @@ class Kdc:
         return keytab
 
     def keytab(self, principal: str) -> Path:
-        """Return where the keytab of a principal is."""
+        """Return the path of the keytab of a principal."""
         return self._folder / f"{principal.replace('/', '-')}.keytab"
 
     def tickets(self, principal: str, keytab: Path, *options: str) -> Path:

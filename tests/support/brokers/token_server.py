@@ -125,7 +125,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What to say: a status, a body, and headers."""
+    """A response: a status, a body, and headers."""
 
     status: int
     body: object = None
@@ -133,7 +133,7 @@ class Answer:
 
 
 class TokenServer:
-    """The endpoint, at `url`. `answer` says what it answers; `asked` is what it was asked."""
+    """The endpoint, at `url`. `answer` makes its responses; `asked` has the requests so far."""
 
     def __init__(self, pem: str, life_s: float = 600, tls: Path | None = None) -> None:
         self.pem = pem
@@ -159,7 +159,7 @@ class TokenServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the endpoint."""
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://localhost:{self._port}/token"
 

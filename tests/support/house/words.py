@@ -37,11 +37,11 @@ _NAMES: Final = frozenset(
 )
 _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # How a docstring does not begin: it says what a function does in the words of everybody.
-_BEGINS: Final = re.compile(r"(Give|Gives|Say|Says|Tell|Tells|Have|Has|See to)\b")
+_BEGINS: Final = re.compile(r"(Give(?! up)|Gives|Say|Says|Tell|Tells|Have|Has|See to)\b")
 _PHRASES: Final = re.compile(
     r"\banew\b|\b(?:is|are|was|were|be|been) told\b|\brefused with a sentence\b|\bwhat becomes of\b"
-    r"|\bbecomes of\b|\bwhoever\b|\bin vain\b|\bfor nothing\b|\bnobody knows\b|\bis heard of\b"
-    r"|\bheard of\b|\blet go of\b|\btells? of\b|\bsee to it\b|\bby the way that\b|\blikewise\b",
+    r"|\bbecomes of\b|\bwhoever\b|\bin vain\b|\bnobody knows\b|\bis heard of\b"
+    r"|\bheard of\b|\blet go of\b|\btells? of\b|\bsee to it\b|\bby the way that\b",
     re.IGNORECASE,
 )
 
@@ -123,10 +123,10 @@ def _phrases(rule: str, path: str, line: int, text: str) -> Iterator[Found]:
 
 def found_everywhere() -> Iterator[Found]:
     """Yield the places of the whole project."""
-    this = Path(__file__)
+    own = {Path(__file__), ROOT / "tests" / "repository" / "test_house.py"}  # they name the words
     for folder in _CODE:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path != this and "__pycache__" not in path.parts:
+            if path not in own and "__pycache__" not in path.parts:
                 yield from found_in_code(str(path.relative_to(ROOT)), path.read_text())
     pages = sorted((ROOT / "docs").rglob("*.md"))
     for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *pages):

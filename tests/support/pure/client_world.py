@@ -8,6 +8,7 @@ from random import Random
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.wire.exchange import ClientRequest, Event, NodeReady
 from spark_kafka_sink.wire.messages import MetadataRequest
@@ -36,6 +37,7 @@ class World:
         config: NetworkConfig = CONFIG,
         resolver: HostResolver | None = None,
         seed: int = 1,
+        security: Security | None = None,
     ) -> None:
         self.now = 0.0
         self.selector = InMemorySelector()
@@ -46,6 +48,7 @@ class World:
             lambda: self.now,
             Random(seed),
             resolver=resolver,
+            security=security,
         )
         self.events: list[Event] = []
 

@@ -1,4 +1,4 @@
-"""Spark's own Kafka sink and this one with one interface, so that a case serves for both."""
+"""Spark's own Kafka sink and this one behind one interface, so that a test case works with both."""
 
 from __future__ import annotations
 

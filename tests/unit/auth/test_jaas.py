@@ -1,4 +1,4 @@
-"""`sasl.jaas.config`: the Java client's parser has the last word on every text."""
+"""`sasl.jaas.config` is parsed as by the Java client's parser, on every text."""
 
 from __future__ import annotations
 

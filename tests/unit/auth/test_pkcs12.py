@@ -1,4 +1,4 @@
-"""PKCS12 stores: what is read from them, and what is said where that cannot be."""
+"""PKCS12 stores: their contents, and the errors for files that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which token serves, and when the next one is fetched."""
+"""The current token, and the time of the next fetch."""
 
 from __future__ import annotations
 

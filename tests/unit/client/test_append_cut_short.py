@@ -1,6 +1,6 @@
-"""An Arrow batch whose transaction another thread ends while only a part of it has been appended.
+"""An Arrow batch whose transaction another thread ends while only a part of it is appended.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Bench:
         return [request.call for request in self.transactions.run()]
 
     def begin(self, end: Callable[[KafkaProducer], None]) -> None:
-        """Begin an end, as another thread, which goes on waiting for it."""
+        """Begin to end the transaction, as another thread that waits for the end."""
         with pytest.raises(TimeoutException):
             end(self.producer)
 

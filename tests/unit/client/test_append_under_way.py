@@ -1,7 +1,7 @@
-"""An append in progress when everything is given up: nothing of it is left.
+"""An append in progress when all batches fail: nothing of it is left.
 
-The end comes between the two times at which an append holds the lock: it has held its partitions
-and encoded its rows, and is about to put them into batches. There is no I/O thread.
+The failure comes between the two times at which an append holds the lock: it has held its
+partitions and encoded its rows, and is about to add them to batches. There is no I/O thread.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def is_empty(producer: KafkaProducer) -> bool:
 def have_it_end_under_way(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
 ) -> None:
-    """End the producer when the next rows are encoded, and in no batch yet."""
+    """End the producer when the next rows are encoded, but not in a batch yet."""
 
     def encode_until_the_end(
         grouped: GroupedRows, opens: list[OpenBatch]

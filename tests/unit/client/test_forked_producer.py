@@ -6,6 +6,7 @@ Each public method raises at once there: none hangs, whichever locks were held a
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -45,7 +46,7 @@ def call_of(producer: KafkaProducer, name: str) -> Callable[[], object]:
     """Return what calls a method, or asks for a property."""
     return lambda: (
         getattr(producer, name)
-        if isinstance(vars(KafkaProducer)[name], property)
+        if isinstance(inspect.getattr_static(producer, name), property)
         else getattr(producer, name)(*ARGUMENTS.get(name, []))
     )
 

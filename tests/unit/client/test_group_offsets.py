@@ -126,7 +126,7 @@ def test_offsets_of_what_is_no_topic_are_refused_before_anything_is_sent(
 
 
 class OtherOffset(NamedTuple):
-    """An offset as other clients have it."""
+    """An OffsetAndMetadata of another Python client."""
 
     offset: int
     metadata: str | None

@@ -42,7 +42,7 @@ ENOUGH_S = 20
 
 
 class World:
-    """A producer whose rows are given up as soon as they wait to be sent."""
+    """A producer whose rows fail as soon as they wait to be sent."""
 
     def __init__(self, **config: object) -> None:
         options = {name.replace("_", "."): value for name, value in config.items()}
@@ -261,8 +261,8 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
             producer.send(TOPIC, b"x", partition=0)
             with contextlib.suppress(TimeoutException):
                 interrupted(lambda: end(producer), moment)
-            if state._interruption is not None:
-                state.give_up(state._interruption)  # as the I/O thread does first
+            if state._interruption is not None:  # as the I/O thread does
+                state.give_up(state._interruption)
             sent = [request.call for request in transactions.run()]
             in_chunks = sum(map(len, producer._feeder._pending))
             assert not (in_chunks and Call.COMMIT in sent), moment

@@ -1,6 +1,6 @@
-"""Who waits for memory goes on as soon as there is some, whatever freed it, and in turn.
+"""Callers that wait for memory continue as soon as some is free, for any reason, in order.
 
-Time passes in waits alone, and there is no I/O thread; see `support.pure.timed_waits`.
+Time passes only in waits, and there is no I/O thread; see `support.pure.timed_waits`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> No
 def packing_later(
     producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[PendingAppend]]:
-    """Keep appends from compressing what they filled, and give it."""
+    """Let appends pack no full batches; yield the appends that have some."""
     filled: list[PendingAppend] = []
     with monkeypatch.context() as patch:
         patch.setattr(producer._columns._appender, "pack", filled.append)

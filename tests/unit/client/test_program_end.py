@@ -14,13 +14,14 @@ from support.programs.program_ends import ProgramEnd, program_ends
 BEGIN = """
 import threading, time
 import pyarrow as pa
-from spark_kafka_sink import KafkaProducer, kafka_producer
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import base_producer, unclosed
 from spark_kafka_sink.network import client
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
-kafka_producer._AT_EXIT_S = 0.3
+unclosed.AT_EXIT_S = 0.3
 # The machine may be busy.
-kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 20
+base_producer._LAST_CALLBACKS_AT_EXIT_S = 20
 client._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
@@ -108,7 +109,7 @@ PROGRAMS = {
         ],
     ),
     "a callback that does not return": Program(
-        "kafka_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1\n"
+        "base_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1\n"
         "producer = made(options=AT_ONCE)\n"
         "begun = threading.Event()\n"
         "producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
@@ -149,7 +150,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, ProgramEnd]:
-    """How the programs end."""
+    """Return the ends of the programs."""
     texts = {name: program.text for name, program in PROGRAMS.items()}
     return program_ends(BEGIN, texts)
 

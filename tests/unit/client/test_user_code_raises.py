@@ -1,6 +1,6 @@
-"""User code that raises whatever it likes: rows end, counters move, and the producer goes on.
+"""User code that raises any exception: rows end, metrics count, and the producer continues.
 
-No broker can be reached: rows are given up as soon as they are to be sent.
+No broker is reachable: rows fail as soon as they are due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROW = pa.record_batch({"value": ["v"]})
 
 @contextmanager
 def giving_up(**options: object) -> Iterator[KafkaProducer]:
-    """Yield a producer that gives up its rows at once."""
+    """Yield a producer whose rows fail at once."""
     short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
     given = {name.replace("_", "."): value for name, value in options.items()}
     producer = KafkaProducer({"bootstrap.servers": NOBODY, **short, **given})
@@ -83,7 +83,7 @@ def check_goes_on(producer: KafkaProducer) -> None:
 
 
 class Raise:
-    """Raises an exception of a kind in every method; counts the calls."""
+    """Raises an exception of the given kind in every method, and counts the calls."""
 
     def __init__(self, kind: type[BaseException]) -> None:
         self.kind, self.calls = kind, 0
@@ -171,7 +171,7 @@ def test_a_second_callback_that_raises_while_all_ends_keeps_no_socket_open() -> 
 
 
 class Unspeakable(Raise):
-    """Raises even when a log line names it."""
+    """Raises even when a log line prints it."""
 
     def __repr__(self) -> str:
         raise SystemExit
@@ -379,7 +379,7 @@ def test_waiting_for_an_open_record_is_refused_inside_a_callback(
 
 
 def test_a_callback_may_send_and_append_and_ask_for_partitions() -> None:
-    """As one does that sends what failed to a dead letter topic."""
+    """Some callbacks send failed records to a dead letter topic."""
     found: list[object] = []
     with giving_up() as producer:
 
@@ -437,7 +437,7 @@ def test_a_flush_that_takes_too_long_leaves_an_earlier_error_to_the_next() -> No
 def test_close_does_not_wait_for_a_callback_that_does_not_return(
     timeout: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("spark_kafka_sink.kafka_producer._LAST_CALLBACKS_S", 0.1)
+    monkeypatch.setattr("spark_kafka_sink.client.base_producer._LAST_CALLBACKS_S", 0.1)
     reached, may_return = threading.Event(), threading.Event()
 
     def callback(*_: object) -> None:

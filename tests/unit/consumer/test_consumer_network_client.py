@@ -70,13 +70,13 @@ def _error(future: RequestFuture) -> ApiException:
 def test_requests_wait_until_their_node_is_ready_and_are_answered_in_order() -> None:
     world = World()
     futures = [world.send(1), world.send(1), world.send(2)]
-    assert (world.client.unsent_requests(1), world.client.unsent_requests(2)) == (2, 1)
+    assert (len(world.client._unsent[1]), len(world.client._unsent[2])) == (2, 1)
     world.poll(2)
     assert not any(future.is_done for future in futures), "sent before the node was ready"
     world.poll()
     assert all(isinstance(future.response, MetadataResponse) for future in futures)
     assert (world.asked(2001), world.asked(2002)) == (2, 1)
-    assert world.client.unsent_requests(1) == 0
+    assert not world.client._unsent.get(1)
     at_once = world.send(1)
     assert world.asked(2001) == 3, "the node is ready, yet the request waits for a poll"
     world.poll(1)
@@ -178,7 +178,7 @@ def test_a_request_that_could_not_be_sent_expires_after_request_timeout_ms() -> 
     world.now = 50.0
     world.poll(1)
     assert isinstance(_error(second), TimeoutException)
-    assert world.client.unsent_requests(1) == 0
+    assert not world.client._unsent.get(1), "what has expired waits no longer"
 
 
 def test_a_poll_waits_no_longer_than_a_request_may_wait_for_its_node() -> None:

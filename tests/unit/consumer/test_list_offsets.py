@@ -43,7 +43,7 @@ class World:
         return sent
 
     def answer(self, future: RequestFuture, code: int = 0) -> None:
-        """Answer for all partitions asked for: the offset is ten times the partition."""
+        """Answer for all requested partitions: the offset is ten times the partition."""
         message = future.request.message
         assert isinstance(message, ListOffsetsRequest)
         answers = [

@@ -26,14 +26,14 @@ from spark_kafka_sink.network.http import (
 )
 from spark_kafka_sink.network.tls import TlsSettings, client_context
 
-LIMITS = HttpLimits(5.0, 5.0)
+LIMITS = HttpLimits(60.0, 60.0)
 SHORT = HttpLimits(0.3, 0.3)
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextmanager
 def peer(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Run a server that does what a test says with each connection; gives its URL."""
+    """Run a server that handles each connection as the test defines; yield its URL."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -76,7 +76,7 @@ def half_a_handshake(connection: socket.socket) -> None:
 
 
 def endlessly(first: bytes, part: bytes, pause_s: float = 0.0) -> Callable[[socket.socket], None]:
-    """Return a peer that says something for ever."""
+    """Return a peer that sends without end."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(65_536)
@@ -151,7 +151,7 @@ def test_a_peer_that_takes_its_time_is_given_up_at_the_deadline(
 ) -> None:
     with peer(talk) as url, pytest.raises(HttpException) as caught:
         post(url, {}, {}, SHORT)
-    assert str(caught.value) == "it gave no whole answer within 0.3 s"
+    assert str(caught.value) == "its response was not complete within 0.3 s"
     assert not caught.value.is_refused
 
 
@@ -180,7 +180,7 @@ def test_a_peer_that_takes_its_time_is_given_up_at_the_deadline(
 def test_an_answer_that_is_too_large_takes_no_memory(talk: Callable[[socket.socket], None]) -> None:
     with peer(talk) as url, traced_memory() as memory, pytest.raises(HttpException) as caught:
         post(url, {}, {}, LIMITS)
-    assert str(caught.value) == f"its answer is larger than {MOST_BYTES} bytes"
+    assert str(caught.value) == f"its response is larger than {MOST_BYTES} bytes"
     assert memory.peak_bytes < 8 * MOST_BYTES
 
 
@@ -205,7 +205,7 @@ def test_what_is_not_http_is_one_error_that_shows_nothing_of_it(
     with peer(talk) as url, pytest.raises(HttpException) as caught:
         post(url, {}, {}, LIMITS)
     said = str(caught.value)
-    assert said.startswith(("what it answers is not HTTP", "it could not be asked"))
+    assert said.startswith(("its response is not HTTP", "it cannot be reached"))
     assert "secret" not in said
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
@@ -215,9 +215,9 @@ def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/"
-        with pytest.raises(HttpException, match="it could not be asked: Connection refused"):
+        with pytest.raises(HttpException, match="it cannot be reached: Connection refused"):
             post(url, {}, {}, LIMITS)
-    with pytest.raises(HttpException, match="it could not be asked: "):
+    with pytest.raises(HttpException, match="it cannot be reached: "):
         post("http://nobody.invalid/", {}, {}, LIMITS)
 
 
@@ -226,7 +226,7 @@ def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
     context = client_context(TlsSettings(truststore=authority.root.certificate)).context
     with peer(half_a_handshake) as url, pytest.raises(HttpException) as caught:
         post(url.replace("http:", "https:"), {}, {}, SHORT, context)
-    assert str(caught.value) == "it could not be connected to within 0.3 s"
+    assert str(caught.value) == "no connection to it within 0.3 s"
 
 
 def test_tls_is_checked_against_what_is_trusted(tmp_path: Path) -> None:

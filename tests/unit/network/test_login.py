@@ -325,6 +325,37 @@ def test_without_credentials_now_requests_go_on_until_there_are_some() -> None:
     assert broker.look() == [HANDSHAKE]
 
 
+def test_when_the_session_is_over_requests_are_held_until_there_are_credentials() -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, None]
+    broker = Broker(Login(lambda: given.pop(0), "u"))
+    broker.let_in(lifetime_ms=100_000)
+    broker.now = 101.0
+    broker.send()
+    broker.send()
+    assert broker.look() == []
+    assert broker.connection.load == 2
+    assert broker.connection.awaits_login_since == 101.0
+    given.extend([None, PlainExchange("u", "p")])
+    assert not broker.connection.go_on(broker.now)
+    assert broker.connection.go_on(broker.now)
+    assert broker.connection.awaits_login_since is None
+    assert broker.look() == [HANDSHAKE]
+    broker.answer(handshake())
+    assert broker.look() == [TOKEN]
+    broker.answer(token(lifetime_ms=100_000))
+    assert broker.look() == [METADATA, METADATA]
+
+
+def test_what_is_held_for_credentials_is_given_back_with_the_connection() -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p"), None]
+    broker = Broker(Login(lambda: given.pop(0), "u"))
+    broker.let_in(lifetime_ms=100_000)
+    broker.now = 101.0
+    held = broker.send()
+    assert broker.connection.closed() == [held]
+    assert broker.connection.awaits_login_since is None
+
+
 def test_a_connection_that_breaks_gives_back_what_is_in_flight_and_what_is_held() -> None:
     broker = Broker()
     broker.let_in(lifetime_ms=10_000)

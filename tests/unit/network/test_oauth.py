@@ -23,11 +23,15 @@ from support.brokers.token_server import (
     TokenServer,
     new_key,
     private_pem,
+    signed,
     verified,
 )
 
 from spark_kafka_sink.auth.mechanisms import SaslExchange
+from spark_kafka_sink.auth.oauthbearer import RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenRenewal
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.client.io_thread import assemble
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
@@ -401,15 +405,16 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
     [
         (config(None), "token.endpoint.url is not set"),
         (config("https://h/"), "needs credentials"),
-        (config("ftp://h/"), "no URL that can be asked"),
+        (config("ftp://h/"), "not the URL of a token endpoint"),
         (config("https://u:s3cret@h/"), "has a user or a blank in it"),
         (by_secret("file:///t") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
          "is a file, which JwtBearerJwtRetriever cannot ask"),
         (by_secret("https://h/") | {f"{OPTION}.jwt.retriever.class": "FileJwtRetriever"},
-         "is no file"),
+         "is not a file"),
         (config("https://h/") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
-         "an assertion is needed"),
-        (config("https://h/") | {f"{OPTION}.assertion.claim.iss": "me"}, "an assertion is needed"),
+         "the client needs an assertion"),
+        (config("https://h/") | {f"{OPTION}.assertion.claim.iss": "me"},
+         "the client needs an assertion"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required user="x";'),
          "has an option that OAuthBearerLoginModule does not have"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required extension_auth="x";'),
@@ -467,9 +472,9 @@ def test_a_url_that_a_reference_gives_is_not_shown(
 def test_credentials_that_travel_in_clear_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     _warn.cache_clear()
     security(by_secret("http://localhost:1/")).close()
-    assert "in clear" not in caplog.text
+    assert "unencrypted" not in caplog.text
     security(by_secret("http://idp.invalid/")).close()
-    assert "travel in clear" in caplog.text
+    assert "travel unencrypted" in caplog.text
 
 
 def test_an_endpoint_that_is_away_is_waited_for_and_told(server: TokenServer) -> None:
@@ -493,7 +498,7 @@ def test_the_deadline_of_the_options_is_kept() -> None:
         woken = threading.Event()
         made.wake = woken.set
         assert woken.wait(WAIT_S)
-        assert "it gave no whole answer within 0.05 s" in made.problem
+        assert "its response was not complete within 0.05 s" in made.problem
         made.close()
 
 
@@ -509,9 +514,9 @@ def test_the_first_requests_of_many_workers_are_spread(
 ) -> None:
     begins: list[float] = []
 
-    def renewal(*given: Any) -> TokenRenewal:  # noqa: ANN401 - whatever the class takes
-        begins.append(given[-1])
-        return TokenRenewal(*given)
+    def renewal(window: RefreshWindow, backoff: ExponentialBackoff, begin: float) -> TokenRenewal:
+        begins.append(begin)
+        return TokenRenewal(window, backoff, begin)
 
     monkeypatch.setattr(oauth, "TokenRenewal", renewal)
     monkeypatch.setattr(time, "time", lambda: 1000.0)
@@ -523,3 +528,32 @@ def test_the_first_requests_of_many_workers_are_spread(
     assert alone == 0.0
     assert all(1000 <= begin <= 1001 for begin in many)
     assert max(many) - min(many) > 0.5
+
+
+def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(signed(KEY, 600, sub="first"))
+    made = security(config(file.as_uri()))
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    file.write_text(signed(KEY, 600, sub="second"))
+    first = login.exchange()
+    assert first is not None
+    assert 'sub "first"' in str(login.user)
+    second = login.exchange()
+    assert second is not None
+    assert first.first() != second.first()
+    assert 'sub "second"' in str(login.user)
+
+
+@pytest.mark.parametrize("brokers", [[], [NODE]])
+def test_a_producer_that_knows_brokers_is_one_of_many(
+    brokers: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+    monkeypatch.setattr(Security, "of", lambda _, *, is_one_of_many: said.append(is_one_of_many))
+    _, thread = assemble(producer_config({"bootstrap.servers": "h:1"}), "client", brokers)
+    thread._client.close()
+    assert said == [bool(brokers)]

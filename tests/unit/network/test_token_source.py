@@ -117,7 +117,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     first = endpoint.tell(token(1100.0))
     client.wait()
     endpoint.now = 1090.0
-    endpoint.tell(TokenException("it could not be asked: down"))
+    endpoint.tell(TokenException("it cannot be reached: down"))
     assert endpoint.source.token() is first
     endpoint.source.attach(client)
     client.wait()
@@ -126,7 +126,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     assert "the last token still serves" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
-    assert endpoint.source.problem() == "the endpoint gives no token: it could not be asked: down"
+    assert endpoint.source.problem() == "the endpoint gives no token: it cannot be reached: down"
     second = endpoint.tell(token(1200.0))
     client.wait()
     assert endpoint.source.token() is second

@@ -23,7 +23,7 @@ class Append(ProducerInterceptor):
 
     def __init__(self, letter: str = "?") -> None:
         self.letter = letter
-        self.told: list[tuple[RecordMetadata | None, BaseException | None]] = []
+        self.acknowledged: list[tuple[RecordMetadata | None, BaseException | None]] = []
         self.configs: dict[str, object] = {}
         self.closed = 0
 
@@ -39,7 +39,7 @@ class Append(ProducerInterceptor):
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
         """Record an acknowledgement."""
-        self.told.append((metadata, error))
+        self.acknowledged.append((metadata, error))
 
     def close(self) -> None:
         """Count."""
@@ -65,7 +65,7 @@ class Raise(ProducerInterceptor):
 
 
 class GiveNothing:
-    """Has one method only, and forgets to return the record."""
+    """An interceptor with one method, which forgets to return the record."""
 
     def on_send(self, record: ProducerRecord) -> None:
         """Return None."""
@@ -92,7 +92,7 @@ def test_all_are_told_of_an_acknowledgement_though_one_raises(
     chain = ProducerInterceptors([first, Raise(), last])
     with caplog.at_level(logging.ERROR):
         chain.on_acknowledgement(METADATA, None)
-    assert first.told == last.told == [(METADATA, None)]
+    assert first.acknowledged == last.acknowledged == [(METADATA, None)]
     assert "on_acknowledgement of" in caplog.text
 
 
@@ -104,7 +104,7 @@ def test_a_record_that_send_refuses_is_told_of_with_where_it_was_to_go(
     chain = ProducerInterceptors([interceptor])
     assert chain.on_send_error("t", partition, error) is None
     known = -1 if partition is None else partition
-    assert interceptor.told == [(RecordMetadata("t", known, -1, -1, -1, -1), error)]
+    assert interceptor.acknowledged == [(RecordMetadata("t", known, -1, -1, -1, -1), error)]
 
 
 def test_closing_reaches_all_though_one_raises() -> None:

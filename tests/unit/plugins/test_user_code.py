@@ -17,7 +17,7 @@ ALL = ["interceptor", "key", "value", "partitioner"]
 
 
 class Plugin(ProducerInterceptor):
-    """Whatever a producer may call; notes when it is closed."""
+    """Has every method that a producer may call; notes when it is closed."""
 
     def __init__(self, name: str, closed: list[str]) -> None:
         self.name, self.closed, self.fails = name, closed, False
@@ -31,7 +31,7 @@ class Plugin(ProducerInterceptor):
         return value.encode()
 
     def close(self) -> None:
-        """Note it, and raise if that is asked for."""
+        """Note the call, and raise if the test asks for it."""
         self.closed.append(self.name)
         if self.fails:
             message = f"{self.name} is stuck"
@@ -142,9 +142,9 @@ def _open_files() -> set[str]:
         ("threading.Thread.start", RuntimeError("can't start new thread")),
         ("socket.socketpair", OSError(24, "Too many open files")),
         ("spark_kafka_sink.client.io_thread.NetworkClient", MemoryError("no more")),
-        ("spark_kafka_sink.kafka_producer.SliceAppender", MemoryError("no more")),
+        ("spark_kafka_sink.client.base_producer.SliceAppender", MemoryError("no more")),
         ("threading.Thread.start", KeyboardInterrupt()),
-        ("spark_kafka_sink.kafka_producer.SliceAppender", KeyboardInterrupt()),
+        ("spark_kafka_sink.client.base_producer.SliceAppender", KeyboardInterrupt()),
     ],
     ids=lambda value: repr(value) if isinstance(value, BaseException) else str(value),
 )

@@ -1,4 +1,4 @@
-"""A Produce answer that names the new leader (KIP-951): taken at once, and not waited for, once."""
+"""A Produce response with the new leader (KIP-951): it is used at once, and once without a wait."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_flush_ends_lingering() -> None:
     producer.append(0, [b"small"])
     producer.ready()
     assert producer.poll() == []
-    producer.accumulator.begin_flush()
+    producer.accumulator.begin_flush("flush")
     assert len(producer.poll()) == 1
 
 

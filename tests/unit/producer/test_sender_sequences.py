@@ -131,7 +131,7 @@ def test_what_follows_a_batch_that_was_given_up_goes_on_under_a_new_epoch() -> N
 
 
 def _lost_behind_one_that_expires() -> tuple[PureProducer, ClientRequest]:
-    """Return a batch that is resent after a lost response, with the one before given up."""
+    """Return a batch that is retried after a lost response; the batch before it has failed."""
     producer = PureProducer([1], Settings(delivery_timeout=30.0))
     producer.append(0, FULL)
     producer.ready()

@@ -1,4 +1,4 @@
-"""Pieces of many columns in one buffer, whatever their lengths: as joining them one by one."""
+"""Pieces of many columns gathered into one buffer equal the pieces joined one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes a log holds: rows or a CorruptRecordException, and memory within the limit."""
+"""Any bytes as a log: the result is rows or a CorruptRecordException, and memory is limited."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_many_gzip_members_cost_no_more_than_their_bytes(monkeypatch: pytest.Mon
     make = zlib.decompressobj
 
     class Counted:
-        """Notes how much it is given, all of which zlib may copy."""
+        """Counts the bytes of its input, all of which zlib may copy."""
 
         def __init__(self, wbits: int) -> None:
             self._stream = make(wbits=wbits)

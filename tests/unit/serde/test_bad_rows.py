@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException, RecordTooLargeException
 from spark_kafka_sink.producer.partitioner import check_partitions
-from spark_kafka_sink.producer.slices import check_record_sizes
 from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault
@@ -57,7 +57,7 @@ def is_refused(row: pa.RecordBatch, topic: str | None) -> bool:
         rows = read_rows(row, topic, NOW_MS)
         if not re.fullmatch(r"[A-Za-z0-9._-]+", rows.topics[0]):
             return True
-        check_record_sizes(record_sizes(rows.columns), LIMITS)
+        RecordLimits(by_option=LIMITS, max_request_size="").check(rows, record_sizes(rows.columns))
         if rows.partitions is not None:
             check_partitions("", rows.partitions, PARTITIONS[rows.topics[0]])
     except (DataException, RecordTooLargeException):

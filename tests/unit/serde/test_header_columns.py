@@ -96,8 +96,8 @@ def test_every_row_has_the_headers_of_its_cell(
     after: Cells,
 ) -> None:
     """A null cell may span entries, and the column may be a slice: neither is sent."""
-    whole = form([*before, *cells, *after], names, values)
-    headers = whole.slice(len(before), len(cells))
+    padded = form([*before, *cells, *after], names, values)
+    headers = padded.slice(len(before), len(cells))
     batch = pa.record_batch({"value": pa.nulls(len(cells), pa.binary()), "headers": headers})
     column = read_rows(batch, "t", 0).columns.headers
     if not any(cells):

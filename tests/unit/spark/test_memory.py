@@ -74,7 +74,7 @@ from contextlib import suppress
 from pyspark.sql.types import BinaryType, StructType
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-from spark_kafka_sink.spark.planning.datasource import look_ahead
+from spark_kafka_sink.spark.planning.datasource import check_batch_write
 from spark_kafka_sink.spark.writer import MicroBatchWriter
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.writer import KafkaArrowWriter
@@ -87,7 +87,7 @@ acts = {
     "plan of a stream": lambda: KafkaDataSource(options).streamWriter(schema, False),
     "commit of a micro-batch": lambda: MicroBatchWriter(sink_options(options), 1).commit([None]),
     "commit": lambda: KafkaArrowWriter(sink_options(options)).commit([None]),
-    "look ahead": lambda: look_ahead(schema, options),
+    "look ahead": lambda: check_batch_write(schema, options),
 }
 assert gc.get_freeze_count() == 0
 with suppress(KafkaException):

@@ -1,4 +1,4 @@
-"""What a task has received is acknowledged at once, so that its first rows need not wait."""
+"""A task acknowledges received data at once, so that its first rows need not wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.spark.worker import acknowledge_now
 
-TURNS = 50
+ROUNDS = 50
 # Of struct tcp_info of <linux/tcp.h>: segments sent that are not acknowledged.
 UNACKED = slice(24, 28)
 
@@ -37,13 +37,11 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield jvm, worker
 
 
-def waiting_turns(
-    pair: tuple[socket.socket, socket.socket], when_received: Callable[[], object]
-) -> int:
+def waits(pair: tuple[socket.socket, socket.socket], when_received: Callable[[], object]) -> int:
     """Return in how many turns of question and answer a question had no ACK of its own."""
     jvm, worker = pair
     waiting = 0
-    for _ in range(TURNS):
+    for _ in range(ROUNDS):
         jvm.sendall(b"what to do")
         worker.recv(100)
         when_received()
@@ -56,8 +54,8 @@ def waiting_turns(
 
 @linux_only
 def test_what_was_received_is_acknowledged(pair: tuple[socket.socket, socket.socket]) -> None:
-    before = waiting_turns(pair, lambda: None)
-    after = waiting_turns(pair, acknowledge_now)
+    before = waits(pair, lambda: None)
+    after = waits(pair, acknowledge_now)
     assert before
     assert after <= before / 2
 
@@ -76,9 +74,9 @@ def test_a_task_has_it_acknowledged_before_it_asks_for_rows(
         with pytest.raises(NoRowsError):
             write_task(options, rows())
 
-    before = waiting_turns(pair, lambda: None)
+    before = waits(pair, lambda: None)
     assert before
-    assert waiting_turns(pair, run_task) <= before / 2
+    assert waits(pair, run_task) <= before / 2
 
 
 @linux_only

@@ -1,4 +1,4 @@
-"""A stream of bytes becomes frames, in whatever pieces it comes."""
+"""A stream of bytes becomes frames, for every division into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lengths of compact types: at most five bytes and 32 bits, as Java's ByteUtils has them."""
+"""Lengths of compact types are varints of at most five bytes and 32 bits, as in ByteUtils."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _noting(method: Any, note: Note) -> Any:
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return what was noted last."""
+    """Return the last note of a name."""
     return getattr(writer, _NOTE + name, default)
 
 

@@ -49,7 +49,7 @@ def explained(session: Any) -> Iterator[None]:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Have the methods of a streaming query that raise its failure raise it as `explained` does."""
+    """Patch the methods of a streaming query that raise its failure, as `explained` does."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 

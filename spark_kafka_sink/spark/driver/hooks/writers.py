@@ -1,7 +1,7 @@
-"""What ``save()`` of a batch and ``start()`` of a stream do after `register`.
+"""Hooks into ``save()`` of a batch and ``start()`` of a stream, which `register` installs.
 
-`WRITERS` is the table of Spark's writers: what is noted of each, and what is checked before a write
-to the sink begins. Other formats are untouched.
+`WRITERS` is the table of Spark's writers: the notes of each, and the checks before a write to the
+sink begins. Other formats are untouched.
 
 A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
 data sources the JVM refuses that mode before any code of the source runs, so
@@ -13,18 +13,17 @@ A continuous stream is refused. Spark starts the query and drops every row, sinc
 sink one by one and a Python sink takes only batches. The sink learns of it when an epoch is
 committed, and an error there does not end the query.
 
-What the sink itself would refuse is refused at once (`look_ahead`); Spark asks the sink only after
-the shuffles before the write. And writes work in any thread: Spark looks for Python data sources in
-the session of the thread, and a new thread has none.
+The sink's own checks run at once (`check_batch_write`); Spark would run them only after the
+shuffles before the write. And writes work in any thread: Spark looks for Python data sources in the
+session of the thread, and a new thread has none.
 
-A classic writer that was made before `register` has not noted everything. What it did not note is
+A classic writer that was made before `register` has not noted everything. Its other settings are
 left to Spark.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -42,16 +41,20 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
     take_notes,
 )
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
-from spark_kafka_sink.spark.planning.datasource import look_ahead, look_at_options, look_at_stream
+from spark_kafka_sink.spark.planning.datasource import (
+    check_batch_write,
+    check_options_and_columns,
+    check_stream_write,
+)
 from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_refusal
 
 # ruff: noqa: SLF001 - Spark has no public way to ask a writer
 
 
 class Write(NamedTuple):
-    """What a writer was told.
+    """The settings of a writer.
 
-    mode: None if none was named; is_known: whether all of this is known. layouts: by the name of
+    mode: None if none was set; is_known: whether all settings are known. layouts: by the name of
     the method, whether there are columns; options: with names in lower case.
     """
 
@@ -62,7 +65,7 @@ class Write(NamedTuple):
     options: Mapping[str, str]
     is_known: bool
 
-    def joined(self, given: Mapping[str, Any]) -> Write:
+    def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
         """Return the write with the arguments of ``save()`` or ``start()``, which come last."""
         mode, columns = given.get("mode"), given.get("partitionBy")
         # An empty list puts none in the place of earlier columns.
@@ -71,7 +74,7 @@ class Write(NamedTuple):
             format=given.get("format") or self.format,
             mode=self.mode if mode is None else mode,
             layouts={**self.layouts, **layouts},
-            options=join_options(self.options, given.get("options", {})),
+            options=join_options(self.options, options),
         )
 
 
@@ -191,15 +194,15 @@ def _refuse_layouts(write: Write) -> None:
 def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
     # write_batch has looked already.
     if BATCH_ID not in options:
-        look_ahead(schema, options)
+        check_batch_write(schema, options)
 
 
 def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> None:
     if BATCH_ID not in options:
-        look_at_options(schema, options)
+        check_options_and_columns(schema, options)
 
 
-# -- what Spark's writers have inside -------------------------------------------------------------
+# -- the inside of Spark's writers -----------------------------------------------------------------
 
 
 def _schema(writer: Any) -> StructType:
@@ -214,7 +217,7 @@ def _schema_of_plan(plan: Any, session: Any) -> StructType:
 
 
 def _set_mode(writer: Any, mode: str | None) -> None:
-    # ErrorIfExists is what the JVM's writer has when no mode was named.
+    # ErrorIfExists is the JVM writer's default mode.
     writer._jwrite = writer._jwrite.mode(mode or "errorifexists")
 
 
@@ -233,15 +236,17 @@ def _enter_thread(session: Any) -> None:
 class SparkWriter(NamedTuple):
     """A class of Spark's writers, and the method that ends it.
 
-    module: is imported only when it is hooked, since those of Spark Connect need grpc. notes: None
-    for Spark Connect. write: returns what a writer was told. checks: raise ConfigException. look:
-    raises what is against writing rows of a schema; what is around a client of Spark Connect is not
-    what the server sees, so there only options and columns count. set_mode: None for streams.
+    module: is imported only when it is hooked, since those of Spark Connect need grpc. parameters:
+    of the method, besides options. notes: None for Spark Connect. write: returns the settings of a
+    writer. checks: raise ConfigException. look: checks that rows of a schema can be written; for
+    Spark Connect only options and columns, since the client may not see the same cluster and files
+    as the server. set_mode: None for streams.
     """
 
     module: str
     name: str
     method: str
+    parameters: tuple[str, ...]
     notes: tuple[Note, ...] | None
     write: Callable[[Any], Write]
     checks: tuple[Callable[[Write], None], ...]
@@ -250,11 +255,15 @@ class SparkWriter(NamedTuple):
     set_mode: Callable[[Any, str | None], None] | None
 
 
+_SAVE: Final = ("path", "format", "mode", "partitionBy")
+_START: Final = ("path", "format", "outputMode", "partitionBy", "queryName")
+
 WRITERS: Final = (
     SparkWriter(
         "pyspark.sql.readwriter",
         "DataFrameWriter",
         "save",
+        parameters=_SAVE,
         notes=_BATCH_NOTES,
         write=_noted_write,
         checks=(_refuse_mode, _refuse_layouts),
@@ -266,6 +275,7 @@ WRITERS: Final = (
         "pyspark.sql.connect.readwriter",
         "DataFrameWriter",
         "save",
+        parameters=_SAVE,
         notes=None,
         write=_planned_batch,
         checks=(_refuse_mode, _refuse_layouts),
@@ -277,29 +287,31 @@ WRITERS: Final = (
         "pyspark.sql.streaming.readwriter",
         "DataStreamWriter",
         "start",
+        parameters=_START,
         notes=_STREAM_NOTES,
         write=_noted_write,
         checks=(_refuse_continuous, _refuse_layouts),
         schema=_schema,
-        look=look_at_stream,
+        look=check_stream_write,
         set_mode=None,
     ),
     SparkWriter(
         "pyspark.sql.connect.streaming.readwriter",
         "DataStreamWriter",
         "start",
+        parameters=_START,
         notes=None,
         write=_planned_stream,
         checks=(_refuse_continuous, _refuse_layouts),
         schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
-        look=look_at_options,
+        look=check_options_and_columns,
         set_mode=None,
     ),
 )
 
 
 def hook_writers(name: str, *, is_connect: bool) -> None:
-    """From now on have writes to the format `name` do what this module describes.
+    """Patch Spark's writers, for writes to the format `name`, as this module describes.
 
     is_connect: whether to hook the writers of Spark Connect or the classic ones.
     """
@@ -315,12 +327,14 @@ def hook_writers(name: str, *, is_connect: bool) -> None:
 
 def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
     method = getattr(writer_class, kind.method)
-    signature = inspect.signature(method)
 
     @functools.wraps(method)
     def hooked(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(writer, *args, **kwargs).arguments
-        write = kind.write(writer).joined(given)
+        given = dict(zip(kind.parameters, args, strict=False))
+        options: dict[str, Any] = {}
+        for argument, value in kwargs.items():
+            (given if argument in kind.parameters else options)[argument] = value
+        write = kind.write(writer).joined(given, options)
         if write.format.lower() != name:
             return method(writer, *args, **kwargs)
         for check in kind.checks:
@@ -341,7 +355,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 
 @contextmanager
 def _appending(writer: Any, kind: SparkWriter, write: Write) -> Iterator[None]:
-    """Return a writer the mode append for one ``save()``, if no mode was named."""
+    """Set the mode append for one ``save()``, if no mode was set."""
     if kind.set_mode is None or write.mode is not None or not write.is_known:
         yield
         return

@@ -14,7 +14,6 @@ from support.pure.pure_transactions import (
 from support.pure.transaction_answers import COORDINATOR, versions_of
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.error_codes import error_code
 from spark_kafka_sink.errors import (
     CommitFailedException,
     KafkaException,
@@ -23,6 +22,7 @@ from spark_kafka_sink.errors import (
     TopicAuthorizationException,
     TransactionalIdAuthorizationException,
     UnsupportedVersionException,
+    error_code,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call

@@ -13,8 +13,7 @@ import pytest
 from support.pure.pure_transactions import GROUP, OFFSETS, PureTransactions
 from support.pure.transaction_answers import COORDINATOR, versions_of
 
-from spark_kafka_sink.error_codes import ERROR_CODES
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import ERROR_CODES, KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequest,

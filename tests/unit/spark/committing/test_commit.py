@@ -213,8 +213,8 @@ def test_a_line_of_a_stream_s_report_that_was_broken_off_costs_no_other(tmp_path
     path.write_text('{"batch_id": 0, "ro')
     for batch_id in (1, 2):
         publish(commit_report([message(0)], batch_id), path)
-    _, *whole = path.read_text().splitlines()
-    assert [json.loads(line)["batch_id"] for line in whole] == [1, 2]
+    _, *complete = path.read_text().splitlines()
+    assert [json.loads(line)["batch_id"] for line in complete] == [1, 2]
 
 
 def test_a_report_takes_the_place_of_a_file_and_of_nothing_else(
@@ -241,7 +241,7 @@ def test_a_report_takes_the_place_of_a_file_and_of_nothing_else(
 
 
 def test_a_report_goes_where_the_driver_s_own_output_goes(tmp_path: Path) -> None:
-    """As /dev/stderr: of a container a pipe, of a job in the background the file of its log."""
+    """/dev/stderr may be a container's pipe, or the log file of a background job."""
     log = tmp_path / "job.log"
     with log.open("w") as lines:
         lines.write("started\n")

@@ -101,7 +101,7 @@ def refusal(
     schema: StructType = VALUE,
     *,
     overwrite: bool = False,
-    leave_out: str = "",
+    omitted: str = "",
 ) -> str:
     """Return why a write cannot be planned; a network error would be of another type."""
     given = {
@@ -109,7 +109,7 @@ def refusal(
         "kafka.max.block.ms": "1",
         **options,
     }
-    given.pop(leave_out, None)
+    given.pop(omitted, None)
     with pytest.raises((ConfigException, DataException)) as refused:
         KafkaDataSource({"topic": "t"} | given).writer(schema, overwrite)
     return str(refused.value)
@@ -183,7 +183,7 @@ def misspelt(name: str) -> str:
 
 @pytest.mark.parametrize("name", sorted({*NAMES, *NOT_YET, *NO_EFFECT, *OFF_ONLY}))
 def test_a_misspelt_option_is_answered_with_the_right_one(name: str) -> None:
-    said = refusal({f"kafka.{misspelt(name)}": "MARKER"}, leave_out=f"kafka.{name}")
+    said = refusal({f"kafka.{misspelt(name)}": "MARKER"}, omitted=f"kafka.{name}")
     assert is_sentence_about(said, f"kafka.{misspelt(name)} ", f"did you mean kafka.{name}?")
     assert "MARKER" not in said
 

@@ -1,4 +1,4 @@
-"""What is checked when a write is planned, and that nothing of it is when one is committed."""
+"""The checks when a write is planned; none of them runs when one is committed."""
 
 from __future__ import annotations
 
@@ -111,8 +111,10 @@ def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
     lost = "s3a:KEY:hunter2@bucket/report.json"
     with pytest.raises(ConfigException) as refused:
         check_report_path(sink_options(NAMES | {"reportPath": lost}), in_batches=False)
-    told = "option reportPath is ***@bucket/report.json, in the folder ***@bucket, which does not"
-    assert str(refused.value).startswith(told)
+    expected = (
+        "option reportPath is ***@bucket/report.json, in the folder ***@bucket, which does not"
+    )
+    assert str(refused.value).startswith(expected)
     for letters in ("KEY:hunter2@bucket/dead", "s3a://KEY:hunter2@bucket/dead"):
         with pytest.raises(
             ConfigException, match=r"option deadLetterPath is .*\*@bucket/d"

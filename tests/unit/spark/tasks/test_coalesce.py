@@ -99,8 +99,8 @@ def test_nothing_of_what_was_given_is_kept(rows: int) -> None:
 
 
 def test_slices_are_joined_as_what_they_show() -> None:
-    (whole,) = batches_of([100])
-    joined = coalesced([whole.slice(10, 5), whole.slice(90), whole.slice(3, 0)])
+    (complete,) = batches_of([100])
+    joined = coalesced([complete.slice(10, 5), complete.slice(90), complete.slice(3, 0)])
     assert len(joined) == 1
     assert joined[0].column("number").to_pylist() == [*range(10, 15), *range(90, 100)]
 

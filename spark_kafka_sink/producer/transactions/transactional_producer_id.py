@@ -13,21 +13,15 @@ epoch and the sequences under it are those of `Sequences`; the transactions thos
                             which the coordinator has to know; else the error is fatal
     transaction.version 2   each EndTxn is answered with the epoch of the next transaction (KIP-890)
 
-Which of the two holds is looked at between transactions only.
+The version is read only between transactions.
 """
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING
 
-from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.auth.acls import Acls
-from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.error_codes import error_code
-from spark_kafka_sink.errors import ApiException, Option, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from spark_kafka_sink.wire.messages import InitProducerIdResponse
 from spark_kafka_sink.wire.transaction_messages import EndTxnResponse
 
 if TYPE_CHECKING:
@@ -35,61 +29,6 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.sequences import Sequences
     from spark_kafka_sink.producer.transactions.queue import Coordinators
     from spark_kafka_sink.producer.transactions.requests import CoordinatorKey
-
-# Brokers ignore the timeout if there is no transactional.id, but the field is required.
-_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-
-
-class ProducerIdRequests:
-    """InitProducerId of one producer. Times are seconds of the producer's clock."""
-
-    def __init__(
-        self,
-        sequences: Sequences,
-        retry_backoff: ExponentialBackoff,
-        random: Random,
-        acls: Acls | None = None,
-    ) -> None:
-        self._sequences = sequences
-        self._retry_backoff = retry_backoff
-        self._random = random
-        self._acls = acls or Acls()
-        self._in_progress = False
-        self._attempts = 0
-        self._not_before = 0.0
-
-    def due(self, now: float) -> InitProducerIdRequest | None:
-        """Return the request that is due if there are batches to send; it counts as sent."""
-        if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
-            return None
-        self._in_progress = True
-        return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
-
-    def next_due_at(self) -> float:
-        """Return until when `due` returns nothing because of time alone."""
-        return self._not_before
-
-    def answered(
-        self, response: InitProducerIdResponse, node_id: int, now: float
-    ) -> ApiException | None:
-        """Take a response. Return the error if there is no producer id to be had."""
-        if response.error_code != codes.NONE:
-            return self.failed(response.error_code, "", node_id, now)
-        self._in_progress = False
-        self._attempts = 0
-        self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
-        return None
-
-    def failed(
-        self, code: int, reason: str, node_id: int | None, now: float
-    ) -> ApiException | None:
-        """Ask again later after an error that a retry may help. Return the error otherwise."""
-        self._in_progress = False
-        if error_code(code).retriable:
-            self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
-            self._attempts += 1
-            return None
-        return no_producer_id(code, reason, node_id, self._acls.hint(code, None))
 
 
 class TransactionalProducerId:
@@ -140,7 +79,7 @@ class TransactionalProducerId:
             self._sequences.adopt(producer)
 
     def next_transaction(self) -> bool:
-        """Look at the version again. Return whether an epoch has to be asked for before it."""
+        """Read the version again. Return whether an epoch has to be requested first."""
         was_v2, self._is_v2 = self._is_v2, self._coordinators.transaction_version >= 2
         # The first transaction of version 2 must not begin with an epoch of version 1.
         raises = self._must_raise or not self.is_known or (self._is_v2 and not was_v2)
@@ -148,7 +87,7 @@ class TransactionalProducerId:
         return raises
 
     def batch_failed(self, batch: ProducerBatch) -> bool:
-        """Note that a batch was given up. Return whether another transaction can follow.
+        """Note that a batch has failed. Return whether another transaction can follow.
 
         Version 2 numbers the next transaction's records from 0 in any case.
         """
@@ -168,20 +107,3 @@ class TransactionalProducerId:
     def raise_epoch(self) -> None:
         """Make the next transaction begin with another epoch."""
         self._must_raise = True
-
-
-def no_producer_id(
-    code: int, reason: str, node_id: int | None = None, hint: str | None = None
-) -> ApiException:
-    """Return the error for a cluster, or one node of it, that assigned no producer id.
-
-    hint: what would allow the client to have one.
-    """
-    message = f"no producer id could be had: {error_code(code).name} ({code})"
-    if reason:
-        message += f"; {reason}"
-    message += f"; {Option('enable.idempotence')}=false does without one"
-    message += ", at the price of duplicates"
-    if hint:
-        message += f"; {hint}"
-    return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -1,0 +1,445 @@
+"""BaseProducer: the common part of `KafkaProducer` and `TaskProducer`.
+
+It creates the parts of a producer and closes them. Columns are appended by `client.appender`, and
+batches are sent by the I/O thread (`client.io_thread`). `KafkaProducer` adds rows and transactions,
+which tasks of Spark do not use.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import pyarrow as pa
+
+from spark_kafka_sink.client import unclosed
+from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
+from spark_kafka_sink.client.caller import Caller
+from spark_kafka_sink.client.io_thread import Feeder, assemble
+from spark_kafka_sink.client.machines import MakeTransactions
+from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaException, message_of
+from spark_kafka_sink.logs import safe_logging
+from spark_kafka_sink.metrics import MetricName
+from spark_kafka_sink.model import (
+    LARGEST_INT32,
+    Node,
+    TopicPartition,
+    check_callable,
+    check_counts,
+    check_monotonic_time,
+    check_timeout,
+    check_topic_name,
+    checked,
+    checked_brokers,
+    checked_number,
+)
+from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner
+from spark_kafka_sink.producer.completion import PartitionDelivery
+from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.records.record_limits import RecordLimits
+
+logger = logging.getLogger(__name__)
+
+_numbers = itertools.count(1)
+# How long `close` waits for the last callbacks of failed records, whatever its timeout.
+_LAST_CALLBACKS_S: Final = 5.0
+_LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
+
+
+class Plugins(Protocol):
+    """The user's own objects that a producer calls."""
+
+    @property
+    def partitioner(self) -> BatchPartitioner | None:
+        """The partitioner of the user's own, None for one of the producer's."""
+
+    def close(self) -> KafkaException | None:
+        """Deliver what was appended and sent, then close; another call does nothing.
+
+        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
+
+        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
+        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
+        The call does not wait any longer for a callback that does not return. An open transaction
+        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
+        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
+        raise the first delivery error that has not been raised or passed to a callback; otherwise,
+        when all is closed, the first error of closing a serializer or the partitioner. Raise
+        IllegalArgumentException for a negative timeout, and close nothing.
+        """
+
+
+class RowFeeder(Feeder, Protocol):
+    """Who has rows that were sent one by one, on their way into batches."""
+
+    def start(self) -> None:
+        """Be ready to call a partitioner."""
+
+    def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
+        """Turn everything that was sent before into batches."""
+
+    @property
+    def is_in_partitioner(self) -> bool:
+        """Whether the partitioner calls, asked about rows of `send`."""
+
+
+class BaseProducer:
+    """A producer for columns."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        plugins: Plugins,
+        brokers: Iterable[Node],
+        *,
+        allow_auto_create_topics: bool,
+        make_transactions: MakeTransactions | None = None,
+    ) -> None:
+        client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+        self._config = config
+        self._plugins = plugins
+        self._limits = RecordLimits.of(
+            max_request_size=config.max_request_size, buffer_memory=config.buffer_memory
+        )
+        thread = None
+        try:
+            self._state, thread = assemble(
+                config,
+                client_id,
+                checked_brokers(brokers),
+                allow_auto_create_topics=allow_auto_create_topics,
+                make_transactions=make_transactions,
+            )
+            self._thread = thread
+            # None of these knows the producer: the I/O thread holds them, and has to end with it.
+            self._caller = Caller(self._state, thread, config)
+            self._appender = SliceAppender(self._state, config)
+            self._row_feeder = feeder = self._make_feeder()
+            self._columns = ColumnProducer(
+                self._state,
+                self._appender,
+                self._caller,
+                config=config,
+                limits=self._limits,
+                partitioner=plugins.partitioner,
+                drain_rows=_drain_nothing if feeder is None else feeder.drain,
+            )
+            thread.start(feeder)
+            if feeder is not None:
+                feeder.start()
+        except BaseException as error:
+            if thread is not None:
+                thread.stop()
+            plugins.close()
+            if not isinstance(error, Exception):
+                raise
+            said = f"{type(error).__name__}: {message_of(error)}"
+            message = f"Failed to construct kafka producer: {said}"
+            raise KafkaException(message) from error
+        self._is_closing = False
+        self._name = f"KafkaProducer {client_id}"
+        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
+        self._given_up = Counter[str]()
+        self._finalizer = weakref.finalize(
+            self, warn_unclosed, self._name, self._state, os.getpid()
+        )
+        self._finalizer.atexit = False
+        unclosed.remember(self._state, thread, self._name, weakref.WeakMethod(self._close_at_exit))
+
+    # -- what a producer of rows and transactions has besides -------------------------------------
+
+    def _make_feeder(self) -> RowFeeder | None:
+        """Make the caller's side of rows and transactions; return who feeds rows."""
+        return None
+
+    @property
+    def _is_in_partitioner(self) -> bool:
+        return self._row_feeder is not None and self._row_feeder.is_in_partitioner
+
+    def _close_rows(self) -> None:
+        """Accept no more rows."""
+
+    @property
+    def _has_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return False
+
+    def _end_transaction(self, timeout: float | None) -> None:
+        """Abort the transaction that is open."""
+
+    # -- with -------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._caller.check_process()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        # As Java's try-with-resources: what was sent before the error is delivered.
+        try:
+            self.close(unclosed.AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
+        except KafkaException as failure:  # what ended the block is what counts
+            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+        if self._given_up:
+            records = records_by_topic(self._given_up)
+            logger.error(
+                "%s was closed after %s: %s were given up", self._name, kind.__name__, records
+            )
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str | None,
+        record_batch: pa.RecordBatch | pa.Table,
+        on_failure: OnFailure | None = None,
+        *,
+        built_in_partitioner: bool = False,
+        lingers_since: float | None = None,
+    ) -> None:
+        """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
+
+        topic: for all rows; None to use the topic column. record_batch: or a table, whose batches
+        are appended one after the other; an error contains the number of appended rows. Return when
+        the rows are in the producer's memory; `flush` raises if they cannot be delivered.
+        on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
+        raise for them then. built_in_partitioner: ignore a user's own partitioner. lingers_since:
+        the time by `time.monotonic` since which the rows have waited already; that counts as
+        linger.
+
+        Raise DataException and RecordTooLargeException for rows that cannot be sent (then no row of
+        the batch is sent), TimeoutException and BufferExhaustedException after max.block.ms, and
+        the error of an earlier failed delivery. An Arrow batch of 12 MiB or more, or of a quarter
+        of buffer.memory, is appended in slices, and each slice after the first may wait for memory
+        for another max.block.ms.
+        """
+        check_callable("on_failure", on_failure, "what takes an AppendFailure")
+        checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
+        check_monotonic_time("lingers_since", lingers_since)
+        self._columns.append(
+            topic,
+            record_batch,
+            on_failure,
+            built_in_partitioner=built_in_partitioner,
+            lingers_since=lingers_since,
+        )
+
+    def slice_bytes(self, partitions: int) -> int:
+        """Return the best size in bytes of the rows in one append, for so many partitions.
+
+        partitions: of all topics of the rows; 0 if unknown.
+        """
+        partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
+        self._caller.check_process()
+        return slice_bytes(partitions)
+
+    def limit_messages(
+        self,
+        max_message_bytes: Mapping[str, int],
+        look_anew: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """Set the max.message.bytes of topics, replacing the earlier values.
+
+        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
+        compressed, the broker decides. look_anew: returns the present values; called before
+        `append` rejects a row.
+        """
+        check_counts("max_message_bytes", max_message_bytes, 0)
+        check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
+        self._caller.check_process()
+        self._columns.limit_messages(max_message_bytes, look_anew)
+
+    def spread_evenly(self, start: int) -> None:
+        """Spread rows with neither partition nor key evenly from now on, even if they are few.
+
+        For a job with several producers. The producer visits all partitions of a topic before it
+        visits one again. The first visits are short, unless there are more than 100 partitions.
+        start: the number of the available partition that comes first; use another one for each
+        producer. Without this call, the producer spreads rows as the Java client does. A
+        partitioner.class of the Java client's stays in use.
+        """
+        start = checked_number("start", start, 0, LARGEST_INT32)
+        self._caller.check_open()
+        self._appender.spread_evenly(start)
+
+    def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
+        """Return the number of partitions of several topics; see `partitions_for`.
+
+        One request asks for all unknown topics, and another one for those with fewer partitions
+        than expected, all within one max.block.ms.
+        """
+        check_counts("expected", expected, 0)
+        for topic in expected:
+            check_topic_name(topic)
+        self._caller.before_call()
+        known = self._caller.wait_for(expected, self._caller.column_call())
+        counts = [len(topic.leaders) for topic in known]
+        return dict(zip(expected, counts, strict=True))
+
+    # -- flush and close --------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every record so far is acknowledged or has failed, and callbacks were called.
+
+        timeout: seconds, None for as long as delivery.timeout.ms allows. After the wait, raise the
+        first delivery error of `append` since the last call that raised one. Raise TimeoutException
+        if the wait is too long.
+        """
+        check_timeout(timeout)
+        self._caller.check_open()
+        self._caller.check_not_in_callback("flush")
+        self._flush(timeout, time.monotonic())
+        self._caller.before_call()
+
+    def _flush(self, timeout: float | None, since: float) -> None:
+        if self._row_feeder is not None:
+            self._row_feeder.drain(None if timeout is None else since + timeout)
+        self._caller.flush(timeout, since)
+
+    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Return what has been acknowledged since the last call, by partition."""
+        self._caller.check_process()
+        return self._state.take_deliveries()
+
+    def forget_topics(self) -> None:
+        """Request the metadata of each topic again at its next use; keep brokers and connections.
+
+        Call this before new work that may begin long after the last: topics may have been deleted
+        and created again meanwhile. Raise if the producer cannot go on.
+        """
+        self._caller.before_call()
+        self._state.forget_topics()
+
+    @property
+    def record_limits(self) -> Mapping[str, int]:
+        """The largest record in bytes, with its overhead, by the option that sets this limit."""
+        self._caller.check_process()
+        return self._limits.by_option
+
+    @property
+    def topics_written(self) -> int:
+        """The number of topics that something was sent to since the producer was made."""
+        self._caller.check_process()
+        return self._state.metrics.topics_written
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """The sum of the throttle times in all Produce responses, in milliseconds."""
+        self._caller.check_process()
+        return self._state.metrics.throttle_time_ms
+
+    def metrics(self) -> dict[MetricName, float]:
+        """Measure the producer now: return the Java producer's metrics by their names.
+
+        Return a mapping from `MetricName` (name, group, description, tags) to a float, with the
+        keys of the maps of the Java client and kafka-python. In those, a value is an object that is
+        measured later; here it is measured at once. The groups are producer-metrics,
+        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
+        lists all metrics with their units. A metric without a value, such as an average of nothing,
+        is NaN. Any thread may call this, also after close.
+        """
+        self._caller.check_process()
+        return self._state.metrics.measure(time.monotonic())
+
+    def close(self, timeout: float | None = None) -> None:
+        """Deliver what was appended and sent, then close; another call does nothing.
+
+        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
+
+        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
+        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
+        The call does not wait any longer for a callback that does not return. An open transaction
+        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
+        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
+        raise the first delivery error that has not been raised or passed to a callback; otherwise,
+        when all is closed, the first error of closing a serializer or the partitioner. Raise
+        IllegalArgumentException for a negative timeout, and close nothing.
+        """
+        check_timeout(timeout)
+        self._close_once(timeout, _LAST_CALLBACKS_S)
+
+    def _close_once(self, timeout: float | None, last_callbacks_s: float) -> None:
+        started = time.monotonic()
+        if self._is_closing:
+            return
+        try:
+            self._is_closing = True
+            cannot_wait = self._thread.is_current or self._is_in_partitioner
+            limit = 0 if cannot_wait else timeout
+            failure = self._close(limit, started, last_callbacks_s)
+        except KafkaException:
+            raise
+        except BaseException:
+            self._is_closing = False
+            raise
+        if failure is not None:
+            raise failure
+
+    def _close(
+        self, timeout: float | None, started: float, last_callbacks_s: float
+    ) -> KafkaException | None:
+        """Close what is open; return what `close` raises when all is closed."""
+        self._caller.is_closed = True
+        if self._caller.is_forked:
+            self._finalizer.detach()
+            return None
+        self._close_rows()
+        try:
+            if timeout is None or timeout > 0:
+                self._end_transaction(timeout)
+                self._flush(timeout, started)
+        finally:
+            error = KafkaException("Producer is closed forcefully.")
+            self._given_up += self._thread.undelivered()
+            wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
+            is_over = self._thread.stop(wait_s, error)
+            if not is_over:
+                with safe_logging():
+                    logger.warning(
+                        "%s is closed, but its I/O thread has not ended: a callback may hold it up",
+                        self._name,
+                    )
+            self._finalizer.detach()
+            unclosed = self._plugins.close()
+        undelivered = None if timeout == 0 else self._state.take_delivery_error()
+        return undelivered or unclosed
+
+    def _close_at_exit(self, limit_s: float) -> None:
+        """Close at the end of the program, and tell on stderr what that loses."""
+        has_transaction = self._has_transaction
+        said: list[str] = []
+        try:
+            self._close_once(min(limit_s, self._delivery_timeout_s), _LAST_CALLBACKS_AT_EXIT_S)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
+            said.append(f"{type(failure).__name__}: {message_of(failure)}")
+        finally:
+            if has_transaction:
+                said.insert(0, "its open transaction was not committed")
+            say_lost(self._name, self._given_up, said)
+
+
+def _drain_nothing(_: float, __: list[str]) -> None:
+    """Do nothing: there are no rows besides columns."""
+
+
+def _join_s(deadline: float, least_s: float) -> float:
+    return min(max(deadline - time.monotonic(), least_s), threading.TIMEOUT_MAX)

@@ -1,0 +1,86 @@
+"""Producers that were not closed before they are garbage-collected or the program ends.
+
+This module owns the list of them, their time limit at the end of the program, and the message on
+stderr about lost records.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - see _close_at_exit
+import os
+import sys
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.producer_state import ProducerState
+
+# How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
+AT_EXIT_S: Final = 5.0
+# Closes a producer within a number of seconds, and reports lost records on stderr. The reference is
+# dead if the producer was garbage-collected.
+CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
+
+
+def records_by_topic(records: Counter[str]) -> str:
+    """Name up to ten topics with most records, and the number of all records."""
+    shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
+    more = len(records) - 10
+    return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
+
+
+def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
+    """Make a garbage-collected producer deliver its records, and warn; pid: of its process."""
+    if os.getpid() == pid:
+        state.end_when_idle()
+        warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
+
+
+# By their threads, which outlive a producer that is garbage while it has records to deliver.
+_unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
+
+
+def remember(state: ProducerState, thread: ProducerThread, name: str, close: CloseAtExit) -> None:
+    """Register a producer to be closed when the program ends; drop those that have ended."""
+    for other in list(_unclosed):
+        if not other.is_alive:
+            _unclosed.pop(other, None)
+    _unclosed[thread] = (name, state, close)
+
+
+def _close_at_exit() -> None:
+    """Deliver the rows of producers that are still open, and print what is lost.
+
+    In Java, such rows are lost silently. Python calls this when all threads of the user, which may
+    send until then, have ended; the I/O threads, which are daemons, still run. From 3.12 on, Python
+    starts no more threads at this time, and refuses to import `concurrent.futures.thread`, which
+    pyarrow imports together with pandas when it first makes an array.
+    """
+    deadline = time.monotonic() + AT_EXIT_S
+    # In a forked child none is: what it has of its parent is its parent's to close.
+    unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
+    for _, (_, state, _) in unclosed:
+        state.hurry()
+    for thread, (name, _, ref) in unclosed:
+        close, limit_s = ref(), max(deadline - time.monotonic(), 0)
+        if close is not None:
+            close(limit_s)
+        elif not thread.join(limit_s):
+            say_lost(name, thread.undelivered(), [])
+
+
+def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
+    """Print to stderr how many records the program's end loses, and other messages."""
+    if records:
+        said = [f"{records_by_topic(records)} were not delivered", *said]
+    if said and sys.stderr is not None:
+        message = f"{name} was not closed before the program ended: {'; '.join(said)}"
+        print(message, file=sys.stderr, flush=True)  # noqa: T201 - loggers may write elsewhere
+
+
+atexit.register(_close_at_exit)

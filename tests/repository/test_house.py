@@ -1,0 +1,183 @@
+"""The house: its size, its rooms, its words, and the page that says where things are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.documents.named_tests import ROOT
+from support.house import code_lines, rooms, sample, words
+
+PACKAGE = ROOT / "spark_kafka_sink"
+PAGE = ROOT / "docs" / "contributing" / "house.md"
+ONE_BATCH = ROOT / "docs" / "contributing" / "one-batch.md"
+# Lower these with the code; they do not rise.
+MOST_FLAT_MODULES = 10
+MOST_ON_THE_WAY = 57
+
+SOURCE = '''"""Has a docstring."""
+
+import os
+
+# A comment.
+
+
+class Thing:
+    """Another."""
+
+    size: int = 1
+    """Of an attribute, too."""
+
+    def text(self) -> str:
+        """Return it."""
+        return """two
+lines"""
+'''
+
+
+def test_lines_of_code_are_counted_without_comments_docstrings_and_imports() -> None:
+    # class, size, def, return and its second line.
+    assert code_lines.code_lines(SOURCE) == 5
+
+
+def test_modules_are_counted_by_room() -> None:
+    modules = {f"spark_kafka_sink/{name}": SOURCE for name in ("a.py", "b/c.py", "b/d/e.py")}
+    counts, lines = code_lines.by_room({**modules, "spark_kafka_sink/b/__init__.py": "\n"})
+    assert counts == {"(flat)": 1, "b": 1, "b/d": 1}
+    assert lines.total() == 15
+
+
+def test_few_modules_are_flat() -> None:
+    flat = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert len(flat) <= MOST_FLAT_MODULES, sorted(flat)
+
+
+def test_one_batch_passes_no_more_modules_than_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "support.house.one_batch"],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    found = re.match(r"(\d+) modules", done.stdout)
+    assert found is not None, done.stderr
+    assert int(found[1]) <= MOST_ON_THE_WAY, done.stdout
+    for module in ("spark/tasks/task_rows", "records/encoder", "producer/sender"):
+        assert f"`{module}`" in done.stdout
+
+
+def test_the_page_has_as_many_modules_as_one_batch_may_pass() -> None:
+    assert f"\n{MOST_ON_THE_WAY} modules." in ONE_BATCH.read_text()
+
+
+def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
+    text = PAGE.read_text()
+    assert rooms.with_picture(text) == text, "run python -m support.house.rooms --write"
+
+
+def test_an_arrow_that_follows_from_others_is_left_out() -> None:
+    imports = {"a": frozenset("bc"), "b": frozenset("c"), "c": frozenset[str]()}
+    assert list(rooms.reduced(imports)) == [("a", "b"), ("b", "c")]
+
+
+def questions() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the rows of the page's table of questions: question, modules, names."""
+    for line in PAGE.read_text().partition("## Where is")[2].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 3 and ".py`" in cells[1]:
+            paths = [name for name in re.findall(r"`([^`]+)`", cells[1]) if name.endswith(".py")]
+            yield cells[0], paths, re.findall(r"`([^`]+)`", cells[2])
+
+
+@pytest.mark.parametrize(("question", "paths", "names"), [*questions()])
+def test_a_question_of_the_page_leads_to_what_is_there(
+    question: str, paths: list[str], names: list[str]
+) -> None:
+    for path in paths:
+        text = (PACKAGE / path).read_text()
+        for name in names:
+            assert re.search(rf"(def|class) {name}\b|^{name}\b", text, re.MULTILINE), (path, name)
+
+
+def test_the_page_answers_what_a_newcomer_asks_first() -> None:
+    asked = " ".join(question for question, _, _ in questions())
+    for words_of_it in ("sent again", "too large", "TLS handshake"):
+        assert words_of_it in asked
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("judged = judge_row = 1", "name"),
+        ("def f(wanted: int) -> None: ...", "name"),
+        ("class WholeBatch: ...", "name"),
+        ("x.is_told = True", "name"),
+        ('def f() -> int:\n    """Give the number."""', "begins"),
+        ('def f() -> int:\n    """Return what is asked anew."""', "docstring"),
+        ("# The caller is told.", "comment"),
+        ('raise ValueError(f"{x} is refused with a sentence")', "message"),
+    ],
+)
+def test_a_word_of_a_dialect_is_found(source: str, rule: str) -> None:
+    assert {each.rule for each in words.found_in_code("a/b.py", source)} == {rule}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "returned = 1",
+        "def test_the_caller_is_told() -> None: ...",
+        'def f() -> int:\n    """Return the number."""',
+        "import whole",
+    ],
+)
+def test_plain_words_are_not_found(source: str) -> None:
+    assert list(words.found_in_code("a/b.py", source)) == []
+
+
+def test_there_are_no_more_words_of_a_dialect_than_before() -> None:
+    assert words.too_many(list(words.found_everywhere()), words.allowed()) == []
+
+
+def test_the_allow_list_only_shrinks() -> None:
+    once, twice = (
+        [words.Found("name", "spark_kafka_sink/client/a.py", 1, "turn")] * count for count in (1, 2)
+    )
+    limits = {"name": {"client": 2, "producer": 1}}
+    assert '"client" = 1' in words.shrunk(once, limits)
+    assert "producer" not in words.shrunk(once, limits)
+    assert '"client" = 2' in words.shrunk(twice + once, limits)
+    (problem,) = words.too_many(twice + once, limits)
+    assert problem.startswith("name in client: 3 places, 2 allowed, such as spark_kafka_sink/")
+    assert words.too_many(twice, limits) == []
+
+
+def test_a_seed_draws_the_same_places_again(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = []
+    for seed in (7, 7, 8):
+        sample.main(seed)
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(re.findall(r"^\d+\. \[", drawn[0], re.MULTILINE)) == 80
+
+
+def test_the_hooks_are_commands_of_make_check() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    check = (ROOT / "Makefile").read_text().partition("\ncheck:")[2].partition("\n\n")[0]
+    for tool in ("ruff format", "ruff check", "codespell", "support.house.words"):
+        assert tool in hooks
+        assert tool in check
+
+
+def test_the_page_of_one_batch_names_modules_that_are_there() -> None:
+    named = re.findall(r"^\d+\. `([^`]+)`", ONE_BATCH.read_text(), re.MULTILINE)
+    assert named
+    for name in named:
+        path = Path(PACKAGE, f"{name}.py")
+        assert path.exists() or Path(PACKAGE, name, "__init__.py").exists(), name

@@ -1,0 +1,103 @@
+"""Connections that wait for a login that is fetched: how long, and what is said meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from support.pure.client_world import BOOTSTRAP, CONFIG, World, metadata
+
+from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.security import Security
+from spark_kafka_sink.wire.exchange import Answered, NodeDown, RequestFailed
+
+ENDPOINT = "the token endpoint gives no token: it answered 503"
+
+
+class Logins:
+    """What a client asks of `Security`: there is a login when a test says so, or there never is."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+        self.refusal: SaslAuthenticationException | None = None
+        self.problem = ENDPOINT
+        self.wake: Callable[[], None] = lambda: None
+        self.is_closed = False
+
+    def has_login(self, node: Node) -> bool:
+        """Return whether there is a login."""
+        return self.is_there
+
+    def layer(self, node: Node) -> None:
+        """Return no TLS."""
+
+    def login(self, node: Node, chance: float) -> None:
+        """Return no login, which in-memory brokers want none of."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    def close(self) -> None:
+        """Note it."""
+        self.is_closed = True
+
+
+@pytest.fixture
+def logins() -> Logins:
+    """Logins that are being fetched."""
+    return Logins()
+
+
+@pytest.fixture
+def world(logins: Logins) -> World:
+    """A client of one bootstrap address."""
+    return World(BOOTSTRAP[:1], CONFIG, security=cast("Security", logins))
+
+
+def test_no_connection_is_made_before_there_is_a_login(world: World, logins: Logins) -> None:
+    world.client.send(metadata())
+    assert world.poll() == []
+    assert world.selector.connects == []
+    logins.is_there = True
+    logins.problem = ""
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_client_that_waits_for_a_login_does_not_look_all_the_time(
+    world: World, logins: Logins
+) -> None:
+    world.client.connect({-1})
+    world.client.send(metadata())
+    waits: list[float] = []
+    while len(waits) < 9 and not world.client.poll(1000.0):
+        waits.append(world.selector.waits[-1])
+        world.now += waits[-1]
+    # Until the warning of silence is due, and then until the request is.
+    assert waits == pytest.approx([5.0, 25.0])
+
+
+def test_a_request_that_found_no_login_says_why(world: World, logins: Logins) -> None:
+    world.client.send(metadata())
+    world.poll()
+    assert ENDPOINT in world.client.last_errors()
+    world.now = 30.0
+    (failed,) = world.poll()
+    assert isinstance(failed, RequestFailed)
+    assert ENDPOINT in failed.reason
+
+
+def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:
+    logins.is_there, logins.refusal = True, SaslAuthenticationException("it answered 401")
+    world.client.send(metadata())
+    down, failed = world.poll()
+    assert isinstance(down, NodeDown)
+    assert isinstance(failed, RequestFailed)
+    assert failed.error is logins.refusal
+
+
+def test_nobody_is_woken_after_the_client_is_closed(world: World, logins: Logins) -> None:
+    world.client.close()
+    assert logins.is_closed
