@@ -390,6 +390,8 @@ class NetworkClient:
                 elif isinstance(event, NodeReady):
                     self._was_ever_ready = True
                     state.set_up()
+                    if self._security is not None:
+                        self._metrics.authenticated()
                 self._events.append(event)
         except AuthenticationException as error:
             self._connection_lost(state, str(error), now, error=error)
@@ -400,6 +402,8 @@ class NetworkClient:
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
+            for renewal_s in connection.take_renewals():
+                self._metrics.reauthenticated(renewal_s * 1000)
         self._flush(state)
 
     def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:
@@ -548,6 +552,8 @@ class NetworkClient:
         """
         connection = state.connection
         was_ready = state.is_ready
+        if connection is not None and error is not None:
+            self._metrics.authentication_failed(is_renewal=connection.is_renewing)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)

@@ -462,14 +462,16 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
             producer.append(topic, pa.record_batch({"value": values}))
             written += 20
             producer.flush()
-            created = next(
-                value
-                for metric, value in producer.metrics().items()
-                if metric.name == "connection-creation-total"
-            )
+            measured = {metric.name: value for metric, value in producer.metrics().items()}
+            created = measured["connection-creation-total"]
             connections = connections or created
         # Two that lead to the broker, one for its bootstrap address.
         assert created == connections
+        assert measured["successful-authentication-total"] == created
+        assert measured["failed-authentication-total"] == 0
+        assert measured["successful-reauthentication-total"] >= seconds / 2 - 1
+        assert measured["failed-reauthentication-total"] == 0
+        assert measured["reauthentication-latency-max"] > 0
     check_rows(secured_kafka, topic, written)
 
 
