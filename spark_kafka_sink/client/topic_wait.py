@@ -47,7 +47,7 @@ class TopicWait:
     def _has_no_more(self, name: str) -> bool:
         """Return whether a topic certainly has no more partitions; request it otherwise."""
         asked_at = self._asked_at
-        is_answered = asked_at is not None and self._metadata.told_for(name) > asked_at
+        is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at
         if asked_at is None or (is_answered and self._must_grow):
             self._asked_at = self._metadata.request_update()
         return is_answered and not self._must_grow
