@@ -51,7 +51,7 @@ from spark_kafka_sink.records.record_limits import RecordLimits
 logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
-# How long `close` waits for the last callbacks, of records that it gives up, whatever its timeout.
+# How long `close` waits for the last callbacks of failed records, whatever its timeout.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -167,7 +167,7 @@ class BaseProducer:
         return self._row_feeder is not None and self._row_feeder.is_in_partitioner
 
     def _close_rows(self) -> None:
-        """Take no more rows."""
+        """Accept no more rows."""
 
     @property
     def _has_transaction(self) -> bool:
@@ -335,13 +335,13 @@ class BaseProducer:
 
     @property
     def topics_written(self) -> int:
-        """To how many topics something was sent since the producer was made."""
+        """The number of topics that something was sent to since the producer was made."""
         self._caller.check_process()
         return self._state.metrics.topics_written
 
     @property
     def throttle_time_ms(self) -> int:
-        """How long brokers have asked to be left alone, in all their answers to Produce."""
+        """The sum of the throttle times in all Produce responses, in milliseconds."""
         self._caller.check_process()
         return self._state.metrics.throttle_time_ms
 

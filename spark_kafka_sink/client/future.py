@@ -378,7 +378,7 @@ class RowFuture(Future[RecordMetadata]):
 
 
 def _check_timeout(timeout: object) -> None:
-    """Refuse what is no time; a negative one waits for nothing, as in `concurrent.futures`."""
+    """Reject an invalid timeout; a negative one does not wait, as in `concurrent.futures`."""
     if timeout is not None:
         check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 

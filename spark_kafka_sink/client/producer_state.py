@@ -365,6 +365,7 @@ class ProducerState(ProducerLock):
             self.record_time("flush", self._clock() - started)
 
     def _end_flush(self, flush: object) -> None:
+        """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
             self.accumulator.end_flush(flush)
 

@@ -73,8 +73,8 @@ class RowProducer:
         self._feeder = feeder
         self._caller = caller
         self._limits = limits
-        # What fits a request and memory for certain. No chunk has more room, so that a row for
-        # which there is room needs no further check.
+        # The size that certainly fits a request and memory. No chunk has more room, so a row that
+        # fits its chunk needs no further check.
         fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes

@@ -250,7 +250,7 @@ class ClusterMetadata:
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 

@@ -1,4 +1,4 @@
-"""What is known of the cluster, and when to ask again."""
+"""The metadata of the cluster, and the time of the next request."""
 
 from __future__ import annotations
 
