@@ -507,7 +507,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_handlers(config: ProducerConfig) -> None:
-    """Refuse Java classes of which there is no counterpart here."""
+    """Reject Java classes that have no counterpart here."""
     mechanism = config.sasl_mechanism.strip().upper()
     for name, given, known in (
         (
@@ -525,8 +525,8 @@ def _check_handlers(config: ProducerConfig) -> None:
             (expected,) = known.items()
             raise ConfigException(
                 f"{Option(name)} is {given!r}, a Java class: expected "
-                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
-                "Python callable that gets tokens goes by "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
+                "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )
 

@@ -200,8 +200,8 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Give what begins the end of what is open, or goes on with it; None for nothing."""
-        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+        """Return what ends an open transaction, or continues its end; None if none is open."""
+        if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
         match self._manager.state:

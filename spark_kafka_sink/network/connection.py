@@ -402,9 +402,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to log in again, and return whether it has begun: a login may have to be made.
+        """Start to log in again; return whether it has started, since a login may not be ready.
 
-        Raise KafkaException if there is none.
+        Raise KafkaException if there is no login.
         """
         exchange = None if self._login is None else self._login.exchange()
         if exchange is None:
@@ -466,7 +466,7 @@ class Connection:
             raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} never ends the login by SASL")
+            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
         try:
             answer = exchange.step(token)
         except SaslAuthenticationException as error:

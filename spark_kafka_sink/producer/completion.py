@@ -242,7 +242,7 @@ class BatchCompletion:
         self.abandon(batch, error)
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
-        """Give up a batch in whatever state it is."""
+        """Fail a batch in any state."""
         reported = self._transactional(error)
         ends = batch.abandon(reported)
         self._fail_transaction(batch, reported, Action.FAIL)
@@ -256,16 +256,17 @@ class BatchCompletion:
         """Do what the end of a batch asks for."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
-        if ends is not BatchAction.REPORT and self._sequences is not None:
+        if ends is not BatchAction.FREE:
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+        if ends is BatchAction.REPORT:
+            return
+        if self._sequences is not None:
             if succeeded:
                 self._sequences.acknowledged(batch)
             else:
                 self._sequences.failed(batch)
-        if ends is not BatchAction.FREE:
-            self._accumulator.complete(batch)
-            self._done.append(batch)
-        if ends is not BatchAction.REPORT:
-            self._accumulator.deallocate(batch)
+        self._accumulator.deallocate(batch)
 
     def _transactional(self, error: KafkaException) -> KafkaException:
         return error if self._transactions is None else abortable(error)
@@ -283,7 +284,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return for how long the batch's node asked to be left alone since the batch was made."""
+        """Return how long the batch's node has throttled this client since the batch was made."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -369,7 +370,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over batches that are done, and the first failure that nobody has learned of."""
+    """Sums over finished batches, and the first failure that was not reported yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}

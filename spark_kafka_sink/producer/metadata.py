@@ -244,13 +244,13 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         return None if topic is None else topic.known
 
-    def told_for(self, name: str) -> int:
+    def last_request_about(self, name: str) -> int:
         """Return the number of the request whose response was about a topic last, 0 if none was."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 

@@ -72,7 +72,7 @@ class SenderConfig:
     retry_backoff: ExponentialBackoff
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SenderPoll:
     """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
@@ -185,7 +185,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Return whether the producer cannot go on; if that is new, give up every batch."""
+        """Return whether the producer cannot continue; if that is new, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self._completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:

@@ -50,7 +50,7 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class NodeThrottled:
-    """The broker asked for no requests (KIP-219) until `until`, in seconds of the same clock."""
+    """The broker throttles this client (KIP-219) until `until`, in seconds of the same clock."""
 
     node_id: int
     until: float

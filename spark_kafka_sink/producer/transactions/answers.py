@@ -1,7 +1,7 @@
-"""What a response to a transactional request means: one action, by the rules of `error_actions`.
+"""Turn the response to a transactional request into one action, by the rules of `error_actions`.
 
-Owns how the codes of a response are found, which of several counts, and the sentence that a user
-reads. It changes nothing: `TransactionManager` acts.
+This module finds the codes of a response, chooses the one that counts, and makes the message for
+the user. It changes nothing: `TransactionManager` acts.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ PAGE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.metrics_table"
 
 _NOT_NUMBERS: Final = "its value is not a number"
-_NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"
+_NO_AUTHENTICATION: Final = "logins are not measured yet"
 # The Java producer's metrics that this one does not have, and why.
 ABSENT: Final[Mapping[str, str]] = {
     "app-info commit-id": _NOT_NUMBERS,

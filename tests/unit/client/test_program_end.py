@@ -150,7 +150,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, ProgramEnd]:
-    """How the programs end."""
+    """Return the ends of the programs."""
     texts = {name: program.text for name, program in PROGRAMS.items()}
     return program_ends(BEGIN, texts)
 

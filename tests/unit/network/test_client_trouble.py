@@ -105,7 +105,7 @@ def test_of_many_brokers_in_trouble_ten_are_told() -> None:
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """What was logged as a warning, in a process that has warned of nothing yet."""
+    """Return the logged warnings, in a process that has not warned yet."""
     _warn.cache_clear()
     yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     _warn.cache_clear()

@@ -1,4 +1,4 @@
-"""What goes over the connections is measured per client and per node."""
+"""The traffic of connections is measured per client and per node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StuckSelector(InMemorySelector):
 
 
 class World:
-    """A client over a selector without sockets, and what it measures."""
+    """A client with a selector without sockets, and its metrics."""
 
     def __init__(self) -> None:
         self.registry = Metrics()
