@@ -40,7 +40,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-faults test-matrix test-lowest check kafka mutants soak bench clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-matrix test-lowest check kafka mutants soak bench clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -54,10 +54,13 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long), and what make test-matrix, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long and make test-security), and what make test-matrix, make test-faults and make soak run."
 
 test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --durations 15 $(ARGS)
+
+test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test

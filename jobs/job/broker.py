@@ -92,8 +92,9 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
                 print(
                     f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a "
                     f'write:\n\n    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
-                    "It keeps the last 32 MiB of each partition, less if there are more than 12: "
-                    f"up to {disk_limits.MOST_PARTITIONS} partitions take less than 1 GB on disk. "
+                    "It keeps the last 32 MiB of each partition, less where there are more than "
+                    f"12: up to {disk_limits.MOST_PARTITIONS} partitions take less than 1 GB "
+                    "on disk. "
                     "Ctrl-C ends it and deletes its data.",
                     flush=True,
                 )

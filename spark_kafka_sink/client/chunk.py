@@ -209,7 +209,7 @@ class RowQueue:
             if check is not None:
                 check()
             chunk, room = self.chunk, self.room - size_bytes
-            # The chunk may be one for which there are fewer partitions than the caller saw.
+            # The chunk may be for fewer partitions than the caller saw.
             if room < 0 or chunk is None or not (partition is None or partition < self.partitions):
                 return None
             self.room = room

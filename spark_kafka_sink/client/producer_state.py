@@ -1,6 +1,6 @@
 """ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
-It owns the lock, by `ProducerLock`, and the state machines: accumulator, metadata, sender,
+It owns the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
 completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
 waits, calls user code or logs while holding it. An append without waits takes it three times per
 slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (`packed`).

@@ -201,7 +201,7 @@ class ProducerTransactions:
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Return what ends an open transaction, or continues its end; None if none is open."""
-        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+        if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
         match self._manager.state:

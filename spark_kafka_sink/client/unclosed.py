@@ -1,6 +1,7 @@
-"""Producers that were not closed: they are garbage, or the program ends.
+"""Producers that were not closed before they are garbage-collected or the program ends.
 
-This module lists them, limits their time, and prints to stderr which records are lost.
+This module owns the list of them, their time limit at the end of the program, and the message on
+stderr about lost records.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from spark_kafka_sink.client.producer_state import ProducerState
 
 # How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
 AT_EXIT_S: Final = 5.0
-# Closes a producer within the given seconds, and prints the lost records to stderr; None if the
-# producer is garbage.
+# Closes a producer within a number of seconds, and reports lost records on stderr. The reference is
+# dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 
 
@@ -34,7 +35,7 @@ def records_by_topic(records: Counter[str]) -> str:
 
 
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
-    """Make a garbage-collected producer deliver its rows, and warn; pid: of its process."""
+    """Make a garbage-collected producer deliver its records, and warn; pid: of its process."""
     if os.getpid() == pid:
         state.end_when_idle()
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)

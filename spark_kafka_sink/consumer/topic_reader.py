@@ -251,7 +251,7 @@ class TopicReader:
         while (known := metadata.topic(arguments.topic)) is None:
             error = metadata.take_error(arguments.topic)
             if error is not None:
-                is_own = metadata.told_for(arguments.topic) > requests_before
+                is_own = metadata.last_request_about(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
                 # The error answers an earlier request and may be out of date: request the metadata

@@ -3,10 +3,30 @@
 It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
 the results as events. The meaning of requests is left to its callers. One thread uses it.
 
-A connection is made only to a node that was requested by `connect`, or to a node for a request to
-any node. After a failure, the next attempt waits reconnect.backoff.ms, doubled per failure up to
-reconnect.backoff.max.ms, with a jitter of 20 %, so that thousands of tasks do not reconnect at the
-same time. It uses the next address of the host.
+::
+
+    connect, send                      poll returns Answered, NodeReady, NodeDown, RequestFailed
+        │                                                   ^
+        v                                                   │
+    NodeState: one per node ───────── frames ────────> Connection: bytes <-> requests (pure)
+    address, back-off, last error                           │ ^
+        │ connect                                     bytes v │ bytes
+        └───────────────────────────────────────────> Selector: sockets, TLS, one select() for all
+
+What is hard:
+
+- Every request that was taken ends in exactly one event, whatever happens: a response, a broken
+  connection, request.timeout.ms, an unknown version, or a login that is refused. A response that
+  has come in before a connection breaks still counts, so what was received is read first.
+- Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
+  was requested by `connect`, or for a request to any node. After a failure, the next attempt waits
+  reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a jitter of 20 %.
+  It uses the next address of the host.
+- A connection that came up proves little: a listener that expects SASL lets a client ask for its
+  versions, and hangs up on the first request. So a node counts as well once a request was answered,
+  and the last error stays known until then, for messages.
+- Brokers may all have moved. When no known node can be reached, the bootstrap addresses are asked
+  again, in time for max.block.ms.
 
 The sender limits the Produce requests in flight per node. The few other requests, which go to any
 node, do not count against that limit.

@@ -143,7 +143,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """How many flushes are under way: nothing lingers meanwhile."""
+        """The number of flushes in progress; nothing lingers while there are any."""
         return len(self._flushes)
 
     def begin_flush(self, flush: object) -> None:
@@ -151,7 +151,7 @@ class RecordAccumulator:
         self._flushes.add(flush)
 
     def end_flush(self, flush: object) -> None:
-        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        """End a flush; a flush that was interrupted may be ended twice."""
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:

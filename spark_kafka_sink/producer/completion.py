@@ -256,16 +256,17 @@ class BatchCompletion:
         """Do what the end of a batch asks for."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
-        if ends is not BatchAction.REPORT and self._sequences is not None:
+        if ends is not BatchAction.FREE:
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+        if ends is BatchAction.REPORT:
+            return
+        if self._sequences is not None:
             if succeeded:
                 self._sequences.acknowledged(batch)
             else:
                 self._sequences.failed(batch)
-        if ends is not BatchAction.FREE:
-            self._accumulator.complete(batch)
-            self._done.append(batch)
-        if ends is not BatchAction.REPORT:
-            self._accumulator.deallocate(batch)
+        self._accumulator.deallocate(batch)
 
     def _transactional(self, error: KafkaException) -> KafkaException:
         return error if self._transactions is None else abortable(error)

@@ -244,7 +244,7 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         return None if topic is None else topic.known
 
-    def told_for(self, name: str) -> int:
+    def last_request_about(self, name: str) -> int:
         """Return the number of the request whose response was about a topic last, 0 if none was."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request

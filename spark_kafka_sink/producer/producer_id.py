@@ -1,7 +1,7 @@
-"""ProducerIdRequests: the source of the producer id of an idempotent producer.
+"""ProducerIdRequests: the source of the producer id of an idempotent producer without transactions.
 
-Any broker assigns the id, and the producer raises the epoch itself. `Sequences` has the id, its
-epoch and the sequences. `TransactionalProducerId` is for producers with transactions.
+Any broker assigns one, and the producer raises the epoch itself. The id, its epoch and the
+sequences under it are in `Sequences`; `TransactionalProducerId` is for producers with transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerId
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.sequences import Sequences
 
-# Brokers ignore the timeout of a producer id without transactions, but want the field.
+# Brokers ignore the timeout if there is no transactional.id, but the field is required.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 

@@ -72,7 +72,7 @@ class SenderConfig:
     retry_backoff: ExponentialBackoff
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SenderPoll:
     """What is due: finished requests, drained batches to `build`, nodes to connect to.
 

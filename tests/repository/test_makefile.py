@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
-    *("broker", "demo", "test", "test-long", "test-faults"),
+    *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
     *("test-matrix", "mutants", "bench"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"

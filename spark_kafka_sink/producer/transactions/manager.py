@@ -35,11 +35,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
     api_exception,
 )
-from spark_kafka_sink.model import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
@@ -57,10 +53,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
-from spark_kafka_sink.wire.transaction_messages import (
-    EndTxnResponse,
-    FindCoordinatorResponse,
-)
+from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
 
 _LAST_PRODUCE_V1: Final = 11
 # The wait of a transaction's first AddPartitionsToTxn while the previous one is still being

@@ -1,8 +1,10 @@
-"""TransactionalProducerId: the epochs of a transactional producer, which its coordinator assigns.
+"""Where a producer id and its epochs come from, without transactions and with them.
 
-It decides when another epoch is needed, and whether that is possible. `Sequences` has the id
-itself, its epoch and the sequences; `TransactionManager` has the transactions. Without
-transactions, see `ProducerIdRequests`.
+`ProducerIdRequests` is for an idempotent producer: any broker gives it an id, and it raises the
+epoch itself. `TransactionalProducerId` is for a transactional one, whose epochs are its
+coordinator's: when it needs another one, and whether it can have one at all. The id itself, its
+epoch and the sequences under it are those of `Sequences`; the transactions those of
+`TransactionManager`.
 
 ::
 

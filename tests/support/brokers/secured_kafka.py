@@ -1,12 +1,13 @@
-"""One node of real Kafka with a listener for each security protocol and mechanism.
+"""Real Kafka with a listener for each security protocol and mechanism.
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
-of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever.
+of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever, unless the settings
+that a test adds say otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,15 +42,26 @@ def quoted(text: str) -> str:
 
 
 class SecuredKafka(KafkaCluster):
-    """The node, and the settings that clients need; `address` returns a listener's address.
+    """The nodes, and the settings that clients need; `address` returns a listener's addresses.
 
-    kerberos: the folder for a KDC; None: there is none, and no GSSAPI.
+    kerberos: the folder for a KDC; None: there is none, and no GSSAPI. has_tokens: whether there is
+    OAUTHBEARER, which Kafka 3 has by other classes. more: settings of each node.
     """
 
     def __init__(
-        self, libs: Path, folder: Path, java_options: Sequence[str], kerberos: Path | None = None
+        self,
+        libs: Path,
+        folder: Path,
+        java_options: Sequence[str],
+        kerberos: Path | None = None,
+        *,
+        nodes: int = 1,
+        has_tokens: bool = True,
+        more: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(libs, folder, 1, None, None, java_options)
+        super().__init__(libs, folder, nodes, None, None, java_options)
+        self._more = dict(more or {})
+        self._has_tokens = has_tokens
         self.kdc: Kdc | None = None
         if kerberos is not None:
             self.kdc = Kdc(kerberos, free_ports(1)[0])
@@ -58,8 +70,10 @@ class SecuredKafka(KafkaCluster):
         authority = Authority(folder)
         signer = authority.intermediate()
         taken = {*self.ports.values(), *self._controllers.values()}
-        ports = [port for port in free_ports(len(_LISTENERS) + len(taken)) if port not in taken]
-        self.secured_ports = dict(zip(_LISTENERS, ports, strict=False))
+        count = nodes * len(_LISTENERS)
+        ports = iter([port for port in free_ports(count + len(taken)) if port not in taken])
+        names = [name for name in _LISTENERS if has_tokens or name != "JWT"]
+        self._secured_ports = {node: dict(zip(names, ports, strict=False)) for node in self.ports}
         self.ca = self._written("ca.pem", authority.root.certificate)
         self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
         self.client = authority.leaf("client", signer)
@@ -72,8 +86,8 @@ class SecuredKafka(KafkaCluster):
         self._other_name = self._store(authority.leaf("other", signer, names=("DNS:other",)))
 
     def address(self, listener: str) -> str:
-        """Return host and port of a listener."""
-        return f"localhost:{self.secured_ports[listener]}"
+        """Return host and port of a listener, of all nodes."""
+        return ",".join(f"localhost:{ports[listener]}" for ports in self._secured_ports.values())
 
     def _written(self, name: str, text: str) -> Path:
         path = self._folder / name
@@ -122,8 +136,9 @@ class SecuredKafka(KafkaCluster):
 
     def _settings_of(self, node: int) -> dict[str, object]:
         settings = super()._settings_of(node)
-        own = ",".join(f"{name}://localhost:{port}" for name, port in self.secured_ports.items())
-        protocols = ",".join(f"{name}:{protocol}" for name, protocol in _LISTENERS.items())
+        listeners = self._secured_ports[node]
+        own = ",".join(f"{name}://localhost:{port}" for name, port in listeners.items())
+        protocols = ",".join(f"{name}:{_LISTENERS[name]}" for name in listeners)
         login = f"username={quoted(USER)} password={quoted(PASSWORD)}"
         plain = (
             f"{_MODULES}.plain.PlainLoginModule required {login} user_{USER}={quoted(PASSWORD)};"
@@ -140,16 +155,18 @@ class SecuredKafka(KafkaCluster):
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.othername.ssl.keystore.type": "PEM",
             "listener.name.othername.ssl.keystore.location": self._other_name,
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
+            + (",OAUTHBEARER" if self._has_tokens else ""),
         }
         for listener in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{listener}"
             more[f"{prefix}.plain.sasl.jaas.config"] = plain
-            # Accepts unsigned tokens.
-            more[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
-                f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
-                'unsecuredLoginStringClaim_sub="broker";'
-            )
+            if self._has_tokens:
+                # Accepts unsigned tokens.
+                more[f"{prefix}.oauthbearer.sasl.jaas.config"] = (
+                    f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                    'unsecuredLoginStringClaim_sub="broker";'
+                )
             for bits in (256, 512):
                 more[f"{prefix}.scram-sha-{bits}.sasl.jaas.config"] = (
                     f"{_MODULES}.scram.ScramLoginModule required;"
@@ -161,9 +178,19 @@ class SecuredKafka(KafkaCluster):
                     f'storeKey=true keyTab="{self.kdc.keytab("kafka/localhost")}" '
                     f'principal="kafka/localhost@{REALM}";'
                 )
+        if self._has_tokens:
+            more |= self._token_settings()
+        if self.kdc is not None:
+            more["sasl.enabled.mechanisms"] = f"{more['sasl.enabled.mechanisms']},GSSAPI"
+            # It is not found behind the prefix of a listener.
+            more["sasl.kerberos.service.name"] = "kafka"
+            more["listener.name.sasl_plaintext.gssapi.connections.max.reauth.ms"] = SESSION_MS
+        return settings | more | self._more
+
+    def _token_settings(self) -> dict[str, object]:
         bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
         jwt = "listener.name.jwt"
-        more |= {
+        return {
             f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
             f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
             f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
@@ -172,9 +199,3 @@ class SecuredKafka(KafkaCluster):
             f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
             f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
         }
-        if self.kdc is not None:
-            more["sasl.enabled.mechanisms"] = f"{more['sasl.enabled.mechanisms']},GSSAPI"
-            # It is not found behind the prefix of a listener.
-            more["sasl.kerberos.service.name"] = "kafka"
-            more["listener.name.sasl_plaintext.gssapi.connections.max.reauth.ms"] = SESSION_MS
-        return settings | more
