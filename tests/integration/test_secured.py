@@ -414,7 +414,7 @@ def writes_once_allowed(call: Callable[[], None]) -> None:
 
 def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, topic: str) -> None:
     options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512")
-    # Whoever is not in the ACLs of a resource is denied.
+    # A user that the ACLs of a resource do not name is denied.
     other = ("--add", "--allow-principal", "User:other", "--operation", "READ")
     for resource in ("--topic", "--transactional-id"):
         secured_kafka.run_acls_script(
