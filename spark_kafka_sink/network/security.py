@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from spark_kafka_sink.auth.mechanisms import (
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
+    session_ended_with,
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
@@ -106,9 +108,10 @@ class _TokenLogin:
         shows_facts: bool,
     ) -> None:
         self._token = token
-        self._refused = None if source is None else source.refused
+        self._source = source
         self._shows_facts = shows_facts
         self._first = self._last = token()
+        self._last_at = time.time()
 
     def __str__(self) -> str:
         if not self._shows_facts:
@@ -128,8 +131,16 @@ class _TokenLogin:
             raise SaslAuthenticationException(str(error)) from None
         if token is None:
             return None
-        self._last = token
-        return OAuthBearerExchange(token, self._refused)
+        now = time.time()
+        if self._source is None:
+            self._last = token
+            return OAuthBearerExchange(token)
+        if token is self._last and session_ended_with(token, self._last_at, now):
+            # The same token would give a session with the same end.
+            self._source.refresh(token)
+            return None
+        self._last, self._last_at = token, now
+        return OAuthBearerExchange(token, self._source.refused)
 
 
 class Security:

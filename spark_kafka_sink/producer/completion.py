@@ -190,7 +190,7 @@ class BatchCompletion:
     # -- what follows -----------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch again as smaller ones; that is no attempt of theirs."""
+        """Send a batch again as smaller ones, without counting an attempt."""
         parts = self._accumulator.split(batch)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)

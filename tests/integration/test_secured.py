@@ -327,7 +327,9 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     secured_kafka: SecuredKafka, topic: str
 ) -> None:
     plaintext = login(secured_kafka, "SASL_PLAINTEXT", "PLAIN")
-    with pytest.raises(IllegalSaslStateException, match=r"takes no login by SASL.*security\.prot"):
+    with pytest.raises(
+        IllegalSaslStateException, match=r"does not accept a SASL login.*security\.prot"
+    ):
         write(plaintext | {"bootstrap.servers": secured_kafka.bootstrap}, topic, rows=1)
     tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
     with pytest.raises(IllegalSaslStateException):
@@ -498,7 +500,7 @@ def writes_once_allowed(call: Callable[[], None]) -> None:
 
 def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, topic: str) -> None:
     options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512")
-    # Whoever is not in the ACLs of a resource is denied.
+    # A user that the ACLs of a resource do not name is denied.
     other = ("--add", "--allow-principal", "User:other", "--operation", "READ")
     for resource in ("--topic", "--transactional-id"):
         secured_kafka.run_acls_script(
