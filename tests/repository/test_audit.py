@@ -17,13 +17,13 @@ SKIPPED = {"name": "pyarrow", "skip_reason": "Dependency not found on PyPI"}
 OWN = {"name": "spark-kafka-sink", "skip_reason": "Dependency not found on PyPI"}
 
 
-def told(*packages: Mapping[str, object]) -> tuple[int, str]:
+def outcome(*packages: Mapping[str, object]) -> tuple[int, str]:
     code, lines = verdict(json.dumps({"dependencies": packages, "fixes": []}), "")
     return code, "\n".join(lines)
 
 
 def test_what_is_known_is_listed_with_the_versions_that_fix_it() -> None:
-    code, said = told(NUMPY, BROKEN, OWN)
+    code, said = outcome(NUMPY, BROKEN, OWN)
     assert code == FOUND
     assert "lz4 4.0.0: PYSEC-1, fixed in 4.0.1" in said
     assert "lz4 4.0.0: PYSEC-2, fixed in no version" in said
@@ -31,17 +31,17 @@ def test_what_is_known_is_listed_with_the_versions_that_fix_it() -> None:
 
 
 def test_nothing_known_is_said() -> None:
-    assert told(NUMPY, OWN) == (CLEAN, "1 package(s) checked: no vulnerability is known")
+    assert outcome(NUMPY, OWN) == (CLEAN, "1 package(s) checked: no vulnerability is known")
 
 
 def test_what_has_no_advisories_counts_as_unchecked() -> None:
-    code, said = told(NUMPY, SKIPPED, OWN)
+    code, said = outcome(NUMPY, SKIPPED, OWN)
     assert code == UNCHECKED
     assert "Not checked, without a list of advisories: pyarrow\n1 package(s) checked" in said
 
 
 def test_a_list_that_cannot_be_reached_is_said() -> None:
-    assert told(SKIPPED, OWN)[0] == UNCHECKED
+    assert outcome(SKIPPED, OWN)[0] == UNCHECKED
     code, lines = verdict("", "INFO: x\nERROR:pip_audit: Connection refused\n")
     assert code == UNCHECKED
     assert lines == [
