@@ -437,7 +437,7 @@ def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
         config = producer_config(
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
         )
-        return tls_settings(config, AsWritten())
+        return tls_settings(config, AsWritten(config))
 
 
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:

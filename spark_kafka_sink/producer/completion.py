@@ -220,7 +220,8 @@ class BatchCompletion:
             reason = joined((reason, IN_DOUBT))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
-        error = error_of_batch(batch, code, reason, node_id)
+        hint = self._metadata.advice(code, batch.topic_partition.topic)
+        error = error_of_batch(batch, code, reason, node_id, hint)
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
