@@ -112,17 +112,17 @@ def _limit_until_it_ends(broker: Broker) -> None:
     """Adapt the broker's limits to the number of its partitions. Raise BrokerError."""
     limited = disk_limits.limits(0)
     while not broker.has_ended_in(_LOOK_S):
-        wanted = disk_limits.limits(disk_limits.count_partitions(broker.data))
-        if wanted == limited:
+        limits = disk_limits.limits(disk_limits.count_partitions(broker.data))
+        if limits == limited:
             continue
         try:
-            disk_limits.change(broker.endpoint, wanted)
+            disk_limits.change(broker.endpoint, limits)
         except disk_limits.LimitsError as error:
             if broker.process.poll() is not None:
                 return
             message = f"{kafka_jars.KAFKA.name} refused to keep less of each partition: {error}"
             raise BrokerError(message) from None
-        limited = wanted
+        limited = limits
 
 
 class Broker:

@@ -106,8 +106,8 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
                 return key
             why = f"is on the curve {key.curve.name}: {ES256} requires P-256"
         else:
-            wanted = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
-            why = f"is not a key for {algorithm}, which takes {wanted}: see "
+            required = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
+            why = f"is not a key for {algorithm}, which requires {required}: see "
             why += "sasl.oauthbearer.assertion.algorithm"
     # Outside of the handlers: the other exceptions may show a part of the key.
     raise ConfigException(f"{origin} {why}")

@@ -200,7 +200,7 @@ class BaseProducer:
         if self._given_up:
             records = records_by_topic(self._given_up)
             logger.error(
-                "%s was closed after %s: %s were given up", self._name, kind.__name__, records
+                "%s was closed after %s: %s were not delivered", self._name, kind.__name__, records
             )
 
     # -- appending --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from dataclasses import fields
 from random import Random
 from typing import Final
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.client.io_thread import ProducerThread
@@ -118,6 +119,7 @@ def transaction_manager(
         sequences,
         retry_backoff,
         random,
+        Acls.of(config),
     )
 
 

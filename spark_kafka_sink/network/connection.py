@@ -266,7 +266,7 @@ class Connection:
         is not ready.
         """
         if self._versions is None or not self.is_ready:
-            message = f"node {self.node_id} is {self._state.value} and takes no requests"
+            message = f"node {self.node_id} is {self._state.value} and accepts no requests"
             raise IllegalStateException(message)
         api = API_OF[type(request.message)]
         version = self._versions.latest_usable_version(
@@ -445,7 +445,7 @@ class Connection:
             )
         if code == error_codes.ILLEGAL_SASL_STATE and self._state not in _RENEWALS:
             raise IllegalSaslStateException(
-                f"{self._peer} takes no login by SASL there: compare the port and "
+                f"{self._peer} does not accept a SASL login there: compare the port and "
                 "security.protocol with the broker's listeners"
             )
         if code != error_codes.NONE:

@@ -112,7 +112,7 @@ class TokenSource:
     def refresh(self, token: OAuthBearerToken) -> None:
         """Fetch another token now, if this is the valid one."""
         with self._changed:
-            self._renewal.fetch_early(token, self._clock())
+            self._renewal.fetch_now(token, self._clock())
             self._changed.notify_all()
 
     def refused(self, token: OAuthBearerToken) -> None:

@@ -89,7 +89,7 @@ def with_login_identity(config: ProducerConfig) -> ProducerConfig:
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
         return config
     with suppress(KafkaException):  # raised again at the login
-        kerberos = Kerberos(config, OptionValues(), lambda: None)
+        kerberos = Kerberos(config, OptionValues(config), lambda: None)
         return msgspec.structs.replace(config, login_identity=kerberos.identity())
     return config
 
@@ -152,7 +152,7 @@ class Security:
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._values = OptionValues()
+        self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None

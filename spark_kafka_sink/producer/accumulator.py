@@ -222,9 +222,9 @@ class RecordAccumulator:
         return full
 
     def packed(self, batch: ProducerBatch) -> None:
-        """Take account of a batch that was compressed: less memory, and a ratio observed.
+        """Account for a compressed batch: it uses less memory, and its ratio is observed.
 
-        Called again for the same batch, as on every attempt to send it, it does nothing.
+        Another call for the same batch, as in every attempt to send it, does nothing.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:

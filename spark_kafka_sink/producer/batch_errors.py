@@ -107,17 +107,15 @@ def error_of_attempt(
 
 
 def error_of_batch(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, hint: str | None
 ) -> ApiException:
-    """Return the error of a batch that fails for an error code."""
+    """Return the error of a batch that fails for an error code; hint: what to do."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
-    topic = batch.topic_partition.topic
-    hint = advice(code, topic=topic)
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
         # The same message as from the driver, and from Metadata without the permission DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
-        cause = words_of_refusal(code, topic, hint)
+        cause = words_of_refusal(code, batch.topic_partition.topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
     named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:

@@ -177,7 +177,7 @@ class BatchCompletion:
     # -- what follows -----------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch again as smaller ones; that is no attempt of theirs."""
+        """Send a batch again as smaller ones, without counting an attempt."""
         parts = self._accumulator.split(batch)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
@@ -220,7 +220,8 @@ class BatchCompletion:
             reason = joined((reason, IN_DOUBT))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
-        error = error_of_batch(batch, code, reason, node_id)
+        hint = self._metadata.advice(code, batch.topic_partition.topic)
+        error = error_of_batch(batch, code, reason, node_id, hint)
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)

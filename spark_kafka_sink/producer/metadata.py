@@ -183,7 +183,7 @@ class ClusterMetadata:
         self._rebootstrap_after_s = rebootstrap_after_s
         self._backoff = retry_backoff
         self._random = random
-        self._advice = advice
+        self.advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
         # The topics of interest, and the names of those without a response so far.
         self._topics: dict[str, _Topic] = {}
@@ -275,7 +275,7 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         if topic is None or topic.error is None:
             return None
-        code, hint = topic.error, self._advice(topic.error, name)
+        code, hint = topic.error, self.advice(topic.error, name)
         may_be_created = self._allow_auto_topic_creation and name not in INTERNAL_TOPICS
         if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION and may_be_created:
             hint = f"{hint}, or let the brokers do it (auto.create.topics.enable)"

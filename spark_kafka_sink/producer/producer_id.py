@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import ApiException, Option, api_exception, error_code
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -30,10 +31,12 @@ class ProducerIdRequests:
         sequences: Sequences,
         retry_backoff: ExponentialBackoff,
         random: Random,
+        acls: Acls | None = None,
     ) -> None:
         self._sequences = sequences
         self._retry_backoff = retry_backoff
         self._random = random
+        self._acls = acls or Acls()
         self._in_progress = False
         self._attempts = 0
         self._not_before = 0.0
@@ -69,14 +72,18 @@ class ProducerIdRequests:
             self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)
             self._attempts += 1
             return None
-        return no_producer_id(code, reason, node_id)
+        return no_producer_id(code, reason, node_id, self._acls.hint(code, None))
 
 
-def no_producer_id(code: int, reason: str, node_id: int | None = None) -> ApiException:
+def no_producer_id(
+    code: int, reason: str, node_id: int | None = None, hint: str | None = None
+) -> ApiException:
     """Return the error for a cluster, or one node of it, that assigned no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
     message += f"; {Option('enable.idempotence')}=false does without one"
     message += ", at the price of duplicates"
+    if hint:
+        message += f"; {hint}"
     return api_exception(code, message, api="InitProducerId", node_id=node_id)

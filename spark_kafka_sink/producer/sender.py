@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
@@ -70,6 +71,7 @@ class SenderConfig:
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
+    acls: Acls | None = None
 
 
 @dataclass(slots=True)
@@ -118,7 +120,9 @@ class Sender:
         )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(sequences, config.retry_backoff, random)
+            self._producer_id = ProducerIdRequests(
+                sequences, config.retry_backoff, random, config.acls
+            )
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}

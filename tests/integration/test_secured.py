@@ -6,10 +6,12 @@ import base64
 import json
 import logging
 import pickle
+import shlex
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,14 @@ from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    AuthorizationException,
     ConfigException,
     IllegalSaslStateException,
     KafkaException,
     SaslAuthenticationException,
     SslAuthenticationException,
+    TopicAuthorizationException,
+    TransactionalIdAuthorizationException,
 )
 from spark_kafka_sink.kafka_producer import KafkaProducer
 
@@ -320,7 +325,9 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     secured_kafka: SecuredKafka, topic: str
 ) -> None:
     plaintext = login(secured_kafka, "SASL_PLAINTEXT", "PLAIN")
-    with pytest.raises(IllegalSaslStateException, match=r"takes no login by SASL.*security\.prot"):
+    with pytest.raises(
+        IllegalSaslStateException, match=r"does not accept a SASL login.*security\.prot"
+    ):
         write(plaintext | {"bootstrap.servers": secured_kafka.bootstrap}, topic, rows=1)
     tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
     with pytest.raises(IllegalSaslStateException):
@@ -382,6 +389,66 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
         # Two that lead to the broker, one for its bootstrap address.
         assert created == connections
     check_rows(secured_kafka, topic, written)
+
+
+# -- ACLs ----------------------------------------------------------------------------------------
+
+
+def allow_as_it_says(kafka: SecuredKafka, said: str) -> None:
+    """Run the command of a message; only a client without a login may change ACLs."""
+    command = shlex.split(said[said.index("kafka-acls.sh") :])
+    script, option, servers, *rest = command
+    assert (script, option) == ("kafka-acls.sh", "--bootstrap-server")
+    assert servers == kafka.address("SASL_PLAINTEXT")
+    kafka.run_acls_script(option, kafka.bootstrap, *rest)
+
+
+def writes_once_allowed(call: Callable[[], None]) -> None:
+    """Call until the broker has the new ACL, which takes a moment."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with suppress(AuthorizationException):
+            return call()
+    raise AssertionError("still denied")
+
+
+def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, topic: str) -> None:
+    options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512")
+    # A user that the ACLs of a resource do not name is denied.
+    other = ("--add", "--allow-principal", "User:other", "--operation", "READ")
+    for resource in ("--topic", "--transactional-id"):
+        secured_kafka.run_acls_script(
+            "--bootstrap-server", secured_kafka.bootstrap, *other, resource, topic
+        )
+    with pytest.raises(TopicAuthorizationException) as by_producer:
+        write(options, topic, rows=1)
+    with (
+        KafkaAdmin(producer_config(options)) as admin,
+        pytest.raises(TopicAuthorizationException) as by_admin,
+    ):
+        admin.topics([topic])
+    for caught in (by_producer, by_admin):
+        said = str(caught.value)
+        assert f"topic {topic}: TOPIC_AUTHORIZATION_FAILED (29)" in said
+        assert "--allow-principal User:alice --operation WRITE --operation DESCRIBE" in said
+    allow_as_it_says(secured_kafka, str(by_producer.value))
+    writes_once_allowed(lambda: write(options, topic, rows=1))
+    with (
+        KafkaProducer(options | {"transactional.id": topic}) as producer,
+        pytest.raises(TransactionalIdAuthorizationException, match="User:alice") as by_id,
+    ):
+        producer.init_transactions()
+
+    def in_transaction() -> None:
+        with KafkaProducer(options | {"transactional.id": topic}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"1")
+            producer.commit_transaction()
+
+    allow_as_it_says(secured_kafka, str(by_id.value))
+    writes_once_allowed(in_transaction)
+    check_rows(secured_kafka, topic, 2)
 
 
 # -- OAUTHBEARER ---------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from random import Random
 from typing import Final, TypeGuard
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (
     IllegalStateException,
@@ -39,7 +40,7 @@ from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, Top
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.answers import Answer, coordinator_of, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
@@ -82,7 +83,9 @@ class TransactionManager:
         sequences: Sequences,
         retry_backoff: ExponentialBackoff,
         random: Random,
+        acls: Acls | None = None,
     ) -> None:
+        self._acls = acls or Acls()
         self.error: KafkaException | None = None
         self._has_news = False
         self.has_loose_rows = False
@@ -364,7 +367,18 @@ class TransactionManager:
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._partitions.not_added(some_were=answer.is_partly_done)
-            self._failed(request, answer.code, answer.action, answer.error())
+            self._failed(
+                request, answer.code, answer.action, answer.error(self._hint(request, answer))
+            )
+
+    def _hint(self, request: TransactionalRequest, answer: Answer) -> str | None:
+        """Return what would allow the client what the answer denies."""
+        name: str | None = self.transactional_id
+        if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
+            name = answer.partitions[0].topic if answer.partitions else None
+        elif answer.code == codes.GROUP_AUTHORIZATION_FAILED:
+            name = None if request.coordinator is None else request.coordinator.key
+        return self._acls.hint(answer.code, name)
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
         """Return whether a look-up failed that is no longer needed."""

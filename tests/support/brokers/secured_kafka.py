@@ -2,7 +2,8 @@
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
 of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever, unless the settings
-that a test adds say otherwise.
+that a test adds say otherwise. Whatever has no ACL is allowed to everyone; a client without a login
+may do everything.
 """
 
 from __future__ import annotations
@@ -155,6 +156,9 @@ class SecuredKafka(KafkaCluster):
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.othername.ssl.keystore.type": "PEM",
             "listener.name.othername.ssl.keystore.location": self._other_name,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             + (",OAUTHBEARER" if self._has_tokens else ""),
         }

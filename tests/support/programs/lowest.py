@@ -19,12 +19,14 @@ from typing import Final
 from support.programs.matrix import ROOT, find_python
 
 PYTHON: Final = "3.11"
+# An extra whose package has to be compiled, which cannot be done everywhere.
+_COMPILED: Final = "kerberos"
 # The name and the lower bound of a requirement.
 _BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def make(folder: Path) -> None:
-    """Make the environment with all extras and the checkout's wheel; replace an existing one."""
+    """Replace the environment: all extras but the compiled one, and the checkout's wheel."""
     python = find_python(PYTHON)
     if python is None:
         raise SystemExit(f"The lowest versions are tested on Python {PYTHON}: it is not installed.")
@@ -35,7 +37,9 @@ def make(folder: Path) -> None:
     install = (*uv, "pip", "install", "--python", own_python)
     project = ROOT / "pyproject.toml"
     _run(*pip, "install", "uv")
-    _run(*install, "--resolution", "lowest-direct", "--all-extras", "-r", project)
+    extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+    chosen = [word for name in extras if name != _COMPILED for word in ("--extra", name)]
+    _run(*install, "--resolution", "lowest-direct", *chosen, "-r", project)
     with tempfile.TemporaryDirectory() as wheels:
         lowest = Path(wheels, "lowest.txt")
         needed = tomllib.loads(project.read_text())["build-system"]["requires"]
@@ -53,7 +57,8 @@ def _run(*command: str | Path) -> None:
 
 def requirements() -> dict[str, str]:
     """Return the lower bounds of the sink and its extras, by the names of packages."""
-    found = (_BOUND.match(line) for line in metadata.requires("spark-kafka-sink") or ())
+    lines = metadata.requires("spark-kafka-sink") or ()
+    found = (_BOUND.match(line) for line in lines if f"extra == '{_COMPILED}'" not in line)
     return {match[1]: match[2] for match in found if match}
 
 

@@ -522,7 +522,8 @@ def test_the_first_requests_of_many_workers_are_spread(
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     for number in range(50):
         options = by_secret(server.url, f"secret {number}")
-        OAuth(producer_config(options), OptionValues(), is_one_of_many=number > 0)
+        config = producer_config(options)
+        OAuth(config, OptionValues(config), is_one_of_many=number > 0)
     alone, *many = begins
     assert alone == 0.0
     assert all(1000 <= begin <= 1001 for begin in many)
