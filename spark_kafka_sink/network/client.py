@@ -58,7 +58,7 @@ from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
+from spark_kafka_sink.network.node_state import NO_BROKER, WITHOUT_TLS, NodeState, least_loaded
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -151,6 +151,8 @@ class NetworkClient:
         self._security = security
         # Whether any broker has accepted this client, and the error if none ever will.
         self._was_ever_ready = False
+        # Whether any broker has answered a request of a caller.
+        self._was_ever_answered = False
         self._fatal_error: AuthenticationException | None = None
         self._auth_error: AuthenticationException | None = None
         if security is not None:
@@ -315,6 +317,12 @@ class NetworkClient:
             with safe_logging():
                 warn_once(logger, text, "silence")
 
+    def _warn_of_wrong_protocol(self, node: Node, connection: Connection, why: str) -> None:
+        """Log at once if a listener may have another security protocol; nobody knows for sure."""
+        if not self._was_ever_answered and _may_have_other_protocol(connection):
+            with safe_logging():
+                warn_once(logger, f"{node}: {why}", "protocol")
+
     def _next_deadline(self, now: float) -> float:
         due = [deadline for _, deadline in self._unassigned]
         if self._no_response_since is not None and not self._has_warned:
@@ -363,6 +371,7 @@ class NetworkClient:
             why = event.reason
             if event.error is None:
                 why += _likely_cause(state.connection)
+                self._warn_of_wrong_protocol(state.node, state.connection, why)
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
@@ -376,10 +385,13 @@ class NetworkClient:
                     continue
                 answers += 1
                 if isinstance(event, Answered):
+                    self._was_ever_answered = True
                     state.succeeded()
                 elif isinstance(event, NodeReady):
                     self._was_ever_ready = True
                     state.set_up()
+                    if self._security is not None:
+                        self._metrics.authenticated()
                 self._events.append(event)
         except AuthenticationException as error:
             self._connection_lost(state, str(error), now, error=error)
@@ -390,6 +402,8 @@ class NetworkClient:
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
+            for renewal_s in connection.take_renewals():
+                self._metrics.reauthenticated(renewal_s * 1000)
         self._flush(state)
 
     def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:
@@ -538,6 +552,8 @@ class NetworkClient:
         """
         connection = state.connection
         was_ready = state.is_ready
+        if connection is not None and error is not None:
+            self._metrics.authentication_failed(is_renewal=connection.is_renewing)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
@@ -552,7 +568,7 @@ class NetworkClient:
                 self._failed(
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
-        self._events.append(NodeDown(state.node.id, reason))
+        self._events.append(NodeDown(state.node.id, reason, error))
         self._auth_error = error or self._auth_error
         self._check_fatal_error()
         if self._failures_left and state.node.id >= 0 and not state.addresses:
@@ -656,10 +672,28 @@ def _likely_cause(connection: Connection) -> str:
     """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
         return " in the middle of a response"
+    if connection.state is ConnectionState.TLS_HANDSHAKE:
+        return (
+            f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
+            f"{Option('security.protocol')} with the broker's listeners"
+        )
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
         return f" before it answered ApiVersions; {NO_BROKER}"
     if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
         return " during the SASL login without an error: some brokers reject a login this way"
-    if connection.is_ready and not connection.has_answered and len(connection.in_flight):
-        return " before it answered the first request; it may expect SASL"
+    if _hung_up_on_first_request(connection):
+        return (
+            " before it answered the first request; it may expect SASL: compare the port and "
+            f"{Option('security.protocol')} with the broker's listeners"
+        )
     return ""
+
+
+def _hung_up_on_first_request(connection: Connection) -> bool:
+    return connection.is_ready and not connection.has_answered and len(connection.in_flight) > 0
+
+
+def _may_have_other_protocol(connection: Connection) -> bool:
+    """Return whether a listener of another security protocol closes connections like this one."""
+    is_in_handshake = connection.state is ConnectionState.TLS_HANDSHAKE
+    return is_in_handshake or _hung_up_on_first_request(connection)

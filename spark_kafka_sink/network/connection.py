@@ -203,6 +203,7 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._exchange: SaslExchange | None = None
         self._steps = 0
+        self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_login_at = float("inf")
         self.awaits_login_since: float | None = None
         """Since when requests are held for a login that is being made: the session is over."""
@@ -231,6 +232,16 @@ class Connection:
     def is_ready(self) -> bool:
         """Whether requests may be sent."""
         return self._state is ConnectionState.READY or self._state in _RENEWALS
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether the session is being renewed."""
+        return self._state in _RENEWALS
+
+    def take_renewals(self) -> list[float]:
+        """Return how many seconds each renewal since the last call took."""
+        renewals, self._renewals = self._renewals, []
+        return renewals
 
     @property
     def load(self) -> int:
@@ -477,6 +488,8 @@ class Connection:
             self._send_token(answer, now)
             return
         self._exchange = None
+        if self.is_renewing:
+            self._renewals.append(now - self._began_login_at)
         self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
         self._ends_at = now + lifetime_ms / 1000
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)

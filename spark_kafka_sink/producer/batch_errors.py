@@ -14,6 +14,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import (
     TOO_LARGE_FOR_TOPIC,
     ApiException,
+    AuthenticationException,
     InvalidRecordException,
     InvalidTxnStateException,
     KafkaException,
@@ -164,12 +165,18 @@ def joined(parts: Iterable[str | None]) -> str:
 
 
 def error_of_expired_batch(
-    batch: ProducerBatch, now: float, timeout: str, throttle: str, where: str
-) -> TimeoutException:
+    batch: ProducerBatch,
+    now: float,
+    timeout: str,
+    throttle: str,
+    where: str,
+    refusal: AuthenticationException | None,
+) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option with its value; throttle: a note that a node throttles this client; where:
-    the leader of the partition. Either of the last two may be empty.
+    the leader of the partition. Either of the last two may be empty. refusal: why the leader and
+    this client reject each other, which is then the error; None if they do not.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
@@ -178,7 +185,8 @@ def error_of_expired_batch(
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
     last = "" if batch.last_error is None else f"the last attempt met {batch.last_error}"
-    error = TimeoutException(
+    kind = TimeoutException if refusal is None else type(refusal)
+    error = kind(
         joined((message, throttle, where, last)),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
@@ -186,7 +194,7 @@ def error_of_expired_batch(
         api="Produce",
         attempts=batch.attempts + 1,
     )
-    error.__cause__ = batch.last_error
+    error.__cause__ = refusal or batch.last_error
     return error
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaException, Option, error_code
+from spark_kafka_sink.errors import AuthenticationException, KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -80,7 +80,9 @@ class BatchCompletion:
         self._done: list[ProducerBatch] = []
         # For messages: why a node has no connection; how long a node throttles this client, and
         # until when.
-        self.node_troubles: dict[int, str] = {}
+        self._node_troubles: dict[int, str] = {}
+        # What nodes rejected this client for, or this client them, since they were last ready.
+        self._refusals: dict[int, AuthenticationException] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
         # The codes of retried batches, and the warnings about the first of each.
         self._retried: set[int] = set()
@@ -95,6 +97,17 @@ class BatchCompletion:
         """Return what is to be logged since the last call; not here, under the producer's lock."""
         warnings, self._warnings = self._warnings, []
         return warnings
+
+    def node_ready(self, node_id: int) -> None:
+        """Note that a node has a connection."""
+        self._node_troubles.pop(node_id, None)
+        self._refusals.pop(node_id, None)
+
+    def node_down(self, node_id: int, reason: str, error: AuthenticationException | None) -> None:
+        """Note that a node has no connection; error: if node and client reject each other."""
+        self._node_troubles[node_id] = reason
+        if error is not None:
+            self._refusals[node_id] = error
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
         """Note that a node throttles this client until a time, as for a quota (KIP-219)."""
@@ -238,7 +251,12 @@ class BatchCompletion:
         """
         leader = self._metadata.leader(batch.topic_partition)
         error = error_of_expired_batch(
-            batch, now, self._timeout(), self._throttle(batch, leader), self._leader(batch, leader)
+            batch,
+            now,
+            self._timeout(),
+            self._throttle(batch, leader),
+            self._leader(batch, leader),
+            None if leader is None else self._refusals.get(leader.id),
         )
         self.abandon(batch, error)
 
@@ -300,7 +318,7 @@ class BatchCompletion:
     def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:
         if leader is None:
             return why_no_leader(self._metadata, *batch.topic_partition)
-        trouble = self.node_troubles.get(leader.id)
+        trouble = self._node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
 
 

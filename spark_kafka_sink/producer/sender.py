@@ -334,13 +334,13 @@ class Sender:
             self._request_failed(event, now)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
-            self._completion.node_troubles.pop(event.node_id, None)
+            self._completion.node_ready(event.node_id)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
                 self._transactions.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
-            self._completion.node_troubles[event.node_id] = event.reason
+            self._completion.node_down(event.node_id, event.reason, event.error)
             if self._transactions is not None:
                 self._transactions.coordinators.node_down(event.node_id)
             self._metadata.request_update()

@@ -258,8 +258,10 @@ def test_a_renewal_goes_behind_what_is_in_flight_and_holds_what_comes_meanwhile(
     broker.now = 7.9
     early.append(broker.send())
     assert broker.look() == [METADATA]
+    assert not broker.connection.is_renewing
     broker.now = 8.1
     held = [broker.send(), broker.send()]
+    assert broker.connection.is_renewing
     assert broker.look() == [HANDSHAKE]
     assert broker.connection.is_ready
     assert broker.connection.load == 6
@@ -270,7 +272,11 @@ def test_a_renewal_goes_behind_what_is_in_flight_and_holds_what_comes_meanwhile(
     assert broker.answer(handshake()) == []
     held.append(broker.send())
     assert broker.look() == [TOKEN]
+    assert broker.connection.take_renewals() == []
+    broker.now = 8.35
     assert broker.answer(token(lifetime_ms=10_000)) == []
+    assert broker.connection.take_renewals() == [pytest.approx(0.25)]
+    assert broker.connection.take_renewals() == []
     assert broker.look() == [METADATA] * 3
     assert broker.connection.state is ConnectionState.READY
     for request in held:
