@@ -318,7 +318,7 @@ class NetworkClient:
                 warn_once(logger, text, "silence")
 
     def _warn_of_wrong_protocol(self, node: Node, connection: Connection, why: str) -> None:
-        """Log at once if a listener may have another security protocol, which is not certain."""
+        """Log at once if a listener may have another security protocol; it is not certain."""
         if not self._was_ever_answered and _may_have_other_protocol(connection):
             with safe_logging():
                 warn_once(logger, f"{node}: {why}", "protocol")
