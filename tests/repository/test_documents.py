@@ -13,12 +13,13 @@ from support.documents.migration_table import DEFAULTS_OF_3_9, DOCUMENT, with_ta
 from support.documents.named_tests import ROOT, cells, exists, named_tests
 from support.programs.matrix import TESTS
 
-from spark_kafka_sink.config import option_fields
+from spark_kafka_sink.config import option_fields, producer_config
 
 FEATURES = ROOT / "docs" / "features.md"
 DIFFERENCES = ROOT / "docs" / "differences.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 DEPLOYMENT = ROOT / "docs" / "deployment.md"
+SECURITY = ROOT / "docs" / "security.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
 PICTURE_BYTES = 100_000
@@ -135,3 +136,15 @@ def test_the_defaults_that_the_guide_gives_for_the_older_client_are_its_own() ->
     assert {name: str(old.get(name)) for name in others} == {
         name: str(default) for name, default in DEFAULTS_OF_3_9.items()
     }
+
+
+def test_the_options_of_each_example_of_security_make_a_configuration() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", SECURITY.read_text(), flags=re.DOTALL)
+    examples = [
+        dict(re.findall(r'\.option\("kafka\.([^"]+)", "([^"]*)"\)', block)) for block in blocks
+    ]
+    secured = [each for each in examples if "security.protocol" in each]
+    assert len(secured) > 10
+    for each in secured:
+        config = producer_config({"bootstrap.servers": "broker:9092"} | each)
+        assert config.has_tls
