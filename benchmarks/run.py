@@ -105,7 +105,7 @@ def _check(given: argparse.Namespace) -> None:
         )
         raise running.JobError(message)
     if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
-        message = f"--before {given.before} is no checkout: it has no folder spark_kafka_sink"
+        message = f"--before {given.before} is not a checkout: it has no folder spark_kafka_sink"
         raise running.JobError(message)
     missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
     if missing:

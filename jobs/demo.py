@@ -227,14 +227,14 @@ class Demo:
             return code == 0
         message = (
             f"topic {topic} could not be compared with its source: verify.py ended with exit code "
-            f"{code}; its own message stands above"
+            f"{code}; its own message is above"
         )
         raise running.JobError(message)
 
     def _must(self, job: str, topic: str, *arguments: str) -> None:
         code = self._submit(job, topic, *arguments)
         if code != 0:
-            message = f"{job} ended with exit code {code}; its own message stands above"
+            message = f"{job} ended with exit code {code}; its own message is above"
             raise running.JobError(message)
 
     def _submit(self, job: str, topic: str, *arguments: str) -> int:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -31,7 +32,6 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     api_exception,
     error_code,
-    topic_advice,
     topic_refusal,
 )
 from spark_kafka_sink.model import (
@@ -176,6 +176,7 @@ class KafkaAdmin:
         brokers: Iterable[Node] = (),
     ) -> None:
         self._config = checked("config", config, ProducerConfig, "a ProducerConfig")
+        self._acls = Acls.of(config)
         if has_headers is not None:
             checked("has_headers", has_headers, bool, "True, False or None")
         brokers = checked_brokers(brokers)
@@ -237,7 +238,7 @@ class KafkaAdmin:
             missing = [name for name in names if name not in found]
             last_error = None
             for answer in self._metadata(missing):
-                error = _topic_error(answer)
+                error = _topic_error(answer, self._acls)
                 if error is None:
                     is_new = answer.name in self._created
                     found[answer.name or ""] = _description(answer, is_new=is_new)
@@ -301,7 +302,13 @@ class KafkaAdmin:
             if result.error_code != codes.NONE:
                 row = error_code(result.error_code)
                 message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
-                found[topic] = api_exception(row.code, message, topic=topic, api="DescribeConfigs")
+                hint = self._acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
+                found[topic] = api_exception(
+                    row.code,
+                    f"{message}; {hint}" if hint else message,
+                    topic=topic,
+                    api="DescribeConfigs",
+                )
             else:
                 found[topic] = {config.name: config.value for config in result.configs}
         return found
@@ -325,7 +332,7 @@ class KafkaAdmin:
                 self._created.add(result.name)
             if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
                 continue
-            last_error = _creation_error(result)
+            last_error = _creation_error(result, self._acls)
             if not error_code(result.error_code).retriable:
                 raise last_error
         return last_error
@@ -443,11 +450,11 @@ class KafkaAdmin:
         return str(Option("max.block.ms", self._config.max_block_ms))
 
 
-def _topic_error(answer: MetadataResponseTopic) -> ApiException | None:
+def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | None:
     if answer.error_code == codes.NONE:
         return None
     name = answer.name or ""
-    return topic_refusal(answer.error_code, name, topic_advice(answer.error_code, name))
+    return topic_refusal(answer.error_code, name, acls.writer_advice(answer.error_code, name))
 
 
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
@@ -465,11 +472,12 @@ def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescrip
     )
 
 
-def _creation_error(result: CreatableTopicResult) -> ApiException:
+def _creation_error(result: CreatableTopicResult, acls: Acls) -> ApiException:
     row = error_code(result.error_code)
     message = f"topic {result.name} does not exist and cannot be created: {_reason(result)}"
     if row.code == codes.TOPIC_AUTHORIZATION_FAILED:
         message += "; grant CREATE on the topic or the cluster to this client"
+        message += f"; {acls.hint(row.code, result.name, ('CREATE',))}"
     return api_exception(row.code, message, topic=result.name, api="CreateTopics")
 
 

@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, field
@@ -353,6 +353,11 @@ class ProducerConfig(
     )
     """The length of one sample."""
 
+    config_providers: str = field(name="config.providers", default="")
+    """The names of providers that may be used in references, besides env, file and directory."""
+    provider_options: tuple[tuple[str, str], ...] = ()
+    """No option: the options of config.providers, such as config.providers.NAME.class."""
+
     login_identity: str = ""
     """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
@@ -403,11 +408,15 @@ class ProducerConfig(
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
+_NO_OPTIONS: Final = ("login_identity", "provider_options")
+_PROVIDER_OPTIONS: Final = "config.providers."
+
+
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
     """Return the fields of `ProducerConfig` that are options."""
     fields = msgspec.structs.fields(ProducerConfig)
-    return tuple(each for each in fields if each.name != "login_identity")
+    return tuple(each for each in fields if each.name not in _NO_OPTIONS)
 
 
 def producer_config(
@@ -424,12 +433,16 @@ def producer_config(
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
     known = {each.encode_name for each in option_fields()} - without_effect
+    of_providers = sorted(
+        (name, str(value)) for name, value in options.items() if name.startswith(_PROVIDER_OPTIONS)
+    )
     options = {name: value for name, value in options.items() if name in known}
     settings = {
         name: Secret(str(value)) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
+    given["provider_options"] = tuple(of_providers)
     if not given.get("bootstrap.servers"):
         message = f"{Option('bootstrap.servers')} is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
@@ -470,7 +483,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
     for name in options:
-        if name in without_effect:
+        if name in without_effect or name.startswith(_PROVIDER_OPTIONS):
             continue
         if name in NO_EFFECT:
             warn_once(logger, f"{Option(name)} has no effect: {NO_EFFECT[name]}")
@@ -478,7 +491,7 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
             _check_off(name, options[name])
         elif name not in known:
             message = _unknown(name)
-            if not lenient or name in NOT_YET or name in REFUSED:
+            if not lenient or name in NOT_YET or name in REFUSED or name in OTHER_CLIENTS:
                 raise ConfigException(message)
             warn_once(logger, message)
     return without_effect
@@ -507,7 +520,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_handlers(config: ProducerConfig) -> None:
-    """Refuse Java classes of which there is no counterpart here."""
+    """Reject Java classes that have no counterpart here."""
     mechanism = config.sasl_mechanism.strip().upper()
     for name, given, known in (
         (
@@ -525,8 +538,8 @@ def _check_handlers(config: ProducerConfig) -> None:
             (expected,) = known.items()
             raise ConfigException(
                 f"{Option(name)} is {given!r}, a Java class: expected "
-                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; a "
-                "Python callable that gets tokens goes by "
+                f"{' or '.join(expected[1])} with {Option('sasl.mechanism', expected[0])}; for a "
+                "Python callable that returns tokens, set "
                 f"{Option('sasl.oauthbearer.jwt.retriever.class')}"
             )
 
@@ -651,6 +664,8 @@ def _unknown(name: str) -> str:
         return (
             f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
         )
+    if name in OTHER_CLIENTS:
+        return f"{Option(name)} is an option of other clients: {OTHER_CLIENTS[name].sentence()}"
     close = nearest(name, java_names())
     hint = f"; did you mean {Option(close)}?" if close else ""
     return f"{Option(name)} is not an option of the Kafka producer{hint}"
@@ -731,7 +746,7 @@ _UPPER_CASE: Final = (
     "ssl.keystore.type",
     "ssl.truststore.type",
 )
-_LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
+_LISTS: Final = ("config.providers", "ssl.enabled.protocols", "ssl.cipher.suites")
 # Options whose values must not be shown.
 SECRETS: Final = frozenset(
     {
@@ -921,7 +936,6 @@ OFF_ONLY: Final[Mapping[str, str]] = {
 # Options of the Java producer that are refused, and why.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
-    "config.providers": "the providers env, file and directory are built in; there are no others",
     "interceptor.classes": "interceptors see single rows: only KafkaProducer.send has them",
     "key.serializer": "keys are the bytes of a column: only KafkaProducer.send has serializers",
     "sasl.login.class": "it names a Java class",
@@ -932,6 +946,59 @@ REFUSED: Final[Mapping[str, str]] = {
     "ssl.secure.random.implementation": "it applies only to the Java runtime",
     "ssl.trustmanager.algorithm": "it applies only to the Java runtime",
     "value.serializer": "values are the bytes of a column: only KafkaProducer.send has serializers",
+}
+
+
+class _Javas(NamedTuple):
+    """The options of Java that another client's option stands for; advice: beyond their names."""
+
+    names: tuple[str, ...] = ()
+    advice: str = ""
+
+    def sentence(self) -> str:
+        """Return what to do."""
+        names = f"set {' or '.join(str(Option(name)) for name in self.names)}" if self.names else ""
+        return "; ".join(part for part in (names, self.advice) if part)
+
+
+_IN_PLACE_OF_JAAS: Final = "or sasl.jaas.config in place of both"
+# Options of TLS and SASL of librdkafka, kafka-python and aiokafka, with Java's.
+OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
+    "enable.ssl.certificate.verification": _Javas(
+        ("ssl.truststore.location",), "certificates are always checked"
+    ),
+    "sasl.mechanisms": _Javas(("sasl.mechanism",)),
+    "sasl.oauthbearer.client.id": _Javas(("sasl.oauthbearer.client.credentials.client.id",)),
+    "sasl.oauthbearer.client.secret": _Javas(
+        ("sasl.oauthbearer.client.credentials.client.secret",)
+    ),
+    "sasl.oauthbearer.config": _Javas(("sasl.jaas.config",)),
+    "sasl.oauthbearer.extensions": _Javas(
+        ("sasl.jaas.config",), "extensions are its options extension_NAME"
+    ),
+    "sasl.oauthbearer.method": _Javas(("sasl.oauthbearer.token.endpoint.url",)),
+    "sasl_mechanism": _Javas(("sasl.mechanism",)),
+    "sasl_plain_password": _Javas(("sasl.password",), _IN_PLACE_OF_JAAS),
+    "sasl_plain_username": _Javas(("sasl.username",), _IN_PLACE_OF_JAAS),
+    "security_protocol": _Javas(("security.protocol",)),
+    "ssl.ca.location": _Javas(("ssl.truststore.location",)),
+    "ssl.ca.pem": _Javas(("ssl.truststore.certificates",)),
+    "ssl.certificate.location": _Javas(
+        ("ssl.keystore.location",), "its file has the key and its certificates"
+    ),
+    "ssl.certificate.pem": _Javas(("ssl.keystore.certificate.chain",)),
+    "ssl.key.location": _Javas(
+        ("ssl.keystore.location",), "its file has the key and its certificates"
+    ),
+    "ssl.key.pem": _Javas(("ssl.keystore.key",)),
+    "ssl_cafile": _Javas(("ssl.truststore.location",)),
+    "ssl_certfile": _Javas(("ssl.keystore.location",), "its file has the key and its certificates"),
+    "ssl_check_hostname": _Javas(
+        ("ssl.endpoint.identification.algorithm",), "empty, it skips the check of host names"
+    ),
+    "ssl_context": _Javas(("ssl.truststore.location", "ssl.keystore.location")),
+    "ssl_keyfile": _Javas(("ssl.keystore.location",), "its file has the key and its certificates"),
+    "ssl_password": _Javas(("ssl.key.password",)),
 }
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.
 NOT_YET: Final = frozenset(

@@ -1,7 +1,7 @@
-"""KafkaProducer: the public producer. Columns or rows go in, acknowledgements come back.
+"""KafkaProducer: the public producer of columns and rows.
 
-Owns what a user's program has besides `TaskProducer`: rows (`client.row_producer`), transactions
-(`client.transaction_calls`), and serializers and interceptors of the user's own.
+It adds rows (`client.row_producer`), transactions (`client.transaction_calls`), and the user's
+serializers and interceptors to `BaseProducer`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class KafkaProducer(BaseProducer):
     """A Kafka producer for columns and rows.
 
     >>> with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:  # doctest: +SKIP
-    ...     producer.append("flights", record_batch) ...     future = producer.send("flights",
-    b"value", key=b"key") ...     producer.flush() ...     print(future.result().offset)
+    ...     producer.append("flights", record_batch)
+    ...     future = producer.send("flights", b"value", key=b"key")
+    ...     producer.flush()
+    ...     print(future.result().offset)
 
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python

@@ -1,7 +1,7 @@
-"""TaskProducer: the producer of a task of Spark. Arrow batches go in, acknowledgements come back.
+"""TaskProducer: the producer of a Spark task, for Arrow batches alone.
 
-It is `KafkaProducer` without rows that are sent one by one, without transactions and without code
-of the user's own but a partitioner: a task's process does not load these.
+It is a `KafkaProducer` without single rows, transactions, serializers and interceptors, so that a
+task's process does not import these.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ __all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
 
 
 class TaskProducer(BaseProducer):
-    """A producer for columns, each row of which is acknowledged or told of as failed.
+    """A producer for columns.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: as of `KafkaProducer`.
-    Leaving a ``with`` block closes it.
+    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`. The
+    end of a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
+    transactional.id, and KafkaException if no thread or socket can be created.
     """
 
     def __init__(
@@ -48,14 +49,14 @@ class TaskProducer(BaseProducer):
 
 
 class _OwnPartitioner:
-    """The partitioner of the user's own, if partitioner.class names one."""
+    """The user's own partitioner, if partitioner.class names one."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self.partitioner = load_partitioner(config.partitioner_class)
         self._is_closed = False
 
     def close(self) -> KafkaException | None:
-        """Close it, unless it is closed."""
+        """Close it once; return the error."""
         if self.partitioner is None or self._is_closed:
             return None
         self._is_closed = True

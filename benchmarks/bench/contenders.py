@@ -177,7 +177,7 @@ def _unregistered(setting: Setting) -> Write:
 
 def _before(setting: Setting) -> Write:
     if setting.before is None:
-        raise NotRunError("--before names no checkout")
+        raise NotRunError("--before is not a checkout")
     ship_before(setting.spark, setting.before)
     return _spark_writer(BEFORE_FORMAT, _kafka_options(setting))
 
@@ -262,7 +262,7 @@ def _perf_test(setting: Setting) -> Write:
     if cell.kind is Kind.STREAM:
         raise NotRunError("it starts a JVM of its own for every micro-batch")
     if libs is None or not any(libs.glob("kafka-tools-*.jar")):
-        raise NotRunError("--kafka-libs names no folder with Kafka's jars")
+        raise NotRunError("--kafka-libs is not a folder with Kafka's jars")
     if shutil.which("java") is None:
         raise NotRunError("there is no java on the PATH")
     settings = TUNED | {

@@ -167,7 +167,7 @@ def source(given: argparse.Namespace) -> Source:
     kind = given.format or _SUFFIXES.get(Path(given.source.removesuffix("/")).suffix.lower())
     if kind is None:
         message = (
-            f"--source {given.source} has an ending that tells no format: "
+            f"--source {given.source} has no extension of a known format: "
             f"give --format, one of {', '.join(FORMATS)}"
         )
         raise running.JobError(message)

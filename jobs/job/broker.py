@@ -92,8 +92,9 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
                 print(
                     f"{kafka_jars.KAFKA.name} listens on {broker.address}. Paste this into a "
                     f'write:\n\n    .option("kafka.bootstrap.servers", "{broker.address}")\n\n'
-                    "It keeps the last 32 MiB of each partition, less where there are more than 12: "
-                    f"up to {disk_limits.MOST_PARTITIONS} partitions take less than 1 GB on disk. "
+                    "It keeps the last 32 MiB of each partition, less where there are more than "
+                    f"12: up to {disk_limits.MOST_PARTITIONS} partitions take less than 1 GB "
+                    "on disk. "
                     "Ctrl-C ends it and deletes its data.",
                     flush=True,
                 )
@@ -111,17 +112,17 @@ def _limit_until_it_ends(broker: Broker) -> None:
     """Adapt the broker's limits to the number of its partitions. Raise BrokerError."""
     limited = disk_limits.limits(0)
     while not broker.has_ended_in(_LOOK_S):
-        needed = disk_limits.limits(disk_limits.count_partitions(broker.data))
-        if needed == limited:
+        limits = disk_limits.limits(disk_limits.count_partitions(broker.data))
+        if limits == limited:
             continue
         try:
-            disk_limits.change(broker.endpoint, needed)
+            disk_limits.change(broker.endpoint, limits)
         except disk_limits.LimitsError as error:
             if broker.process.poll() is not None:
                 return
             message = f"{kafka_jars.KAFKA.name} refused to keep less of each partition: {error}"
             raise BrokerError(message) from None
-        limited = needed
+        limited = limits
 
 
 class Broker:

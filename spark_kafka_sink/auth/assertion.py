@@ -104,10 +104,10 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
         if algorithm == ES256 and isinstance(key, ec.EllipticCurvePrivateKey):
             if isinstance(key.curve, ec.SECP256R1):
                 return key
-            why = f"is on the curve {key.curve.name}: {ES256} takes P-256"
+            why = f"is on the curve {key.curve.name}: {ES256} requires P-256"
         else:
-            wanted = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
-            why = f"is not a key for {algorithm}, which takes {wanted}: see "
+            required = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
+            why = f"is not a key for {algorithm}, which requires {required}: see "
             why += "sasl.oauthbearer.assertion.algorithm"
     # Outside of the handlers: the other exceptions may show a part of the key.
     raise ConfigException(f"{origin} {why}")

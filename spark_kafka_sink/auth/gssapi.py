@@ -90,7 +90,7 @@ def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
     if not _is_true(jaas, "useTicketCache"):
         raise ConfigException(
             f"{Option('sasl.jaas.config')} has neither useKeyTab=true nor useTicketCache=true: "
-            "nobody is asked for a password here"
+            "there is no prompt for a password"
         )
     return KerberosOptions(service, principal, cache=jaas.get("ticketCache") or None)
 

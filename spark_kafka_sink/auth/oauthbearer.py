@@ -150,6 +150,18 @@ def refresh_at(
     return max(proposed, now + window.min_period_s)
 
 
+def session_ended_with(token: OAuthBearerToken, begun_at: float, now: float) -> bool:
+    """Return whether a session that is renewed at `now` ends with its token.
+
+    Otherwise the broker limits sessions to less (`connections.max.reauth.ms`). Sessions are renewed
+    at 85 % of their life, or 2 s before their end.
+    """
+    if token.expires_at is None or token.expires_at <= begun_at:
+        return False
+    life_s = token.expires_at - begun_at
+    return now >= min(begun_at + 0.8 * life_s, token.expires_at - 2.5)
+
+
 class OAuthBearerExchange:
     """One login with a token.
 

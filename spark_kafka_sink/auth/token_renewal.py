@@ -93,6 +93,11 @@ class TokenRenewal:
         self.failure = failure
         self.fetch_at = now + pause_s
 
+    def fetch_now(self, token: OAuthBearerToken, now: float) -> None:
+        """Fetch another token now, if this is the valid one and the last fetch succeeded."""
+        if token is self._token and self.failure is None:
+            self.fetch_at = min(self.fetch_at, now)
+
     def refused(self, token: OAuthBearerToken, now: float) -> None:
         """Note that a broker has rejected a token: another one may be fetched.
 

@@ -211,7 +211,7 @@ class ColumnProducer:
     ) -> None:
         """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
-        # Brokers measure what is compressed, which nobody has measured here.
+        # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
         self._limits = self._limits.with_topics(limits if is_plain else {})
         self._look_anew = look_anew

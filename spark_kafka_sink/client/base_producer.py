@@ -1,8 +1,8 @@
-"""BaseProducer: what `KafkaProducer` and `TaskProducer` have in common.
+"""BaseProducer: the common part of `KafkaProducer` and `TaskProducer`.
 
-Owns the parts of a producer and their end. The caller's side of columns is `client.appender`; what
-happens to batches afterwards is the I/O thread's (`client.io_thread`). Rows and transactions, which
-tasks of Spark do not have, are added by `KafkaProducer`.
+It creates the parts of a producer and closes them. Columns are appended by `client.appender`, and
+batches are sent by the I/O thread (`client.io_thread`). `KafkaProducer` adds rows and transactions,
+which tasks of Spark do not use.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from spark_kafka_sink.records.record_limits import RecordLimits
 logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
-# How long `close` waits for the last callbacks, of records that it gives up, whatever its timeout.
+# How long `close` waits for the last callbacks of failed records, whatever its timeout.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -64,7 +64,19 @@ class Plugins(Protocol):
         """The partitioner of the user's own, None for one of the producer's."""
 
     def close(self) -> KafkaException | None:
-        """Close them; return the first failure."""
+        """Deliver what was appended and sent, then close; another call does nothing.
+
+        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
+
+        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
+        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
+        The call does not wait any longer for a callback that does not return. An open transaction
+        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
+        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
+        raise the first delivery error that has not been raised or passed to a callback; otherwise,
+        when all is closed, the first error of closing a serializer or the partitioner. Raise
+        IllegalArgumentException for a negative timeout, and close nothing.
+        """
 
 
 class RowFeeder(Feeder, Protocol):
@@ -155,7 +167,7 @@ class BaseProducer:
         return self._row_feeder is not None and self._row_feeder.is_in_partitioner
 
     def _close_rows(self) -> None:
-        """Take no more rows."""
+        """Accept no more rows."""
 
     @property
     def _has_transaction(self) -> bool:
@@ -188,7 +200,7 @@ class BaseProducer:
         if self._given_up:
             records = records_by_topic(self._given_up)
             logger.error(
-                "%s was closed after %s: %s were given up", self._name, kind.__name__, records
+                "%s was closed after %s: %s were not delivered", self._name, kind.__name__, records
             )
 
     # -- appending --------------------------------------------------------------------------------
@@ -204,19 +216,19 @@ class BaseProducer:
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
-        topic: for all rows; None to take a topic column. record_batch: or a table, whose batches
-        are appended one after the other; an error says how many of its rows were. Returns when the
-        rows are in the producer's memory; `flush` raises where they cannot be delivered.
+        topic: for all rows; None to use the topic column. record_batch: or a table, whose batches
+        are appended one after the other; an error contains the number of appended rows. Return when
+        the rows are in the producer's memory; `flush` raises if they cannot be delivered.
         on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
-        raise for them then.
-        built_in_partitioner: do not ask a partitioner of the user's own. lingers_since: the time by
-        `time.monotonic` from which the rows have waited already; that counts as linger.
+        raise for them then. built_in_partitioner: ignore a user's own partitioner. lingers_since:
+        the time by `time.monotonic` since which the rows have waited already; that counts as
+        linger.
 
-        Raises DataException and RecordTooLargeException for rows that cannot be sent (none of the
-        batch is then sent), TimeoutException and BufferExhaustedException after max.block.ms, and
-        the error of an earlier delivery that failed. An Arrow batch of 12 MiB or more, or of
-        a quarter of buffer.memory, goes in slices, and each but the first may wait for memory for
-        another max.block.ms.
+        Raise DataException and RecordTooLargeException for rows that cannot be sent (then no row of
+        the batch is sent), TimeoutException and BufferExhaustedException after max.block.ms, and
+        the error of an earlier failed delivery. An Arrow batch of 12 MiB or more, or of a quarter
+        of buffer.memory, is appended in slices, and each slice after the first may wait for memory
+        for another max.block.ms.
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
@@ -230,9 +242,9 @@ class BaseProducer:
         )
 
     def slice_bytes(self, partitions: int) -> int:
-        """Give how many bytes of rows are best appended at once, for topics of so many partitions.
+        """Return the best size in bytes of the rows in one append, for so many partitions.
 
-        partitions: 0 where that is not known.
+        partitions: of all topics of the rows; 0 if unknown.
         """
         partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
         self._caller.check_process()
@@ -243,11 +255,11 @@ class BaseProducer:
         max_message_bytes: Mapping[str, int],
         look_anew: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """Know the max.message.bytes of topics, in place of what was said before.
+        """Set the max.message.bytes of topics, replacing the earlier values.
 
-        Batches are kept below; rows that are above are refused with RecordTooLargeException, or
-        left to the broker where they are compressed. look_anew: asked for what they are now, before
-        `append` refuses a row.
+        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
+        compressed, the broker decides. look_anew: returns the present values; called before
+        `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
         check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
@@ -255,23 +267,23 @@ class BaseProducer:
         self._columns.limit_messages(max_message_bytes, look_anew)
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows that have neither partition nor key evenly from here on, also few of them.
+        """Spread rows with neither partition nor key evenly from now on, even if they are few.
 
-        For a job that several producers share. The producer visits all partitions of a topic before
-        it visits one again; the first visits are short, unless there are more than 100 partitions.
-        start: which of the available partitions is first; give each producer another number.
-        Without this call, the producer spreads rows as the Java client does. A partitioner.class of
-        the Java client's stays as it is.
+        For a job with several producers. The producer visits all partitions of a topic before it
+        visits one again. The first visits are short, unless there are more than 100 partitions.
+        start: the number of the available partition that comes first; use another one for each
+        producer. Without this call, the producer spreads rows as the Java client does. A
+        partitioner.class of the Java client's stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
         self._appender.spread_evenly(start)
 
     def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
-        """Give how many partitions several topics have; see `partitions_for`.
+        """Return the number of partitions of several topics; see `partitions_for`.
 
-        All that are not known are asked for in one request, and those that seem to have fewer than
-        expected in another one, all within one max.block.ms.
+        One request asks for all unknown topics, and another one for those with fewer partitions
+        than expected, all within one max.block.ms.
         """
         check_counts("expected", expected, 0)
         for topic in expected:
@@ -284,11 +296,11 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record so far is acknowledged or given up, and its callbacks were run.
+        """Wait until every record so far is acknowledged or has failed, and callbacks were called.
 
-        timeout: seconds, None for as long as delivery.timeout.ms allows. When all has ended, raises
-        the first delivery error of `append` since the last call that raised one; raises
-        TimeoutException where it has not ended in time.
+        timeout: seconds, None for as long as delivery.timeout.ms allows. After the wait, raise the
+        first delivery error of `append` since the last call that raised one. Raise TimeoutException
+        if the wait is too long.
         """
         check_timeout(timeout)
         self._caller.check_open()
@@ -302,63 +314,63 @@ class BaseProducer:
         self._caller.flush(timeout, since)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Give what has been acknowledged since the last call, per partition."""
+        """Return what has been acknowledged since the last call, by partition."""
         self._caller.check_process()
         return self._state.take_deliveries()
 
     def forget_topics(self) -> None:
-        """Ask anew about every topic that is used from here on; brokers and connections are kept.
+        """Request the metadata of each topic again at its next use; keep brokers and connections.
 
-        Before new work begins that may come long after the last: topics may have been deleted and
-        made again meanwhile. Raises what stands against going on.
+        Call this before new work that may begin long after the last: topics may have been deleted
+        and created again meanwhile. Raise if the producer cannot go on.
         """
         self._caller.before_call()
         self._state.forget_topics()
 
     @property
     def record_limits(self) -> Mapping[str, int]:
-        """Bytes that a record may have with what surrounds it, by the option that says so."""
+        """The largest record in bytes, with its overhead, by the option that sets this limit."""
         self._caller.check_process()
         return self._limits.by_option
 
     @property
     def topics_written(self) -> int:
-        """To how many topics something was sent since the producer was made."""
+        """The number of topics that something was sent to since the producer was made."""
         self._caller.check_process()
         return self._state.metrics.topics_written
 
     @property
     def throttle_time_ms(self) -> int:
-        """How long brokers have asked to be left alone, in all their answers to Produce."""
+        """The sum of the throttle times in all Produce responses, in milliseconds."""
         self._caller.check_process()
         return self._state.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
-        """Measure the producer: the Java producer's metrics by their names, as values of now.
+        """Measure the producer now: return the Java producer's metrics by their names.
 
-        Gives a mapping from `MetricName` (name, group, description, tags) to a float, with the keys
-        of the Java client's and kafka-python's maps; what those keep behind a key to be asked
-        later is measured here at once. The groups are producer-metrics, producer-topic-metrics
-        (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md lists all metrics with
-        their units. What has no value yet, as an average of nothing, is NaN. Any thread may ask,
-        also after close.
+        Return a mapping from `MetricName` (name, group, description, tags) to a float, with the
+        keys of the maps of the Java client and kafka-python. In those, a value is an object that is
+        measured later; here it is measured at once. The groups are producer-metrics,
+        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
+        lists all metrics with their units. A metric without a value, such as an average of nothing,
+        is NaN. Any thread may call this, also after close.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was appended and sent, then close; closing again does nothing.
+        """Deliver what was appended and sent, then close; another call does nothing.
 
-        One that was interrupted (KeyboardInterrupt) may be repeated, to close what is still open.
+        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
 
-        timeout: seconds to wait for deliveries; what is not acknowledged then is given up (0: at
-        once; a callback or a partitioner that closes its producer cannot wait either), and
-        a callback that does not return then is left to end by itself. An open transaction is
-        aborted, with timeout 0 by its coordinator once transaction.timeout.ms has passed. Closes
-        serializers, interceptors and the partitioner, where they have a ``close``. Raises the first
-        delivery error that nobody was told of, unless timeout is 0; else, when all is closed, the
-        first error of closing a serializer or the partitioner. A negative timeout is an
-        IllegalArgumentException, and nothing is closed then.
+        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
+        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
+        The call does not wait any longer for a callback that does not return. An open transaction
+        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
+        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
+        raise the first delivery error that has not been raised or passed to a callback; otherwise,
+        when all is closed, the first error of closing a serializer or the partitioner. Raise
+        IllegalArgumentException for a negative timeout, and close nothing.
         """
         check_timeout(timeout)
         self._close_once(timeout, _LAST_CALLBACKS_S)

@@ -148,7 +148,7 @@ class Caller:
         )
 
     def _no_room(self, size_bytes: int) -> BufferExhaustedException:
-        memory = Option("buffer.memory", self._config.buffer_memory)
+        memory = str(Option("buffer.memory", self._config.buffer_memory))
         return BufferExhaustedException(
             f"no room for {size_bytes} bytes within {self._max_block()}: {memory} is full of "
             f"records that no broker has acknowledged yet{self._network_trouble()}"
@@ -182,7 +182,7 @@ class Caller:
         limit, trouble = self._max_block(), self._network_trouble()
         error = self._state.metadata.topic_error(name)
         if error is None and self._config.max_block_ms:
-            servers = Option("bootstrap.servers", self._config.bootstrap_servers)
+            servers = str(Option("bootstrap.servers", self._config.bootstrap_servers))
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )

@@ -200,21 +200,22 @@ class RowQueue:
         size_bytes: int,
         check: Callable[[], None] | None = None,
     ) -> RowFuture | None:
-        """Append a row; return None where there is no room for it, or not its partition.
+        """Append a row; return None if there is no room for it, or its partition does not exist.
 
-        check: called under the lock, raises where the row cannot be taken. A row that passes it is
-        in the chunk before anybody can take that, so that a transaction's end finds it.
+        check: called under the lock, raises if the row is rejected. An accepted row is in the chunk
+        before another thread can take that, so that the end of a transaction finds it.
         """
         with self.lock:
             if check is not None:
                 check()
             chunk, room = self.chunk, self.room - size_bytes
-            # The chunk may be one for which there are fewer partitions than the caller saw.
+            # The chunk may be for fewer partitions than the caller saw.
             if room < 0 or chunk is None or not (partition is None or partition < self.partitions):
                 return None
             self.room = room
             now, number = _wall_clock(), self.rows
-            # No calls between these: who is interrupted has put in the whole row, or nothing.
+            # No calls between these: an interrupted caller has appended the complete row, or
+            # nothing.
             if partition is not None:
                 chunk.partitions[number] = partition
             if timestamp_ms is not None:

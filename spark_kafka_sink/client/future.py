@@ -335,7 +335,14 @@ class RowFuture(Future[RecordMetadata]):
         if raised is not None:
             raise raised
 
-    # -- what the functions of concurrent.futures look at ------------------------------------------
+    # -- the attributes of Future that the standard library reads ----------------------------------
+    #
+    # `concurrent.futures.wait` and `as_completed` take `_condition` of each future, look at its
+    # `_state` and append themselves to its `_waiters`; `asyncio.wrap_future` adds a done callback.
+    # `Future` sets all three in its constructor, which would cost ten times the row. Here they are
+    # properties, whose lock and list are created for the first reader. They are private, so a new
+    # version of Python may read others: tests/unit/client/test_future.py calls all four functions,
+    # and `make test-matrix` runs it with each Python.
 
     def _watched(self) -> _Watch:
         watch: _Watch | None = getattr(self, "_watch", None)
@@ -371,13 +378,13 @@ class RowFuture(Future[RecordMetadata]):
 
 
 def _check_timeout(timeout: object) -> None:
-    """Refuse what is no time; a negative one waits for nothing, as in `concurrent.futures`."""
+    """Reject an invalid timeout; a negative one does not wait, as in `concurrent.futures`."""
     if timeout is not None:
         check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
-# RowFuture(…) without its own function in Python, which is half its cost: who makes one sets
-# `_rows` and `_row`.
+# RowFuture(…) without its own function in Python, which is half its cost: the caller sets `_rows`
+# and `_row`.
 new_row_future: Callable[[type[RowFuture]], RowFuture] = object.__new__
 # RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.
 _new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(

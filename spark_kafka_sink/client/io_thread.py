@@ -193,7 +193,7 @@ class ProducerThread:
         unseen = state.take_delivery_error() if state.ends_when_idle else None
         if unseen is not None:
             with safe_logging():
-                logger.error("%s, which nobody closed, lost records: %s", self._name, unseen)
+                logger.error("%s was not closed and lost records: %s", self._name, unseen)
 
     def _loop(self) -> None:
         state, feeder = self._state, self._feeder

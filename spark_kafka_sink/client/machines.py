@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.config import ProducerConfig
@@ -67,6 +68,7 @@ def make_metadata(
         random,
         max_idle_s=config.metadata_max_idle_ms / 1000,
         rebootstrap_after_s=trigger_s if config.rebootstraps else None,
+        advice=Acls.of(config).writer_advice,
         allow_auto_topic_creation=allow_auto_create_topics,
     )
 
@@ -109,6 +111,7 @@ def make_machines(
             max_request_size_bytes=config.max_request_size,
             request_timeout_ms=config.request_timeout_ms,
             retry_backoff=retry_backoff,
+            acls=Acls.of(config),
         ),
         accumulator=accumulator,
         metadata=metadata,

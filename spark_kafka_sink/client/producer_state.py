@@ -1,9 +1,9 @@
 """ProducerState: what the callers and the I/O thread of one producer share, with one lock.
 
-Owns the lock, by `ProducerLock`, and the state machines: accumulator, metadata, sender, completion,
-sequences, transactions, deliveries. Its methods alone take the lock, and none of them waits, calls
-user code or logs while it has it. An append that waits for nothing takes it three times a slice:
-`reserve`, `hold` and `put_in`; and once more where batches became full (`packed`).
+It owns the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
+completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
+waits, calls user code or logs while holding it. An append without waits takes it three times per
+slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (`packed`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ProducerState(ProducerLock):
         self._sender = machines.sender
         self._is_adaptive = machines.is_adaptive
         self.user_calls = UserCalls()
-        # Appends that are under way, where there are transactions.
+        # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
         # The error with which the I/O thread has to fail all batches.
         self._interruption: KafkaException | None = None
@@ -286,7 +286,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Give back the bytes of rows."""
+        """Return the reserved bytes of rows."""
         with self.lock, self._change:
             self.accumulator.pool.give_back(pending)
             self._waiters.notify_all()
@@ -365,6 +365,7 @@ class ProducerState(ProducerLock):
             self.record_time("flush", self._clock() - started)
 
     def _end_flush(self, flush: object) -> None:
+        """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
             self.accumulator.end_flush(flush)
 

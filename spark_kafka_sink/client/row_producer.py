@@ -73,8 +73,8 @@ class RowProducer:
         self._feeder = feeder
         self._caller = caller
         self._limits = limits
-        # What fits a request and memory for certain. No chunk has more room, so that a row for
-        # which there is room needs no further check.
+        # The size that certainly fits a request and memory. No chunk has more room, so a row that
+        # fits its chunk needs no further check.
         fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
@@ -309,7 +309,7 @@ class RowProducer:
         self._open_queues = {}
 
 
-# Producers that were made in this process, as opposed to a process it was forked from.
+# The producers that were made in this process, not in one that it was forked from.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 

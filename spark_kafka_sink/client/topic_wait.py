@@ -1,7 +1,7 @@
-"""TopicWait: whether what one call wants to know of topics is known, and what to ask for.
+"""TopicWait: the topics that one call waits for, and the metadata requests that it needs.
 
-Owns when an answer counts. What brokers said to a question from before does not: a topic may have
-grown since. It has no lock and does not wait; see `ProducerState.wait_for`.
+An answer to a request from before the call does not count: the topic may have grown since. This
+module takes no lock and does not wait; see `ProducerState.wait_for`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
 
 
 class TopicWait:
-    """A wait for topics. The caller of its methods holds the producer's lock.
+    """A wait for topics. Callers of its methods hold the producer's lock.
 
-    partitions, must_grow: as of `ProducerState.wait_for`. missing: the topic that was not there
-    when `find` looked.
+    partitions, must_grow: see `ProducerState.wait_for`. missing: the first topic that `find` did
+    not find.
     """
 
     def __init__(
@@ -28,9 +28,9 @@ class TopicWait:
         self.missing = ""
 
     def find(self) -> list[TopicMetadata] | None:
-        """Return the topics if all are there, otherwise None; ask for topics that are too small.
+        """Return the topics if all are known; otherwise None, and request those that are too small.
 
-        Raises what a broker says against a topic.
+        Raise a broker's error about a topic.
         """
         found = []
         for name, least in self._partitions.items():
@@ -45,9 +45,9 @@ class TopicWait:
         return found
 
     def _has_no_more(self, name: str) -> bool:
-        """Return whether brokers have said so, and that counts; ask them where they have not."""
+        """Return whether a topic certainly has no more partitions; request it otherwise."""
         asked_at = self._asked_at
-        is_told = asked_at is not None and self._metadata.told_for(name) > asked_at
-        if asked_at is None or (is_told and self._must_grow):
+        is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at
+        if asked_at is None or (is_answered and self._must_grow):
             self._asked_at = self._metadata.request_update()
-        return is_told and not self._must_grow
+        return is_answered and not self._must_grow

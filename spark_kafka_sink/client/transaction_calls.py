@@ -14,6 +14,7 @@ from dataclasses import fields
 from random import Random
 from typing import Final
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.deadlines import deadline_of, seconds_until
 from spark_kafka_sink.client.io_thread import ProducerThread
@@ -118,6 +119,7 @@ def transaction_manager(
         sequences,
         retry_backoff,
         random,
+        Acls.of(config),
     )
 
 
@@ -200,8 +202,8 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Give what begins the end of what is open, or goes on with it; None for nothing."""
-        if self._state.fatal_error is not None:  # nothing of it can be ended any more
+        """Return what ends an open transaction, or continues its end; None if none is open."""
+        if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
         match self._manager.state:

@@ -1,6 +1,7 @@
-"""Producers that nobody has closed: they are garbage, or the program ends.
+"""Producers that were not closed before they are garbage-collected or the program ends.
 
-Owns the list of them, the time that they have, and what is said on stderr of records that are lost.
+This module owns the list of them, their time limit at the end of the program, and the message on
+stderr about lost records.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from spark_kafka_sink.client.producer_state import ProducerState
 
 # How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
 AT_EXIT_S: Final = 5.0
-# What closes a producer within so many seconds, and tells on stderr what is lost; None where the
-# producer is garbage.
+# Closes a producer within a number of seconds, and reports lost records on stderr. The reference is
+# dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 
 
@@ -34,7 +35,7 @@ def records_by_topic(records: Counter[str]) -> str:
 
 
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
-    """Have a producer that is garbage deliver what it has, and warn; pid: of its process."""
+    """Make a garbage-collected producer deliver its records, and warn; pid: of its process."""
     if os.getpid() == pid:
         state.end_when_idle()
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
@@ -45,7 +46,7 @@ _unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
 
 
 def remember(state: ProducerState, thread: ProducerThread, name: str, close: CloseAtExit) -> None:
-    """Have a producer closed when the program ends; forget those that have ended."""
+    """Register a producer to be closed when the program ends; drop those that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
@@ -53,12 +54,12 @@ def remember(state: ProducerState, thread: ProducerThread, name: str, close: Clo
 
 
 def _close_at_exit() -> None:
-    """Deliver what producers that nobody has closed still have, and tell what is lost.
+    """Deliver the rows of producers that are still open, and print what is lost.
 
-    In Java, that is lost without a word. Python calls this when all threads of the user, which may
-    send until then, have ended; the I/O threads, which are daemons, still run. Python starts no
-    thread any more from 3.12 on, and refuses to import `concurrent.futures.thread`, which pyarrow
-    imports together with pandas when it first makes an array.
+    In Java, such rows are lost silently. Python calls this when all threads of the user, which may
+    send until then, have ended; the I/O threads, which are daemons, still run. From 3.12 on, Python
+    starts no more threads at this time, and refuses to import `concurrent.futures.thread`, which
+    pyarrow imports together with pandas when it first makes an array.
     """
     deadline = time.monotonic() + AT_EXIT_S
     # In a forked child none is: what it has of its parent is its parent's to close.
@@ -74,7 +75,7 @@ def _close_at_exit() -> None:
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
-    """Tell on stderr of records that the end of the program loses, and what else is said."""
+    """Print to stderr how many records the program's end loses, and other messages."""
     if records:
         said = [f"{records_by_topic(records)} were not delivered", *said]
     if said and sys.stderr is not None:

@@ -6,10 +6,12 @@ partition is requested again after a back-off. Errors that are not retriable are
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
@@ -31,9 +33,14 @@ _ADVICE: Final = {
 }
 
 
-def reader_advice(code: int, _topic: str) -> str | None:
-    """Return the advice for an error code, in the words for readers; None without advice."""
-    return _ADVICE.get(code) or advice(code)
+def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
+    """Return what has the advice on an error code of a topic in the words for readers."""
+
+    def of(code: int, topic: str) -> str | None:
+        parts = (_ADVICE.get(code) or advice(code), acls.hint(code, topic, READ))
+        return "; ".join(part for part in parts if part) or None
+
+    return of
 
 
 def partition_error(

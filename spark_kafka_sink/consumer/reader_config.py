@@ -52,7 +52,7 @@ _CLIENT_OPTIONS: Final = frozenset(
         "socket.connection.setup.timeout.ms",
     }
 )
-_SECURITY: Final = ("sasl.", "ssl.")
+_SECURITY: Final = ("sasl.", "ssl.", "config.providers")
 # Defaults of the Java consumer that differ from the producer's.
 _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 

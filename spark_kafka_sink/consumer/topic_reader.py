@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeAlias
 
 import pyarrow as pa
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import (
     OffsetsByPartition,
@@ -90,7 +91,7 @@ class TopicReader:
             self._retry_backoff,
             self._random,
             rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
-            advice=reader_advice,
+            advice=reader_advice(Acls.of(shared)),
             allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None
@@ -251,7 +252,7 @@ class TopicReader:
         while (known := metadata.topic(arguments.topic)) is None:
             error = metadata.take_error(arguments.topic)
             if error is not None:
-                is_own = metadata.told_for(arguments.topic) > requests_before
+                is_own = metadata.last_request_about(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
                 # The error answers an earlier request and may be out of date: request the metadata

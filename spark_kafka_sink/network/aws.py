@@ -83,7 +83,7 @@ class AwsTokens:
             found = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if found is None:
             raise ConfigException(
-                f"{Option('bootstrap.servers')} has no name of Amazon MSK's that tells its region: "
+                f"{Option('bootstrap.servers')} has no Amazon MSK host name with a region: "
                 "set the variable AWS_REGION on the driver and on each executor"
             )
         return checked_region(found)

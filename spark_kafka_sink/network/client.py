@@ -3,10 +3,30 @@
 It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
 the results as events. The meaning of requests is left to its callers. One thread uses it.
 
-A connection is made only to a node that was requested by `connect`, or to a node for a request to
-any node. After a failure, the next attempt waits reconnect.backoff.ms, doubled per failure up to
-reconnect.backoff.max.ms, with a jitter of 20 %, so that thousands of tasks do not reconnect at the
-same time. It uses the next address of the host.
+::
+
+    connect, send                      poll returns Answered, NodeReady, NodeDown, RequestFailed
+        │                                                   ^
+        v                                                   │
+    NodeState: one per node ───────── frames ────────> Connection: bytes <-> requests (pure)
+    address, back-off, last error                           │ ^
+        │ connect                                     bytes v │ bytes
+        └───────────────────────────────────────────> Selector: sockets, TLS, one select() for all
+
+What is hard:
+
+- Every request that was taken ends in exactly one event, whatever happens: a response, a broken
+  connection, request.timeout.ms, an unknown version, or a login that is refused. A response that
+  has come in before a connection breaks still counts, so what was received is read first.
+- Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
+  was requested by `connect`, or for a request to any node. After a failure, the next attempt waits
+  reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a jitter of 20 %.
+  It uses the next address of the host.
+- A connection that came up proves little: a listener that expects SASL lets a client ask for its
+  versions, and hangs up on the first request. So a node counts as well once a request was answered,
+  and the last error stays known until then, for messages.
+- Brokers may all have moved. When no known node can be reached, the bootstrap addresses are asked
+  again, in time for max.block.ms.
 
 The sender limits the Produce requests in flight per node. The few other requests, which go to any
 node, do not count against that limit.
@@ -38,7 +58,7 @@ from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.node_state import NO_BROKER, NodeState, least_loaded
+from spark_kafka_sink.network.node_state import NO_BROKER, WITHOUT_TLS, NodeState, least_loaded
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -131,6 +151,8 @@ class NetworkClient:
         self._security = security
         # Whether any broker has accepted this client, and the error if none ever will.
         self._was_ever_ready = False
+        # Whether any broker has answered a request of a caller.
+        self._was_ever_answered = False
         self._fatal_error: AuthenticationException | None = None
         self._auth_error: AuthenticationException | None = None
         if security is not None:
@@ -295,6 +317,12 @@ class NetworkClient:
             with safe_logging():
                 warn_once(logger, text, "silence")
 
+    def _warn_of_wrong_protocol(self, node: Node, connection: Connection, why: str) -> None:
+        """Log at once if a listener may have another security protocol; nobody knows for sure."""
+        if not self._was_ever_answered and _may_have_other_protocol(connection):
+            with safe_logging():
+                warn_once(logger, f"{node}: {why}", "protocol")
+
     def _next_deadline(self, now: float) -> float:
         due = [deadline for _, deadline in self._unassigned]
         if self._no_response_since is not None and not self._has_warned:
@@ -343,6 +371,7 @@ class NetworkClient:
             why = event.reason
             if event.error is None:
                 why += _likely_cause(state.connection)
+                self._warn_of_wrong_protocol(state.node, state.connection, why)
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
@@ -356,10 +385,13 @@ class NetworkClient:
                     continue
                 answers += 1
                 if isinstance(event, Answered):
+                    self._was_ever_answered = True
                     state.succeeded()
                 elif isinstance(event, NodeReady):
                     self._was_ever_ready = True
                     state.set_up()
+                    if self._security is not None:
+                        self._metrics.authenticated()
                 self._events.append(event)
         except AuthenticationException as error:
             self._connection_lost(state, str(error), now, error=error)
@@ -370,6 +402,8 @@ class NetworkClient:
             return
         finally:
             self._metrics.received(state.node.id, len(data), answers)
+            for renewal_s in connection.take_renewals():
+                self._metrics.reauthenticated(renewal_s * 1000)
         self._flush(state)
 
     def _send_to(self, state: NodeState, request: ClientRequest, now: float) -> None:
@@ -518,6 +552,8 @@ class NetworkClient:
         """
         connection = state.connection
         was_ready = state.is_ready
+        if connection is not None and error is not None:
+            self._metrics.authentication_failed(is_renewal=connection.is_renewing)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
@@ -532,7 +568,7 @@ class NetworkClient:
                 self._failed(
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
-        self._events.append(NodeDown(state.node.id, reason))
+        self._events.append(NodeDown(state.node.id, reason, error))
         self._auth_error = error or self._auth_error
         self._check_fatal_error()
         if self._failures_left and state.node.id >= 0 and not state.addresses:
@@ -636,10 +672,28 @@ def _likely_cause(connection: Connection) -> str:
     """Return the likely reason why a peer closed the connection, from its state."""
     if connection.is_inside_answer:
         return " in the middle of a response"
+    if connection.state is ConnectionState.TLS_HANDSHAKE:
+        return (
+            f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
+            f"{Option('security.protocol')} with the broker's listeners"
+        )
     if connection.state is ConnectionState.CHECKING_API_VERSIONS:
         return f" before it answered ApiVersions; {NO_BROKER}"
     if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
         return " during the SASL login without an error: some brokers reject a login this way"
-    if connection.is_ready and not connection.has_answered and len(connection.in_flight):
-        return " before it answered the first request; it may expect SASL"
+    if _hung_up_on_first_request(connection):
+        return (
+            " before it answered the first request; it may expect SASL: compare the port and "
+            f"{Option('security.protocol')} with the broker's listeners"
+        )
     return ""
+
+
+def _hung_up_on_first_request(connection: Connection) -> bool:
+    return connection.is_ready and not connection.has_answered and len(connection.in_flight) > 0
+
+
+def _may_have_other_protocol(connection: Connection) -> bool:
+    """Return whether a listener of another security protocol closes connections like this one."""
+    is_in_handshake = connection.state is ConnectionState.TLS_HANDSHAKE
+    return is_in_handshake or _hung_up_on_first_request(connection)

@@ -203,6 +203,7 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._exchange: SaslExchange | None = None
         self._steps = 0
+        self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_login_at = float("inf")
         self.awaits_login_since: float | None = None
         """Since when requests are held for a login that is being made: the session is over."""
@@ -231,6 +232,16 @@ class Connection:
     def is_ready(self) -> bool:
         """Whether requests may be sent."""
         return self._state is ConnectionState.READY or self._state in _RENEWALS
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether the session is being renewed."""
+        return self._state in _RENEWALS
+
+    def take_renewals(self) -> list[float]:
+        """Return how many seconds each renewal since the last call took."""
+        renewals, self._renewals = self._renewals, []
+        return renewals
 
     @property
     def load(self) -> int:
@@ -266,7 +277,7 @@ class Connection:
         is not ready.
         """
         if self._versions is None or not self.is_ready:
-            message = f"node {self.node_id} is {self._state.value} and takes no requests"
+            message = f"node {self.node_id} is {self._state.value} and accepts no requests"
             raise IllegalStateException(message)
         api = API_OF[type(request.message)]
         version = self._versions.latest_usable_version(
@@ -402,9 +413,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to log in again, and return whether it has begun: a login may have to be made.
+        """Start to log in again; return whether it has started, since a login may not be ready.
 
-        Raise KafkaException if there is none.
+        Raise KafkaException if there is no login.
         """
         exchange = None if self._login is None else self._login.exchange()
         if exchange is None:
@@ -445,7 +456,7 @@ class Connection:
             )
         if code == error_codes.ILLEGAL_SASL_STATE and self._state not in _RENEWALS:
             raise IllegalSaslStateException(
-                f"{self._peer} takes no login by SASL there: compare the port and "
+                f"{self._peer} does not accept a SASL login there: compare the port and "
                 "security.protocol with the broker's listeners"
             )
         if code != error_codes.NONE:
@@ -466,7 +477,7 @@ class Connection:
             raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
         self._steps += 1
         if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} never ends the login by SASL")
+            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
         try:
             answer = exchange.step(token)
         except SaslAuthenticationException as error:
@@ -477,6 +488,8 @@ class Connection:
             self._send_token(answer, now)
             return
         self._exchange = None
+        if self.is_renewing:
+            self._renewals.append(now - self._began_login_at)
         self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
         self._ends_at = now + lifetime_ms / 1000
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)

@@ -47,9 +47,9 @@ def check_kerberos() -> None:
 
 
 def check_keytab(content: bytes, origin: str) -> None:
-    """Raise ConfigException if a file is no keytab."""
+    """Raise ConfigException if a file is not a keytab."""
     if not content.startswith(_KEYTAB_MAGIC):
-        raise ConfigException(f"{origin} is no keytab: ktutil or kadmin writes one")
+        raise ConfigException(f"{origin} is not a keytab: make one with ktutil or kadmin")
 
 
 def cached_principal(options: KerberosOptions) -> str:

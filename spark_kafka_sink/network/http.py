@@ -44,9 +44,9 @@ _AGENT: Final = "spark-kafka-sink"
 
 
 class HttpException(Exception):
-    """There is no answer; the message has nothing that the peer sent.
+    """There is no response; the message contains nothing that the peer sent.
 
-    is_refused: whether another try would end the same way.
+    is_refused: whether a retry would end the same way.
     """
 
     def __init__(self, message: str, *, is_refused: bool = False) -> None:

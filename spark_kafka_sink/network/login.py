@@ -109,6 +109,12 @@ class TokenSource:
                 return ""
             return self._told(failure)
 
+    def refresh(self, token: OAuthBearerToken) -> None:
+        """Fetch another token now, if this is the valid one."""
+        with self._changed:
+            self._renewal.fetch_now(token, self._clock())
+            self._changed.notify_all()
+
     def refused(self, token: OAuthBearerToken) -> None:
         """Note that a broker has rejected a token."""
         with self._changed:

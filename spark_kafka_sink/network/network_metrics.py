@@ -28,6 +28,32 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         "connection-close", "connections", "connections closed, including those never established"
     ),
     "connections_created": meter("connection-creation", "connections", "connections established"),
+    "authentications": (
+        *meter(
+            "successful-authentication",
+            "connections",
+            "connections whose TLS handshake and first login succeeded",
+        ),
+        MetricTemplate(
+            "successful-authentication-no-reauth-total",
+            Sensor.total,
+            "connections",
+            "connections whose TLS handshake and first login succeeded, in total",
+        ),
+    ),
+    "failed_authentications": meter(
+        "failed-authentication",
+        "connections",
+        "connections that broker or client rejected at the TLS handshake or the first login",
+    ),
+    # The value is the time in ms.
+    "reauthentications": (
+        *count_meter("successful-reauthentication", "logins", "sessions renewed"),
+        *mean_and_maximum("reauthentication-latency", "ms", "time to renew a session"),
+    ),
+    "failed_reauthentications": meter(
+        "failed-reauthentication", "logins", "sessions whose renewal was rejected"
+    ),
     # The value is the request's size. One sensor serves all, because count and size are known
     # together.
     "requests": (
@@ -87,6 +113,10 @@ NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
 class _Sensors:
     connections_closed: Sensor
     connections_created: Sensor
+    authentications: Sensor
+    failed_authentications: Sensor
+    reauthentications: Sensor
+    failed_reauthentications: Sensor
     requests: Sensor
     bytes_received: Sensor
     responses: Sensor
@@ -121,6 +151,21 @@ class NetworkMetrics:
     def connected(self) -> None:
         """Record an established connection."""
         self._all.connections_created.add(1)
+
+    def authenticated(self) -> None:
+        """Record a connection with TLS or SASL that can be used."""
+        self._all.authentications.add(1)
+
+    def reauthenticated(self, latency_ms: float) -> None:
+        """Record a session that was renewed, and how long that took."""
+        self._all.reauthentications.add(latency_ms)
+
+    def authentication_failed(self, *, is_renewal: bool) -> None:
+        """Record a connection that broker or client rejected, at first or later."""
+        if is_renewal:
+            self._all.failed_reauthentications.add(1)
+        else:
+            self._all.failed_authentications.add(1)
 
     def closed(self) -> None:
         """Record a connection that was closed or never established."""

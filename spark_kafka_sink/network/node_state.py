@@ -21,6 +21,8 @@ from spark_kafka_sink.wire.messages import API_VERSIONS
 
 NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
 """What a peer may be that does not even answer ApiVersions."""
+WITHOUT_TLS: Final = "it may be a listener without TLS"
+"""What a peer may be that ends the TLS handshake without a word."""
 # Connecting takes less time than the first; closing the connection on a first request less than the
 # second.
 _MIN_CONNECTING_S: Final = 0.5

@@ -244,7 +244,7 @@ class OAuth:
             found = self._values.file(option, settings.assertion_file).strip()
             if not found or not found.isascii() or not found.isprintable():
                 raise ConfigException(
-                    f"the file of {Option(option)} has no assertion: expected a JWT alone"
+                    f"the file of {Option(option)} has no assertion: expected only a JWT"
                 )
             return found
         key_option = f"{_ASSERTION}.private.key.file"
@@ -437,7 +437,7 @@ def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
         config = producer_config(
             {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
         )
-        return tls_settings(config, AsWritten())
+        return tls_settings(config, AsWritten(config))
 
 
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:

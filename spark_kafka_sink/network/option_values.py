@@ -9,7 +9,14 @@ from __future__ import annotations
 import os
 
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
-from spark_kafka_sink.auth.references import ALLOWED_PATHS, ProcessLimits, References, providers
+from spark_kafka_sink.auth.references import (
+    ALLOWED_PATHS,
+    CONFIG_PROVIDERS,
+    ProcessLimits,
+    References,
+    providers,
+)
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import Secret
@@ -19,12 +26,16 @@ _JAAS_OPTION = "sasl.jaas.config"
 
 
 class OptionValues:
-    """The values of options as this process has them."""
+    """The values of options as this process has them. Raise ConfigException for `config.providers`.
 
-    def __init__(self) -> None:
+    config: says which providers there are.
+    """
+
+    def __init__(self, config: ProducerConfig) -> None:
         self._files = Disk()
+        named = {CONFIG_PROVIDERS: config.config_providers, **dict(config.provider_options)}
         self._limits = ProcessLimits.of(os.environ, "this process")
-        self._references = References(providers({}), self._limits, os.environ, self._files)
+        self._references = References(providers(named), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
         """Return a value of an option with its references resolved. Raise ConfigException."""

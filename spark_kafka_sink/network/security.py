@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from spark_kafka_sink.auth.mechanisms import (
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
+    session_ended_with,
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
@@ -87,7 +89,7 @@ def with_login_identity(config: ProducerConfig) -> ProducerConfig:
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
         return config
     with suppress(KafkaException):  # raised again at the login
-        kerberos = Kerberos(config, OptionValues(), lambda: None)
+        kerberos = Kerberos(config, OptionValues(config), lambda: None)
         return msgspec.structs.replace(config, login_identity=kerberos.identity())
     return config
 
@@ -106,9 +108,10 @@ class _TokenLogin:
         shows_facts: bool,
     ) -> None:
         self._token = token
-        self._refused = None if source is None else source.refused
+        self._source = source
         self._shows_facts = shows_facts
         self._first = self._last = token()
+        self._last_at = time.time()
 
     def __str__(self) -> str:
         if not self._shows_facts:
@@ -128,8 +131,16 @@ class _TokenLogin:
             raise SaslAuthenticationException(str(error)) from None
         if token is None:
             return None
-        self._last = token
-        return OAuthBearerExchange(token, self._refused)
+        now = time.time()
+        if self._source is None:
+            self._last = token
+            return OAuthBearerExchange(token)
+        if token is self._last and session_ended_with(token, self._last_at, now):
+            # The same token would give a session with the same end.
+            self._source.refresh(token)
+            return None
+        self._last, self._last_at = token, now
+        return OAuthBearerExchange(token, self._source.refused)
 
 
 class Security:
@@ -141,7 +152,7 @@ class Security:
 
     def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
         self._config = config
-        self._values = OptionValues()
+        self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None

@@ -66,7 +66,7 @@ def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
 def close_plugin(option: str, plugin: object) -> KafkaException | None:
     """Call the object's ``close``, if it has one; log and return its failure.
 
-    Raises what is no Exception, as SystemExit.
+    Raise an exception that is not an Exception, such as SystemExit.
     """
     close = getattr(plugin, "close", None)
     if close is None:

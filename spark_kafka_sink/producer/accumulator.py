@@ -143,7 +143,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """How many flushes are under way: nothing lingers meanwhile."""
+        """The number of flushes in progress; nothing lingers while there are any."""
         return len(self._flushes)
 
     def begin_flush(self, flush: object) -> None:
@@ -151,7 +151,7 @@ class RecordAccumulator:
         self._flushes.add(flush)
 
     def end_flush(self, flush: object) -> None:
-        """End what `begin_flush` began; a flush that was interrupted may be ended twice."""
+        """End a flush; a flush that was interrupted may be ended twice."""
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
@@ -222,9 +222,9 @@ class RecordAccumulator:
         return full
 
     def packed(self, batch: ProducerBatch) -> None:
-        """Take account of a batch that was compressed: less memory, and a ratio observed.
+        """Account for a compressed batch: it uses less memory, and its ratio is observed.
 
-        Called again for the same batch, as on every attempt to send it, it does nothing.
+        Another call for the same batch, as in every attempt to send it, does nothing.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:

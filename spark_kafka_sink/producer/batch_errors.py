@@ -14,6 +14,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import (
     TOO_LARGE_FOR_TOPIC,
     ApiException,
+    AuthenticationException,
     InvalidRecordException,
     InvalidTxnStateException,
     KafkaException,
@@ -107,17 +108,15 @@ def error_of_attempt(
 
 
 def error_of_batch(
-    batch: ProducerBatch, code: int, reason: str, node_id: int | None
+    batch: ProducerBatch, code: int, reason: str, node_id: int | None, hint: str | None
 ) -> ApiException:
-    """Return the error of a batch that fails for an error code."""
+    """Return the error of a batch that fails for an error code; hint: what to do."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
-    topic = batch.topic_partition.topic
-    hint = advice(code, topic=topic)
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
         # The same message as from the driver, and from Metadata without the permission DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
-        cause = words_of_refusal(code, topic, hint)
+        cause = words_of_refusal(code, batch.topic_partition.topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
     named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
@@ -166,12 +165,18 @@ def joined(parts: Iterable[str | None]) -> str:
 
 
 def error_of_expired_batch(
-    batch: ProducerBatch, now: float, timeout: str, throttle: str, where: str
-) -> TimeoutException:
+    batch: ProducerBatch,
+    now: float,
+    timeout: str,
+    throttle: str,
+    where: str,
+    refusal: AuthenticationException | None,
+) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
     timeout: the option with its value; throttle: a note that a node throttles this client; where:
-    the leader of the partition. Either of the last two may be empty.
+    the leader of the partition. Either of the last two may be empty. refusal: why the leader and
+    this client reject each other, which is then the error; None if they do not.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
@@ -180,7 +185,8 @@ def error_of_expired_batch(
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
     last = "" if batch.last_error is None else f"the last attempt met {batch.last_error}"
-    error = TimeoutException(
+    kind = TimeoutException if refusal is None else type(refusal)
+    error = kind(
         joined((message, throttle, where, last)),
         topic=batch.topic_partition.topic,
         partition=batch.topic_partition.partition,
@@ -188,7 +194,7 @@ def error_of_expired_batch(
         api="Produce",
         attempts=batch.attempts + 1,
     )
-    error.__cause__ = batch.last_error
+    error.__cause__ = refusal or batch.last_error
     return error
 
 

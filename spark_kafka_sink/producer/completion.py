@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaException, Option, error_code
+from spark_kafka_sink.errors import AuthenticationException, KafkaException, Option, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
@@ -80,7 +80,9 @@ class BatchCompletion:
         self._done: list[ProducerBatch] = []
         # For messages: why a node has no connection; how long a node throttles this client, and
         # until when.
-        self.node_troubles: dict[int, str] = {}
+        self._node_troubles: dict[int, str] = {}
+        # What nodes rejected this client for, or this client them, since they were last ready.
+        self._refusals: dict[int, AuthenticationException] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
         # The codes of retried batches, and the warnings about the first of each.
         self._retried: set[int] = set()
@@ -95,6 +97,17 @@ class BatchCompletion:
         """Return what is to be logged since the last call; not here, under the producer's lock."""
         warnings, self._warnings = self._warnings, []
         return warnings
+
+    def node_ready(self, node_id: int) -> None:
+        """Note that a node has a connection."""
+        self._node_troubles.pop(node_id, None)
+        self._refusals.pop(node_id, None)
+
+    def node_down(self, node_id: int, reason: str, error: AuthenticationException | None) -> None:
+        """Note that a node has no connection; error: if node and client reject each other."""
+        self._node_troubles[node_id] = reason
+        if error is not None:
+            self._refusals[node_id] = error
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
         """Note that a node throttles this client until a time, as for a quota (KIP-219)."""
@@ -177,7 +190,7 @@ class BatchCompletion:
     # -- what follows -----------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch again as smaller ones; that is no attempt of theirs."""
+        """Send a batch again as smaller ones, without counting an attempt."""
         parts = self._accumulator.split(batch)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
@@ -220,7 +233,8 @@ class BatchCompletion:
             reason = joined((reason, IN_DOUBT))
         if action is Action.RETRY and self._has_run_out(batch, now):
             reason = joined((reason, f"{self._timeout()} has passed"))
-        error = error_of_batch(batch, code, reason, node_id)
+        hint = self._metadata.advice(code, batch.topic_partition.topic)
+        error = error_of_batch(batch, code, reason, node_id, hint)
         if action is Action.FATAL:
             self.fatal_error = error
         of_records = None if answer is None else record_errors(batch, answer, error)
@@ -237,12 +251,17 @@ class BatchCompletion:
         """
         leader = self._metadata.leader(batch.topic_partition)
         error = error_of_expired_batch(
-            batch, now, self._timeout(), self._throttle(batch, leader), self._leader(batch, leader)
+            batch,
+            now,
+            self._timeout(),
+            self._throttle(batch, leader),
+            self._leader(batch, leader),
+            None if leader is None else self._refusals.get(leader.id),
         )
         self.abandon(batch, error)
 
     def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
-        """Give up a batch in whatever state it is."""
+        """Fail a batch in any state."""
         reported = self._transactional(error)
         ends = batch.abandon(reported)
         self._fail_transaction(batch, reported, Action.FAIL)
@@ -256,16 +275,17 @@ class BatchCompletion:
         """Do what the end of a batch asks for."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
-        if ends is not BatchAction.REPORT and self._sequences is not None:
+        if ends is not BatchAction.FREE:
+            self._accumulator.complete(batch)
+            self._done.append(batch)
+        if ends is BatchAction.REPORT:
+            return
+        if self._sequences is not None:
             if succeeded:
                 self._sequences.acknowledged(batch)
             else:
                 self._sequences.failed(batch)
-        if ends is not BatchAction.FREE:
-            self._accumulator.complete(batch)
-            self._done.append(batch)
-        if ends is not BatchAction.REPORT:
-            self._accumulator.deallocate(batch)
+        self._accumulator.deallocate(batch)
 
     def _transactional(self, error: KafkaException) -> KafkaException:
         return error if self._transactions is None else abortable(error)
@@ -283,7 +303,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return for how long the batch's node asked to be left alone since the batch was made."""
+        """Return how long the batch's node has throttled this client since the batch was made."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -298,7 +318,7 @@ class BatchCompletion:
     def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:
         if leader is None:
             return why_no_leader(self._metadata, *batch.topic_partition)
-        trouble = self.node_troubles.get(leader.id)
+        trouble = self._node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
 
 
@@ -369,7 +389,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over batches that are done, and the first failure that nobody has learned of."""
+    """Sums over finished batches, and the first failure that was not reported yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}

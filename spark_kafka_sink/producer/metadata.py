@@ -183,7 +183,7 @@ class ClusterMetadata:
         self._rebootstrap_after_s = rebootstrap_after_s
         self._backoff = retry_backoff
         self._random = random
-        self._advice = advice
+        self.advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
         # The topics of interest, and the names of those without a response so far.
         self._topics: dict[str, _Topic] = {}
@@ -244,13 +244,13 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         return None if topic is None else topic.known
 
-    def told_for(self, name: str) -> int:
+    def last_request_about(self, name: str) -> int:
         """Return the number of the request whose response was about a topic last, 0 if none was."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros where brokers do not say (before Metadata version 10)."""
+        """Return a topic's id; all zeros if brokers send none (before Metadata version 10)."""
         topic = self._topics.get(name)
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
@@ -275,7 +275,7 @@ class ClusterMetadata:
         topic = self._topics.get(name)
         if topic is None or topic.error is None:
             return None
-        code, hint = topic.error, self._advice(topic.error, name)
+        code, hint = topic.error, self.advice(topic.error, name)
         may_be_created = self._allow_auto_topic_creation and name not in INTERNAL_TOPICS
         if code == error_codes.UNKNOWN_TOPIC_OR_PARTITION and may_be_created:
             hint = f"{hint}, or let the brokers do it (auto.create.topics.enable)"

@@ -26,7 +26,7 @@ _VECTOR_ROWS: Final = 16
 _POSITIVE: Final = 0x7FFFFFFF
 _WORD_BYTES: Final = 4
 _PADDING: Final = np.zeros(_WORD_BYTES, np.uint8)
-# By the number of bytes behind the last full word.
+# By the number of bytes after the last full word.
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _TAIL_FACTORS: Final = np.array([1, _M, _M, _M], np.uint32)
 
@@ -94,7 +94,7 @@ def _mix_words(
 
 
 def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
-    """Return where a step's words are; where they are at equal distances, nothing is gathered."""
+    """Return the positions of a step's words; a slice if they are at equal distances."""
     if not distance:
         return starts + later
     return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)
@@ -110,7 +110,7 @@ def _mix_one(value: int, words: bytes) -> int:
 
 
 def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
-    """Mix in the bytes behind the last full word, at most three."""
+    """Mix in the bytes after the last full word, at most three."""
     data = keys.data if len(keys.data) >= _WORD_BYTES else np.append(keys.data, _PADDING)
     # Read a word and mask it; at the very end of the data, read the word before and shift it.
     last = len(data) - _WORD_BYTES

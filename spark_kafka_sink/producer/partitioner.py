@@ -243,7 +243,7 @@ def _strategy(name: str | None) -> Strategy:
 
 
 def uses_keys(name: str | None, *, ignore_keys: bool) -> bool:
-    """Return whether keys count for a partitioner.class where nothing else chooses a partition."""
+    """Return whether keys choose the partition of a row that names none."""
     return _strategy(name).uses_keys and not ignore_keys
 
 
@@ -301,7 +301,7 @@ class Partitioner:
 
 
 def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
-    """Return the running sum of the partitions' weights, None where all weigh the same.
+    """Return the running sum of the partitions' weights, None if all weights are equal.
 
     A partition's weight is the longest queue's length + 1 - its own (BuiltInPartitioner's
     updatePartitionLoadStats), so that the longest queue still gets a share.

@@ -1,8 +1,8 @@
-"""ProduceRequests: drained batches as a request, and what its response says of each of them.
+"""ProduceRequests: turns drained batches into a request, and its response into results of batches.
 
-Owns the form of a Produce request (the version, topics by name or by id, the record format of the
-node) and the way back from the partitions of a response to batches. What an error means for a batch
-is `BatchCompletion`'s business, when a request goes out the sender's.
+It owns the form of a Produce request (the version, topics by name or by id, the record format of
+the node) and the way back from a response's partitions to batches. `BatchCompletion` decides what
+an error means for a batch; the sender decides when to send a request.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
-        """Send the batches again, or give them up, where no response can come."""
+        """Retry the batches of a request that gets no response, or fail them."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
             self._completion.failed(batch, event.code, event.reason, event.node_id, now)
@@ -166,9 +166,10 @@ class ProduceRequests:
             self._completion.failed(batch, error.code, str(error), node_id, now)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
-        """Take the leaders that a broker names where it does not lead any more (KIP-951).
+        """Take the new leaders that a broker names in its response (KIP-951).
 
-        Not those of a topic that was created again since the request: its epochs begin again.
+        Leaders of a topic that was recreated since the request are ignored, because its epochs
+        start again.
         """
         ids = {name: topic_id for topic_id, name in names.items()}
         leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}

@@ -255,7 +255,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set what the header says of the producer; the next stamp makes another header."""
+        """Set the producer fields of the header; the next stamp makes another header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -333,7 +333,7 @@ class ProducerBatch:
         return action
 
     def origin_not_written(self) -> None:
-        """Note that a broker took the batch as new: it does not have what it is a part of."""
+        """Note that the broker accepted the batch as new: it does not have the original."""
         if self.origin is not None:
             self.origin.maybe_written = False
 

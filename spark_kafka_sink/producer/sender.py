@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import Node, TopicPartition
@@ -70,9 +71,10 @@ class SenderConfig:
     max_request_size_bytes: int
     request_timeout_ms: int
     retry_backoff: ExponentialBackoff
+    acls: Acls | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SenderPoll:
     """What is due: finished requests, drained batches to `build`, nodes to connect to.
 
@@ -118,7 +120,9 @@ class Sender:
         )
         self._producer_id: ProducerIdRequests | None = None
         if sequences is not None and transactions is None:
-            self._producer_id = ProducerIdRequests(sequences, config.retry_backoff, random)
+            self._producer_id = ProducerIdRequests(
+                sequences, config.retry_backoff, random, config.acls
+            )
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -185,7 +189,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Return whether the producer cannot go on; if that is new, give up every batch."""
+        """Return whether the producer cannot continue; if that is new, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self._completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -330,13 +334,13 @@ class Sender:
             self._request_failed(event, now)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
-            self._completion.node_troubles.pop(event.node_id, None)
+            self._completion.node_ready(event.node_id)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
                 self._transactions.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
-            self._completion.node_troubles[event.node_id] = event.reason
+            self._completion.node_down(event.node_id, event.reason, event.error)
             if self._transactions is not None:
                 self._transactions.coordinators.node_down(event.node_id)
             self._metadata.request_update()

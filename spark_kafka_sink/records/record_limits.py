@@ -45,11 +45,11 @@ class RecordLimits:
 
     @property
     def any_record_bytes(self) -> int:
-        """How large a record may be for certain, where no topic's limit is known."""
+        """The size of a record in bytes that is certainly allowed if no topic's limit is known."""
         return min(self.by_option.values()) - RECORD_BATCH_OVERHEAD
 
     def with_topics(self, max_message_bytes: Mapping[str, int]) -> Self:
-        """Return the limits with those of topics, in place of the ones before."""
+        """Return the limits with those of topics, instead of the earlier ones."""
         return replace(self, by_topic=max_message_bytes)
 
     def check(self, rows: Rows, sizes: Int64s) -> None:
@@ -76,10 +76,10 @@ class RecordLimits:
         row: int | None = None,
         option: str | None = None,
     ) -> None:
-        """Raise RecordTooLargeException where no request or memory can hold a record.
+        """Raise RecordTooLargeException for a record that does not fit a request or the memory.
 
-        size_bytes: of a batch with the record; topic, partition and row: what the error is about;
-        option: whose limit is looked at, None for those of all options.
+        size_bytes: of a batch with the record; topic, partition and row: the subject of the error;
+        option: checks only this option's limit, None for all options.
         """
         for name in self.by_option if option is None else [option]:
             if size_bytes > self.by_option[name]:
@@ -98,7 +98,7 @@ class RecordLimits:
         number: of the topic among ``rows.topics``.
         """
         limit = self.by_topic[topic]
-        # A record that no batch has room for is alone in one, where its deltas are 0.
+        # A record that is too large to share a batch is alone in one, so its deltas are 0.
         alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
         too_large = alone > limit
         if rows.topic_numbers is not None:

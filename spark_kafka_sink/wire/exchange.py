@@ -42,15 +42,19 @@ class NodeReady:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A connection broke or could not be made. It comes after the failures of its requests."""
+    """A connection broke or could not be made. It comes after the failures of its requests.
+
+    error: set if node and client could not authenticate each other.
+    """
 
     node_id: int
     reason: str
+    error: AuthenticationException | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeThrottled:
-    """The broker asked for no requests (KIP-219) until `until`, in seconds of the same clock."""
+    """The broker throttles this client (KIP-219) until `until`, in seconds of the same clock."""
 
     node_id: int
     until: float

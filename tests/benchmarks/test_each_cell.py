@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Ended(NamedTuple):
-    """How a run of `make bench` ended."""
+    """The end of a run of `make bench`."""
 
     returncode: int
     stdout: str

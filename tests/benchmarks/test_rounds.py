@@ -1,4 +1,4 @@
-"""What contenders of the benchmark do to who comes after them is spread over all of them."""
+"""The effect of one contender on the next is spread over all contenders."""
 
 from __future__ import annotations
 

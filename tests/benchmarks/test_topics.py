@@ -14,7 +14,7 @@ ROWS = 10
 
 
 class Cluster:
-    """What `Topics` is asked for between rounds, of a cluster that is not there."""
+    """A fake cluster for `Topics` between rounds."""
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}

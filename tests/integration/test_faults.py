@@ -146,7 +146,7 @@ def test_rows_appended_while_nothing_listens_are_sent_when_it_does_again(proxied
 
 
 def test_without_idempotence_a_lost_answer_is_a_row_twice_and_never_none(proxied: Proxied) -> None:
-    """What the tests above are about: their faults do harm to a producer without sequences."""
+    """The control of the tests above: their faults harm a producer without sequences."""
     fault = proxied.proxy.inject(Fault(kind=Kind.DROP_ANSWER))
     with proxied.producer(
         enable_idempotence=False, **{"max.in.flight.requests.per.connection": 1}

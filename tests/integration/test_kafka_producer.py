@@ -202,7 +202,7 @@ def test_close_wakes_a_caller_that_waits(kafka: KafkaCluster) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    wait_until(producer, lambda: producer._state.metadata.told_for("never-there"))
+    wait_until(producer, lambda: producer._state.metadata.last_request_about("never-there"))
     producer.close(0)
     waiting.join(20)
     assert not waiting.is_alive()

@@ -206,7 +206,7 @@ def test_what_can_be_known_without_a_kdc_is_an_error_before_any_connection(
     options = by_keytab(secured_kafka, realm)
     (tmp_path / "x.keytab").write_text("no keytab")
     for more, sentence in (
-        ({"sasl.kerberos.keytab": str(tmp_path / "x.keytab")}, "is no keytab"),
+        ({"sasl.kerberos.keytab": str(tmp_path / "x.keytab")}, "is not a keytab"),
         ({"sasl.kerberos.keytab": str(tmp_path / "none.keytab")}, "No such file"),
         ({"sasl.jaas.config": f"{MODULE} required useTicketCache=true;"}, "both say whom"),
     ):

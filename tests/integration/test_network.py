@@ -1,4 +1,4 @@
-"""What a user sees of the network: bad peers, moved brokers, names with several addresses."""
+"""Network problems as a user sees them: bad peers, moved brokers, names with several addresses."""
 
 from __future__ import annotations
 

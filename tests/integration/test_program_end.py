@@ -75,13 +75,13 @@ LAST = {"error": "ZeroDivisionError: division by zero", "ctrl": "KeyboardInterru
 
 @pytest.fixture(scope="module")
 def prefix() -> str:
-    """What the topics of this run begin with."""
+    """Return the prefix of the topics of this run."""
     return f"end-{uuid.uuid4().hex[:8]}-"
 
 
 @pytest.fixture(scope="module")
 def ends(kafka: KafkaCluster, prefix: str) -> dict[str, ProgramEnd]:
-    """How the programs end."""
+    """Return the ends of the programs."""
     for name in PROGRAMS:
         create_topic(kafka.bootstrap, f"{prefix}{name}", 1)
     own = f"BOOTSTRAP, PREFIX = {kafka.bootstrap!r}, {prefix!r}\n"

@@ -257,7 +257,7 @@ def test_serializers_and_interceptors_see_every_row(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
     class Count(ProducerInterceptor):
-        """Numbers values, and records its calls."""
+        """Marks values, and records its calls."""
 
         def __init__(self) -> None:
             self.told = Told()

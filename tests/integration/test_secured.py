@@ -6,10 +6,12 @@ import base64
 import json
 import logging
 import pickle
+import shlex
 import time
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,18 @@ from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import (
+    AuthorizationException,
     ConfigException,
     IllegalSaslStateException,
     KafkaException,
     SaslAuthenticationException,
     SslAuthenticationException,
+    TimeoutException,
+    TopicAuthorizationException,
+    TransactionalIdAuthorizationException,
 )
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.logs import _warn
 
 pytestmark = pytest.mark.kafka
 
@@ -320,7 +327,9 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     secured_kafka: SecuredKafka, topic: str
 ) -> None:
     plaintext = login(secured_kafka, "SASL_PLAINTEXT", "PLAIN")
-    with pytest.raises(IllegalSaslStateException, match=r"takes no login by SASL.*security\.prot"):
+    with pytest.raises(
+        IllegalSaslStateException, match=r"does not accept a SASL login.*security\.prot"
+    ):
         write(plaintext | {"bootstrap.servers": secured_kafka.bootstrap}, topic, rows=1)
     tls_only = login(secured_kafka, "SASL_SSL", "PLAIN")
     with pytest.raises(IllegalSaslStateException):
@@ -334,6 +343,88 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     ):
         with pytest.raises(ConfigException, match=sentence):
             KafkaAdmin(producer_config(plaintext | {"sasl.mechanism": mechanism}))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "listener"),
+    [("SSL", "PLAINTEXT"), ("SASL_SSL", "SASL_PLAINTEXT"), ("SASL_SSL", "PLAINTEXT")],
+)
+def test_a_listener_without_tls_is_told_at_once_and_in_the_error(
+    secured_kafka: SecuredKafka,
+    topic: str,
+    protocol: str,
+    listener: str,
+    warnings: Callable[[], list[str]],
+) -> None:
+    plain = secured_kafka.bootstrap
+    address = plain if listener == "PLAINTEXT" else secured_kafka.address(listener)
+    options = tls(secured_kafka)
+    if protocol == "SASL_SSL":
+        options = login(secured_kafka, "SASL_SSL", "PLAIN")
+    said = hang_up(options | {"bootstrap.servers": address}, topic)
+    sentence = "in the TLS handshake; it may be a listener without TLS"
+    assert sentence in said
+    assert sentence in warnings()[0]
+
+
+@pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_listener_with_logins_is_told_at_once_and_in_the_error(
+    secured_kafka: SecuredKafka, topic: str, listener: str, warnings: Callable[[], list[str]]
+) -> None:
+    options = tls(secured_kafka) if listener == "SASL_SSL" else {}
+    options |= {"bootstrap.servers": secured_kafka.address(listener)}
+    said = hang_up(options, topic)
+    assert "it may expect SASL: compare the port and security.protocol" in said
+    assert "it may expect SASL" in warnings()[0]
+
+
+def hang_up(options: dict[str, Any], topic: str) -> str:
+    """Return the error of a write to a listener that hangs up."""
+    with pytest.raises(TimeoutException) as caught:
+        write(options | {"max.block.ms": "1000"}, topic, rows=1)
+    return str(caught.value)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """Return the logged warnings, in a process that has not warned yet."""
+    _warn.cache_clear()
+    yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    _warn.cache_clear()
+
+
+def test_a_login_that_is_refused_later_ends_batches_by_their_timeout(
+    secured_kafka: SecuredKafka, topic: str
+) -> None:
+    secured_kafka.set_scram_user("later", PASSWORD)
+    options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-256", "later") | {
+        "linger.ms": "0",
+        "request.timeout.ms": "2000",
+        "delivery.timeout.ms": "2000",
+    }
+
+    def send_until_refused(producer: KafkaProducer) -> None:
+        # The session of the first login goes on for two seconds at most.
+        for _ in range(1000):
+            producer.send(topic, b"1").result()
+
+    with KafkaProducer(options) as producer:
+        producer.send(topic, b"0").result()
+        secured_kafka.delete_scram_user("later")
+        with pytest.raises(SaslAuthenticationException) as caught:
+            send_until_refused(producer)
+        said = str(caught.value)
+        assert "within delivery.timeout.ms=2000" in said
+        assert "refused the login of user 'later' by SCRAM-SHA-256" in said
+        secured_kafka.set_scram_user("later", PASSWORD)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(SaslAuthenticationException):
+                producer.send(topic, b"2").result()
+                break
+        else:
+            raise AssertionError("the node was not tried again")
+    assert b"2" in [each.value for each in read_with_confluent(secured_kafka.bootstrap, topic)]
 
 
 def test_secrets_may_be_references_that_are_looked_up_at_each_login(
@@ -373,15 +464,77 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
             producer.append(topic, pa.record_batch({"value": values}))
             written += 20
             producer.flush()
-            created = next(
-                value
-                for metric, value in producer.metrics().items()
-                if metric.name == "connection-creation-total"
-            )
+            measured = {metric.name: value for metric, value in producer.metrics().items()}
+            created = measured["connection-creation-total"]
             connections = connections or created
         # Two that lead to the broker, one for its bootstrap address.
         assert created == connections
+        assert measured["successful-authentication-total"] == created
+        assert measured["failed-authentication-total"] == 0
+        assert measured["successful-reauthentication-total"] >= seconds / 2 - 1
+        assert measured["failed-reauthentication-total"] == 0
+        assert measured["reauthentication-latency-max"] > 0
     check_rows(secured_kafka, topic, written)
+
+
+# -- ACLs ----------------------------------------------------------------------------------------
+
+
+def allow_as_it_says(kafka: SecuredKafka, said: str) -> None:
+    """Run the command of a message; only a client without a login may change ACLs."""
+    command = shlex.split(said[said.index("kafka-acls.sh") :])
+    script, option, servers, *rest = command
+    assert (script, option) == ("kafka-acls.sh", "--bootstrap-server")
+    assert servers == kafka.address("SASL_PLAINTEXT")
+    kafka.run_acls_script(option, kafka.bootstrap, *rest)
+
+
+def writes_once_allowed(call: Callable[[], None]) -> None:
+    """Call until the broker has the new ACL, which takes a moment."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with suppress(AuthorizationException):
+            return call()
+    raise AssertionError("still denied")
+
+
+def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, topic: str) -> None:
+    options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512")
+    # A user that the ACLs of a resource do not name is denied.
+    other = ("--add", "--allow-principal", "User:other", "--operation", "READ")
+    for resource in ("--topic", "--transactional-id"):
+        secured_kafka.run_acls_script(
+            "--bootstrap-server", secured_kafka.bootstrap, *other, resource, topic
+        )
+    with pytest.raises(TopicAuthorizationException) as by_producer:
+        write(options, topic, rows=1)
+    with (
+        KafkaAdmin(producer_config(options)) as admin,
+        pytest.raises(TopicAuthorizationException) as by_admin,
+    ):
+        admin.topics([topic])
+    for caught in (by_producer, by_admin):
+        said = str(caught.value)
+        assert f"topic {topic}: TOPIC_AUTHORIZATION_FAILED (29)" in said
+        assert "--allow-principal User:alice --operation WRITE --operation DESCRIBE" in said
+    allow_as_it_says(secured_kafka, str(by_producer.value))
+    writes_once_allowed(lambda: write(options, topic, rows=1))
+    with (
+        KafkaProducer(options | {"transactional.id": topic}) as producer,
+        pytest.raises(TransactionalIdAuthorizationException, match="User:alice") as by_id,
+    ):
+        producer.init_transactions()
+
+    def in_transaction() -> None:
+        with KafkaProducer(options | {"transactional.id": topic}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(topic, b"1")
+            producer.commit_transaction()
+
+    allow_as_it_says(secured_kafka, str(by_id.value))
+    writes_once_allowed(in_transaction)
+    check_rows(secured_kafka, topic, 2)
 
 
 # -- OAUTHBEARER ---------------------------------------------------------------------------------

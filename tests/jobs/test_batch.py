@@ -87,7 +87,7 @@ def columns_of(kind: str) -> list[str]:
 
 
 class Outcome(NamedTuple):
-    """What came of all jobs."""
+    """The results of all jobs."""
 
     produced: dict[str, Ended]
     verified: dict[str, Ended]

@@ -48,7 +48,7 @@ class Mirror(http.server.ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """What KAFKA_JARS_MIRROR is set to."""
+        """The value of KAFKA_JARS_MIRROR."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def file(self, coordinates: str) -> Path:

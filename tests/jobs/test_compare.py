@@ -1,4 +1,4 @@
-"""When verify.py and the demo say that a topic agrees, without a broker and without Spark."""
+"""verify.py's and the demo's comparison of a topic, without a broker and without Spark."""
 
 from __future__ import annotations
 

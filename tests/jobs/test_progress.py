@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stage(NamedTuple):
-    """What Spark tells of a stage that runs."""
+    """Spark's information about a running stage."""
 
     numTasks: int  # noqa: N815 - Spark's names
     numCompletedTasks: int  # noqa: N815
@@ -52,7 +52,7 @@ class _Script:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *looks: list[Stage]) -> list[str]:
-    """Return the lines that the looks lead to, without times and repetitions."""
+    """Return the lines that are printed for the given stages, without times and repetitions."""
     spark = _Script(list(looks))
     with progress.shown(cast("SparkSession", cast("Any", spark)), "writing"):
         assert spark.ended.wait(TIMEOUT_S)

@@ -38,7 +38,7 @@ def ids(bootstrap: str, topic: str) -> Counter[int]:
 
 
 class Runs(NamedTuple):
-    """What came of the runs of one mode."""
+    """The results of the runs of one mode."""
 
     first: str
     second: Ended

@@ -65,7 +65,7 @@ def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
         ("produce.py", ["--option", "acks"], "argument --option: 'acks' is not of the form"),
         ("produce.py", ["--key", "a,,b"], "argument --key: 'a,,b' has an empty name"),
         ("produce.py", ["--config", "none"], "argument --config: 'none' is not a file"),
-        ("produce.py", ["--source", "data"], "--source data has an ending that tells no format"),
+        ("produce.py", ["--source", "data"], "--source data has no extension of a known format"),
         ("produce.py", ["--format", "csv"], "--format and --read-option say how to read"),
         ("verify.py", ["--format", "xml"], "argument --format: invalid choice: 'xml'"),
         ("verify.py", ["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),

@@ -1,4 +1,4 @@
-"""What runs of mutants have shown, kept as JSON; and which tests may go by it."""
+"""The results of mutant runs, kept as JSON; and the tests that may rely on them."""
 
 from __future__ import annotations
 

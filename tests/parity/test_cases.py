@@ -24,7 +24,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Written:
-    """What the topic holds: key, value and headers of each record, in any order."""
+    """The contents of the topic: key, value and headers of each record, in any order."""
 
     records: tuple[tuple[bytes | None, bytes | None, Headers], ...]
 

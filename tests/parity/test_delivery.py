@@ -1,4 +1,4 @@
-"""Where rows go and whether they all arrive, with this sink and with Spark's own."""
+"""The partitions of rows, and that all arrive, with this sink and with Spark's own."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_an_answer_that_does_not_come_is_named(user: str, prefix: str) -> None:
 
 
 def test_two_producers_of_one_process_name_options_as_their_own_users_do() -> None:
-    """What their threads say, of which neither is the thread that makes them."""
+    """The messages come from their threads, not from the thread that makes them."""
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as made:
         options = {
             "bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}",

@@ -1,4 +1,4 @@
-"""What runs outside the tests' environment asks for nothing that only that has."""
+"""Programs that run outside the tests' environment import nothing that only that has."""
 
 from __future__ import annotations
 

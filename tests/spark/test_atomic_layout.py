@@ -64,7 +64,7 @@ def assert_one_task_each(laid_out: DataFrame) -> None:
 def test_keys_are_where_they_would_be_and_each_partition_has_one_task(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, kind: str
 ) -> None:
-    """Spark tells no column from one that differs in case; the sink does."""
+    """Spark ignores case in column names; the sink does not."""
     plain, laid = new_topic(7), new_topic(7)
     frame = spark.range(0, 1000, 1, 3).selectExpr(
         *NUMBERED,

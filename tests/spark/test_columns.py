@@ -1,4 +1,4 @@
-"""What each column becomes in Kafka: types, nulls, precedence; compared as DataFrames."""
+"""The columns as they arrive in Kafka: types, nulls, precedence; compared as DataFrames."""
 
 from __future__ import annotations
 

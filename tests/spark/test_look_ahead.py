@@ -1,4 +1,4 @@
-"""What stands against a write is found before Spark begins to work for it, shuffles included."""
+"""Errors of a write are found before Spark begins its work, including shuffles."""
 
 from __future__ import annotations
 

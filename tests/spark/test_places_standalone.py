@@ -195,7 +195,7 @@ def run_recipe(
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What a clone has that the sink is built of."""
+    """Return a clone with the files that the sink is built from."""
     folder = tmp_path / "clone"
     shutil.copytree(ROOT / "spark_kafka_sink", folder / "spark_kafka_sink")
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_pykafka.py"):

@@ -1,4 +1,4 @@
-"""What the driver finds out before a job: topics made, rights that miss, limits that tasks keep."""
+"""The driver's checks before a job: created topics, missing rights, limits for the tasks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_missing_topic_is_created_and_written_to(
 def test_a_wrong_name_is_created_by_no_part_of_the_sink(
     spark: SparkSession, guarded_kafka: KafkaCluster
 ) -> None:
-    """Where brokers create what a client asks for, as they do for a KafkaProducer."""
+    """The brokers create topics on request here, as they do for a KafkaProducer."""
     servers = {"bootstrap.servers": guarded_kafka.bootstrap}
     given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "500"}
     there, wrong = topic_maker(guarded_kafka)(1), new_name()
@@ -257,7 +257,7 @@ def test_a_topic_that_is_not_as_it_would_have_been_created_is_warned_of_once(
 def test_a_topic_that_is_created_is_not_warned_of(
     guarded_kafka: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even if its settings may not be read; that is a warning for one that exists."""
+    """Unreadable settings are no reason for a warning either; they are for an existing topic."""
     topic = new_name()
     allow_only(guarded_kafka.bootstrap, topic, "CREATE", "WRITE", "DESCRIBE")
     options = {
@@ -407,7 +407,7 @@ def test_rows_of_a_topic_column_are_counted_by_their_topics_retention(
 def test_a_record_that_its_topic_does_not_take_fails_before_anything_is_sent(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    """To the byte: a record that fills a batch alone is written, one byte more is rejected."""
+    """The limit is exact: a record that fills a batch is written, one byte more is rejected."""
     topic = new_topic(1, {"max.message.bytes": "5000"})
     # 61 bytes of the batch, and of the record: 2 of length, 3 of attributes and deltas, 1 of a key
     # that is null, 2 of the value's length, 1 of headers.
@@ -466,7 +466,7 @@ def test_a_row_is_too_large_only_for_what_the_topic_takes_now(
 
 
 def test_a_topic_is_asked_for_its_limit_once_a_second(kafka: KafkaCluster) -> None:
-    """Not for each Arrow batch that has a row over it: every question takes a connection."""
+    """A request needs a connection, so it is not sent for each Arrow batch with a large row."""
     topic = topic_maker(kafka)(1, {"max.message.bytes": "2000"})
     options = sink_options({"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
     seconds = 100.0

@@ -114,7 +114,7 @@ def test_a_missing_topic_is_refused_on_the_driver(spark: SparkSession, kafka: Ka
             "did you mean kafka.batch.size?",
         ),
         ({"kafka_acks": "2"}, "kafka.acks is '2': expected one of all, -1, 0, 1"),
-        ({"kafka_linger_ms": "soon"}, "kafka.linger.ms is 'soon': expected a whole"),
+        ({"kafka_linger_ms": "soon"}, "kafka.linger.ms is 'soon': expected an integer"),
         ({"kafka_key_serializer": "x"}, "Kafka option 'key.serializer' is not supported"),
         ({"kafka_value_serializer": "x"}, "Kafka option 'value.serializer' is not supported"),
         ({"kafka_transactional_id": "x"}, "Kafka option 'transactional.id' is not supported"),

@@ -40,7 +40,7 @@ _DEFAULTS = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
 
 
 def _redaction_regex() -> str:
-    """What the settings that users copy have Spark mask."""
+    """Return the redaction regex of the settings that users copy."""
     lines = _DEFAULTS.read_text().splitlines()
     return dict(line.split(None, 1) for line in lines if line[:6] == "spark.")[
         "spark.redaction.regex"

@@ -425,7 +425,7 @@ def test_other_triggers_and_other_formats_start_as_ever(
 def test_a_continuous_query_that_begins_nevertheless_has_no_epoch_done(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """Where `register` was not called, Spark starts it, and drops the rows: none may count."""
+    """Without `register`, Spark starts the query and drops the rows: no epoch may be committed."""
     topic, checkpoint = new_topic(1), tmp_path / "checkpoint"
     assert spark._jvm is not None
     trigger = spark._jvm.org.apache.spark.sql.streaming.Trigger

@@ -1,4 +1,4 @@
-"""What a task does about bad rows, on real brokers: `write_task` by itself, without a session."""
+"""A task's handling of bad rows, on real brokers: `write_task` by itself, without a session."""
 
 from __future__ import annotations
 

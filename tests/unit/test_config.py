@@ -16,6 +16,7 @@ from spark_kafka_sink.config import (
     NO_EFFECT,
     NOT_YET,
     OFF_ONLY,
+    OTHER_CLIENTS,
     REFUSED,
     ProducerConfig,
     option_fields,
@@ -58,6 +59,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         ["lzo", ""],
     ),
     "compression.zstd.level": (3, {"-131072": -131_072, "22": 22}, ["-131073", "23"]),
+    "config.providers": ("", {"": "", " ": ""}, []),
     "connections.max.idle.ms": (540_000, {"-1": -1, "0": 0, MAX_LONG: MAX_LONG}, ["x", 2**63]),
     "delivery.timeout.ms": (120_000, {MAX_INT: MAX_INT}, ["-1", 2**31, "0"]),
     "enable.idempotence": (
@@ -369,6 +371,17 @@ def test_what_will_not_be_there_says_why(name: str) -> None:
             config_of_spark(ADDRESS | {name: "x"}, lenient=lenient)
 
 
+@pytest.mark.parametrize("name", sorted(OTHER_CLIENTS))
+def test_an_option_of_other_clients_is_refused_with_java_s(name: str) -> None:
+    meant = OTHER_CLIENTS[name]
+    assert set(meant.names) <= fields().keys()
+    for lenient in (False, True):
+        with pytest.raises(ConfigException, match=rf"kafka\.{name} is an option of") as caught:
+            config_of_spark(ADDRESS | {name: "a secret"}, lenient=lenient)
+        assert f"set kafka.{meant.names[0]}" in str(caught.value)
+        assert "a secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", sorted(OFF_ONLY))
 def test_what_can_only_be_off_may_be_off(name: str) -> None:
     assert producer_config(ADDRESS | {name: "False"}) == producer_config(ADDRESS)
@@ -389,7 +402,7 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
     with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
         producer_config(ADDRESS | {"statistics.interval.ms": 1})
     with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
-        producer_config(ADDRESS | {"ssl.ca.location": "/ca"})
+        producer_config(ADDRESS | {"ssl.crl.location": "/crl"})
     for name, nearest in (("lingerms", "linger.ms"), ("metric.reporter", "metric.reporters")):
         with pytest.raises(ConfigException, match=f"did you mean kafka.{nearest}"):
             config_of_spark(ADDRESS | {name: 1})

@@ -123,7 +123,7 @@ def heap() -> None:
         took = [subprocess.check_output([*command, how], text=True) for how in HEAPS]
         kept, given_back = map(float, took)
         print(
-            f"values of {rows_bytes:,} bytes: a slice {kept * 1e3:.1f} ms where freed heap is",
+            f"values of {rows_bytes:,} bytes: a slice {kept * 1e3:.1f} ms if freed heap is",
             end="",
         )
         print(f" kept, {given_back * 1e3:.1f} ms where it is given back")

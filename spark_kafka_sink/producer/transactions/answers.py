@@ -1,7 +1,7 @@
-"""What a response to a transactional request means: one action, by the rules of `error_actions`.
+"""Turn the response to a transactional request into one action, by the rules of `error_actions`.
 
-Owns how the codes of a response are found, which of several counts, and the sentence that a user
-reads. It changes nothing: `TransactionManager` acts.
+This module finds the codes of a response, chooses the one that counts, and makes the message for
+the user. It changes nothing: `TransactionManager` acts.
 """
 
 from __future__ import annotations
@@ -78,8 +78,11 @@ class Answer:
     is_unnamed: bool = False
     is_partly_done: bool = False
 
-    def error(self) -> KafkaException:
-        """Return the error for the caller that waits for the response."""
+    def error(self, hint: str | None = None) -> KafkaException:
+        """Return the error for the caller that waits for the response.
+
+        hint: what would allow the client what was denied.
+        """
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
         text = f"{api} failed: {row.name} ({row.code}) from node {self.node_id}"
@@ -87,7 +90,7 @@ class Answer:
             text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
             text += ", which the broker's answer does not name"
-        message = "; ".join(part for part in (text, advice(code)) if part)
+        message = "; ".join(part for part in (text, advice(code), hint) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
         topic = self.partitions[0].topic if self.partitions else None

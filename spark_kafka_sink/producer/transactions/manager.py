@@ -28,6 +28,7 @@ from random import Random
 from typing import Final, TypeGuard
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import (
     IllegalStateException,
@@ -35,15 +36,11 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
     api_exception,
 )
-from spark_kafka_sink.model import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    TopicPartition,
-)
+from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.answers import Answer, coordinator_of, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
 from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
@@ -57,10 +54,7 @@ from spark_kafka_sink.producer.transactions.requests import (
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
 from spark_kafka_sink.producer.transactions.transactional_producer_id import TransactionalProducerId
 from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
-from spark_kafka_sink.wire.transaction_messages import (
-    EndTxnResponse,
-    FindCoordinatorResponse,
-)
+from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
 
 _LAST_PRODUCE_V1: Final = 11
 # The wait of a transaction's first AddPartitionsToTxn while the previous one is still being
@@ -89,7 +83,9 @@ class TransactionManager:
         sequences: Sequences,
         retry_backoff: ExponentialBackoff,
         random: Random,
+        acls: Acls | None = None,
     ) -> None:
+        self._acls = acls or Acls()
         self.error: KafkaException | None = None
         self._has_news = False
         self.has_loose_rows = False
@@ -300,7 +296,7 @@ class TransactionManager:
         return self._queue.next_due_at()
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
-        """Return whether nobody needs a request any more; its look-up is dropped with it."""
+        """Return whether a request is no longer needed; its look-up is dropped with it."""
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
@@ -335,7 +331,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Note that no response will come. The request is repeated, but for two codes."""
+        """Note that a request gets no response. It is retried, except for two codes."""
         if not self._queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -349,7 +345,7 @@ class TransactionManager:
         self._queue.retry(request, now)
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Whether the context of a request to a broker says that it is one of `due`."""
+        """Return whether the context of a request is one of `due`."""
         return isinstance(context, TransactionalRequest)
 
     def answered(
@@ -371,10 +367,21 @@ class TransactionManager:
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._partitions.not_added(some_were=answer.is_partly_done)
-            self._failed(request, answer.code, answer.action, answer.error())
+            self._failed(
+                request, answer.code, answer.action, answer.error(self._hint(request, answer))
+            )
+
+    def _hint(self, request: TransactionalRequest, answer: Answer) -> str | None:
+        """Return what would allow the client what the answer denies."""
+        name: str | None = self.transactional_id
+        if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
+            name = answer.partitions[0].topic if answer.partitions else None
+        elif answer.code == codes.GROUP_AUTHORIZATION_FAILED:
+            name = None if request.coordinator is None else request.coordinator.key
+        return self._acls.hint(answer.code, name)
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a look-up has failed that nobody needs any more."""
+        """Return whether a look-up failed that is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
@@ -492,8 +499,8 @@ class TransactionManager:
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True
-        message = f"a broker's answer led from state {self._state.name} to {state.name}"
-        self._fatal(IllegalStateException(f"{message}, which cannot be"))
+        message = f"a response would change the state from {self._state.name} to {state.name}"
+        self._fatal(IllegalStateException(message))
         return False
 
     def _finish(self, result: TransactionalResult, error: KafkaException | None = None) -> None:

@@ -118,7 +118,7 @@ class TransactionQueue:
         self._in_flight: TransactionalRequest | None = None
 
     def add(self, request: TransactionalRequest) -> None:
-        """Put `request` behind those of its priority."""
+        """Queue `request` after those of its priority."""
         if request.order < 0:
             request.order = next(self._order)
         heapq.heappush(self._waiting, (request.priority, request.order, request))

@@ -90,7 +90,7 @@ class TransactionalCalls:
 
     @property
     def unacknowledged(self) -> TransactionalResult | None:
-        """The call whose caller waits, or has stopped waiting before it learned the result."""
+        """The latest call if its caller has not received the result yet, otherwise None."""
         return None if self.last is None or self.last.is_acknowledged else self.last
 
     def raise_unfinished(self, operation: str) -> None:

@@ -1,8 +1,10 @@
-"""TransactionalProducerId: where the epochs of a transactional producer come from.
+"""Where a producer id and its epochs come from, without transactions and with them.
 
-They are its coordinator's: when it needs another one, and whether it can have one at all. The id
-itself, its epoch and the sequences under it are those of `Sequences`; the transactions those of
-`TransactionManager`. Without transactions, see `ProducerIdRequests`.
+`ProducerIdRequests` is for an idempotent producer: any broker gives it an id, and it raises the
+epoch itself. `TransactionalProducerId` is for a transactional one, whose epochs are its
+coordinator's: when it needs another one, and whether it can have one at all. The id itself, its
+epoch and the sequences under it are those of `Sequences`; the transactions those of
+`TransactionManager`.
 
 ::
 

@@ -39,7 +39,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     if not is_number or not 0 <= batch_id <= LARGEST_INT64:
         message = (
             f"write_batch: batch_id is {batch_id!r}, of type {type(batch_id).__name__}: "
-            "expected the number that foreachBatch gives"
+            "expected the batch id from foreachBatch"
         )
         raise ConfigException(message)
     check_given_options(options)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
@@ -244,7 +245,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             there = admin.topics([name], options.new_topic)
         topic = there[name]
         check_not_internal(options.producer, name, is_internal=topic.is_internal)
-        _check_may_write(topic)
+        _check_may_write(topic, options.producer)
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
@@ -260,9 +261,10 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
     check_partition_counts(options.laid_out, counts)
 
 
-def _check_may_write(topic: TopicDescription) -> None:
+def _check_may_write(topic: TopicDescription, config: ProducerConfig) -> None:
     if topic.may_be_written:
         return
     allowed = ", ".join(sorted(topic.allowed or ()))
     hint = f"{advice(TOPIC_AUTHORIZATION_FAILED)}, which is allowed only {allowed}"
+    hint += f"; {Acls.of(config).hint(TOPIC_AUTHORIZATION_FAILED, topic.name)}"
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

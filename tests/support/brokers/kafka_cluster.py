@@ -168,6 +168,10 @@ class KafkaCluster:
         """Run Kafka's kafka-topics.sh, which needs only the jars."""
         self._run("org.apache.kafka.tools.TopicCommand", *arguments)
 
+    def run_acls_script(self, *arguments: str) -> None:
+        """Run Kafka's kafka-acls.sh, which needs only the jars."""
+        self._run("org.apache.kafka.tools.AclCommand", *arguments)
+
     def _run(self, main: str, *arguments: str | Path) -> None:
         subprocess.run(self._java(main, *arguments), check=True, capture_output=True)
 

@@ -2,7 +2,8 @@
 
 PLAINTEXT is for the tests' own readers. The certificates are signed by an intermediate. Sessions
 of SCRAM-SHA-256 and of GSSAPI without TLS last two seconds, others for ever, unless the settings
-that a test adds say otherwise.
+that a test adds say otherwise. Whatever has no ACL is allowed to everyone; a client without a login
+may do everything.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ _LISTENERS: Final = {
     # Takes OAuth tokens that are signed by the key of `jwt_key`.
     "JWT": "SASL_SSL",
 }
+# Any: what it re-exports, type checkers do not see.
+_CONFLUENT: Final[Any] = confluent_kafka.admin
+_SCRAM: Final[Any] = _CONFLUENT.ScramMechanism
 _MODULES: Final = "org.apache.kafka.common.security"
 
 
@@ -105,18 +109,24 @@ class SecuredKafka(KafkaCluster):
             self.kdc.add("kafka/localhost")
             self.kdc.add(USER)
         super().start()
-        # Any: what it re-exports, type checkers do not see.
-        confluent: Any = confluent_kafka.admin
-        admin = confluent.AdminClient({"bootstrap.servers": self.bootstrap})
-        mechanisms = confluent.ScramMechanism
-        for mechanism in (mechanisms.SCRAM_SHA_256, mechanisms.SCRAM_SHA_512):
-            info = confluent.ScramCredentialInfo(mechanism, 4096)
-            users = [
-                confluent.UserScramCredentialUpsertion(user, info, PASSWORD.encode())
-                for user in (USER, ODD_USER)
-            ]
-            for done in admin.alter_user_scram_credentials(users).values():
-                done.result(20)
+        for user in (USER, ODD_USER):
+            self.set_scram_user(user, PASSWORD)
+
+    def set_scram_user(self, user: str, password: str) -> None:
+        """Create a user of SCRAM, or give it another password."""
+        for mechanism in (_SCRAM.SCRAM_SHA_256, _SCRAM.SCRAM_SHA_512):
+            info = _CONFLUENT.ScramCredentialInfo(mechanism, 4096)
+            self._alter(_CONFLUENT.UserScramCredentialUpsertion(user, info, password.encode()))
+
+    def delete_scram_user(self, user: str) -> None:
+        """Delete a user of SCRAM."""
+        for mechanism in (_SCRAM.SCRAM_SHA_256, _SCRAM.SCRAM_SHA_512):
+            self._alter(_CONFLUENT.UserScramCredentialDeletion(user, mechanism))
+
+    def _alter(self, change: object) -> None:
+        admin = _CONFLUENT.AdminClient({"bootstrap.servers": self.bootstrap})
+        for done in admin.alter_user_scram_credentials([change]).values():
+            done.result(20)
 
     def stop(self) -> None:
         """End the node, and its KDC."""
@@ -155,6 +165,9 @@ class SecuredKafka(KafkaCluster):
             "listener.name.mutual.ssl.client.auth": "required",
             "listener.name.othername.ssl.keystore.type": "PEM",
             "listener.name.othername.ssl.keystore.location": self._other_name,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+            "super.users": "User:ANONYMOUS",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             + (",OAUTHBEARER" if self._has_tokens else ""),
         }

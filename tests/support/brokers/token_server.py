@@ -133,7 +133,7 @@ class Answer:
 
 
 class TokenServer:
-    """The endpoint, at `url`. `answer` says what it answers; `asked` is what it was asked."""
+    """The endpoint, at `url`. `answer` makes its responses; `asked` has the requests so far."""
 
     def __init__(self, pem: str, life_s: float = 600, tls: Path | None = None) -> None:
         self.pem = pem

@@ -25,24 +25,12 @@ PAGE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.metrics_table"
 
 _NOT_NUMBERS: Final = "its value is not a number"
-_NO_AUTHENTICATION: Final = "connections do not authenticate themselves yet"
 # The Java producer's metrics that this one does not have, and why.
 ABSENT: Final[Mapping[str, str]] = {
     "app-info commit-id": _NOT_NUMBERS,
     "app-info start-time-ms": _NOT_NUMBERS,
     "app-info version": f"{_NOT_NUMBERS}: ask spark_kafka_sink.__version__",
     "kafka-metrics-count count": "it is the length of metrics()",
-    "producer-metrics failed-authentication-rate": _NO_AUTHENTICATION,
-    "producer-metrics failed-authentication-total": _NO_AUTHENTICATION,
-    "producer-metrics failed-reauthentication-rate": _NO_AUTHENTICATION,
-    "producer-metrics failed-reauthentication-total": _NO_AUTHENTICATION,
-    "producer-metrics reauthentication-latency-avg": _NO_AUTHENTICATION,
-    "producer-metrics reauthentication-latency-max": _NO_AUTHENTICATION,
-    "producer-metrics successful-authentication-no-reauth-total": _NO_AUTHENTICATION,
-    "producer-metrics successful-authentication-rate": _NO_AUTHENTICATION,
-    "producer-metrics successful-authentication-total": _NO_AUTHENTICATION,
-    "producer-metrics successful-reauthentication-rate": _NO_AUTHENTICATION,
-    "producer-metrics successful-reauthentication-total": _NO_AUTHENTICATION,
     "producer-metrics txn-prepare-time-ns-total": "transactions cannot be prepared (KIP-939)",
 }
 

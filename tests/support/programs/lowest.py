@@ -26,7 +26,7 @@ _BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def make(folder: Path) -> None:
-    """Make the environment with all extras but the compiled one, and the checkout's wheel; replace an existing one."""
+    """Replace the environment: all extras but the compiled one, and the checkout's wheel."""
     python = find_python(PYTHON)
     if python is None:
         raise SystemExit(f"The lowest versions are tested on Python {PYTHON}: it is not installed.")

@@ -27,6 +27,7 @@ TESTS: Final = (
     "tests/jobs/test_batch.py",
     "tests/jobs/test_bench.py",
     "tests/jobs/test_demo.py",
+    "tests/unit/client/test_future.py",
 )
 # The same options as for `make test`.
 PARALLEL: Final = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")

@@ -67,8 +67,8 @@ def test_what_is_no_template_is_refused(text: str) -> None:
         (private_pem(RSA_KEY), "p", "RS256", "is not encrypted: remove"),
         (private_pem(RSA_KEY, "p"), None, "RS256", "is encrypted: set"),
         (private_pem(RSA_KEY, "p"), "q", "RS256", "does not open it"),
-        (private_pem(RSA_KEY), None, "ES256", "not a key for ES256, which takes a key of"),
-        (private_pem(EC_KEY), None, "RS256", "not a key for RS256, which takes an RSA key"),
+        (private_pem(RSA_KEY), None, "ES256", "not a key for ES256, which requires a key of"),
+        (private_pem(EC_KEY), None, "RS256", "not a key for RS256, which requires an RSA key"),
         (
             private_pem(ec.generate_private_key(ec.SECP384R1())), None, "ES256",
             "on the curve secp384r1",

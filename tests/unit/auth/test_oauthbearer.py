@@ -21,6 +21,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     checked_extensions,
     jwt_claims,
     refresh_at,
+    session_ended_with,
     token_facts,
 )
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
@@ -204,3 +205,20 @@ def test_a_token_that_is_over_is_renewed_at_once() -> None:
     assert (
         refresh_at(RefreshWindow(), now=NOW, issued_at=None, expires_at=NOW - 5, chance=0.5) == NOW
     )
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "now", "expected"),
+    [
+        (1008.0, 1006.0, True),  # 2 s before the end
+        (1100.0, 1085.0, True),
+        (1060.0, 1004.5, False),  # a session of 5 s
+        (None, 1085.0, False),
+        (990.0, 1001.0, False),  # by another clock
+    ],
+)
+def test_a_session_that_ends_with_its_token_is_told_from_one_that_is_shorter(
+    expires_at: float | None, now: float, *, expected: bool
+) -> None:
+    token = OAuthBearerToken("t", expires_at)
+    assert session_ended_with(token, 1000.0, now) is expected

@@ -1,4 +1,4 @@
-"""What token endpoints are asked, and what their answers mean."""
+"""Requests to token endpoints, and the meaning of their responses."""
 
 from __future__ import annotations
 

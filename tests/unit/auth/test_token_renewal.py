@@ -122,3 +122,16 @@ def test_a_refused_token_does_not_shorten_a_pause_that_the_endpoint_wants() -> N
     made.failed(TokenException("busy", retry_after_s=60.0), 1020.0, CHANCE)
     made.refused(first, 1030.0)
     assert made.fetch_at == 1080.0
+
+
+def test_a_token_may_be_wanted_before_its_window_but_no_failed_fetch_is_hurried() -> None:
+    made = renewal()
+    first = token(1060.0)
+    made.fetched(first, 1000.0, 0.0)
+    made.fetch_now(token(1060.0, "another"), 1010.0)
+    assert made.fetch_at == 1048.0
+    made.fetch_now(first, 1010.0)
+    assert made.fetch_at == 1010.0
+    made.failed(TokenException("busy", retry_after_s=20.0), 1011.0, CHANCE)
+    made.fetch_now(first, 1012.0)
+    assert made.fetch_at == 1031.0

@@ -81,7 +81,7 @@ def is_empty(producer: KafkaProducer) -> bool:
 def have_it_end_under_way(
     monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
 ) -> None:
-    """End the producer when the next rows are encoded, and in no batch yet."""
+    """End the producer when the next rows are encoded, but not in a batch yet."""
 
     def encode_until_the_end(
         grouped: GroupedRows, opens: list[OpenBatch]

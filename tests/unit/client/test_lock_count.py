@@ -1,4 +1,4 @@
-"""How often an append takes the producer's lock: three times for a slice that waits for nothing."""
+"""An append without waits takes the producer's lock three times per slice."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_handler_that_raises_for_a_connection_lost_leaves_the_producer_usable(
 
 
 def test_a_handler_may_wait_for_who_has_the_producer_s_lock() -> None:
-    """As one does that hands its lines to another thread, which sends them to Kafka."""
+    """Some handlers pass their lines to another thread, which sends them to Kafka."""
     found: list[bool] = []
     with idle_producer(1) as producer:
         lock = producer._state.lock

@@ -1,4 +1,4 @@
-"""What a producer measures of itself, over state machines and brokers that the test plays."""
+"""The metrics of a producer, with state machines and brokers that the test controls."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ PROGRAMS = {
         "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
         0,
         [
-            "kafka-producer-network-thread | mine, which nobody closed, lost records: t-0: 1 "
+            "kafka-producer-network-thread | mine was not closed and lost records: t-0: 1 "
             "record(s) were not acknowledged"
         ],
     ),
@@ -86,7 +86,7 @@ PROGRAMS = {
         [
             "closing KafkaProducer mine after KeyboardInterrupt failed: 1 batch(es) not "
             "acknowledged in 0.3",
-            f"KafkaProducer mine was closed after KeyboardInterrupt: {LOST} were given up",
+            f"KafkaProducer mine was closed after KeyboardInterrupt: {LOST} were not delivered",
             "Traceback",
             "KeyboardInterrupt",
         ],
@@ -150,7 +150,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def ends() -> dict[str, ProgramEnd]:
-    """How the programs end."""
+    """Return the ends of the programs."""
     texts = {name: program.text for name, program in PROGRAMS.items()}
     return program_ends(BEGIN, texts)
 

@@ -428,7 +428,7 @@ def test_rows_that_no_thread_can_be_started_for_are_told_so(
 def test_the_thread_that_stays_suffices_where_no_other_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when the program ends, from Python 3.12 on."""
+    """This happens when the program ends, from Python 3.12 on."""
 
     def no_thread(*_: object) -> None:
         message = "can't create new thread at interpreter shutdown"

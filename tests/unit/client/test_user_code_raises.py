@@ -379,7 +379,7 @@ def test_waiting_for_an_open_record_is_refused_inside_a_callback(
 
 
 def test_a_callback_may_send_and_append_and_ask_for_partitions() -> None:
-    """As one does that sends what failed to a dead letter topic."""
+    """Some callbacks send failed records to a dead letter topic."""
     found: list[object] = []
     with giving_up() as producer:
 

@@ -1,4 +1,4 @@
-"""What a reader asks for, with a test as brokers and clock."""
+"""The requests of a reader; the test controls brokers and clock."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_of_many_brokers_in_trouble_ten_are_told() -> None:
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """What was logged as a warning, in a process that has warned of nothing yet."""
+    """Return the logged warnings, in a process that has not warned yet."""
     _warn.cache_clear()
     yield lambda: [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     _warn.cache_clear()
@@ -169,9 +169,31 @@ def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seco
             world.poll()
             world.selector.silent = False
         world.now += 0.1
-    (warning,) = warnings()
+    at_once, warning = warnings()
+    assert at_once.startswith("node 1 (127.0.0.1:2001): ")
+    assert "; it may expect SASL: compare the port and security.protocol" in at_once
     assert "for 5 s, still trying: node 1 (127.0.0.1:2001): " in warning
     assert "it may expect SASL" in warning
+
+
+def test_nobody_is_told_to_look_at_the_protocol_once_a_broker_has_answered(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world = World()
+    world.bring_up(1)
+    world.client.send(metadata(1))
+    for _ in range(2):
+        world.poll()
+    world.client.set_nodes(NODES)
+    world.client.connect({2})
+    for _ in range(3):
+        world.poll()
+    world.selector.silent = True
+    world.client.send(metadata(2))
+    world.selector.break_port(2002)
+    world.poll()
+    assert world.client.last_errors().startswith("node 2")
+    assert warnings() == []
 
 
 def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(

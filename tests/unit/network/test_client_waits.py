@@ -1,4 +1,4 @@
-"""How long the network client waits: until something is due by time, and not at all before that."""
+"""The network client waits until the next timer is due, and not at all before a due one."""
 
 from __future__ import annotations
 

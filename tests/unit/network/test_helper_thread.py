@@ -1,4 +1,4 @@
-"""What a helper thread makes: taken once, its errors raised, and the client woken."""
+"""The results of a helper thread: taken once, with errors raised, and the client woken."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
         (
             lambda b: b.answer(handshake(codes.ILLEGAL_SASL_STATE)),
             IllegalSaslStateException,
-            r"host:1 .*takes no login by SASL there: .*security\.protocol",
+            r"host:1 .*does not accept a SASL login there: .*security\.protocol",
         ),
         (
             lambda b: (
@@ -243,7 +243,7 @@ def test_a_login_that_never_ends_is_given_up() -> None:
             broker.look()
             broker.answer(token(b"again"))
 
-    with pytest.raises(SaslAuthenticationException, match="never ends"):
+    with pytest.raises(SaslAuthenticationException, match="does not end the SASL login"):
         go_on()
 
 
@@ -258,8 +258,10 @@ def test_a_renewal_goes_behind_what_is_in_flight_and_holds_what_comes_meanwhile(
     broker.now = 7.9
     early.append(broker.send())
     assert broker.look() == [METADATA]
+    assert not broker.connection.is_renewing
     broker.now = 8.1
     held = [broker.send(), broker.send()]
+    assert broker.connection.is_renewing
     assert broker.look() == [HANDSHAKE]
     assert broker.connection.is_ready
     assert broker.connection.load == 6
@@ -270,7 +272,11 @@ def test_a_renewal_goes_behind_what_is_in_flight_and_holds_what_comes_meanwhile(
     assert broker.answer(handshake()) == []
     held.append(broker.send())
     assert broker.look() == [TOKEN]
+    assert broker.connection.take_renewals() == []
+    broker.now = 8.35
     assert broker.answer(token(lifetime_ms=10_000)) == []
+    assert broker.connection.take_renewals() == [pytest.approx(0.25)]
+    assert broker.connection.take_renewals() == []
     assert broker.look() == [METADATA] * 3
     assert broker.connection.state is ConnectionState.READY
     for request in held:

@@ -1,4 +1,4 @@
-"""What goes over the connections is measured per client and per node."""
+"""The traffic of connections is measured per client and per node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StuckSelector(InMemorySelector):
 
 
 class World:
-    """A client over a selector without sockets, and what it measures."""
+    """A client with a selector without sockets, and its metrics."""
 
     def __init__(self) -> None:
         self.registry = Metrics()
@@ -201,3 +201,24 @@ def test_shares_of_time_are_of_the_time_since_the_first_poll() -> None:
     metrics.fold(8.0)
     found = {name.name: value for name, value in registry.measure(8.0).items()}
     assert (found["io-wait-ratio"], found["io-ratio"]) == (0.75, 0.25)
+
+
+def test_logins_and_renewals_are_measured_by_java_s_names() -> None:
+    registry = Metrics()
+    metrics = NetworkMetrics(registry)
+    for _ in range(3):
+        metrics.authenticated()
+    metrics.authentication_failed(is_renewal=False)
+    for latency_ms in (100.0, 300.0):
+        metrics.reauthenticated(latency_ms)
+    for _ in range(4):
+        metrics.authentication_failed(is_renewal=True)
+    metrics.fold(0.0)
+    found = {name.name: value for name, value in registry.measure(1.0).items()}
+    assert found["successful-authentication-total"] == 3
+    assert found["successful-authentication-no-reauth-total"] == 3
+    assert found["failed-authentication-total"] == 1
+    assert found["successful-reauthentication-total"] == 2
+    assert found["failed-reauthentication-total"] == 4
+    assert found["reauthentication-latency-avg"] == 200
+    assert found["reauthentication-latency-max"] == 300

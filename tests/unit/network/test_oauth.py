@@ -522,7 +522,8 @@ def test_the_first_requests_of_many_workers_are_spread(
     monkeypatch.setattr(time, "time", lambda: 1000.0)
     for number in range(50):
         options = by_secret(server.url, f"secret {number}")
-        OAuth(producer_config(options), OptionValues(), is_one_of_many=number > 0)
+        config = producer_config(options)
+        OAuth(config, OptionValues(config), is_one_of_many=number > 0)
     alone, *many = begins
     assert alone == 0.0
     assert all(1000 <= begin <= 1001 for begin in many)
@@ -556,3 +557,27 @@ def test_a_producer_that_knows_brokers_is_one_of_many(
     _, thread = assemble(producer_config({"bootstrap.servers": "h:1"}), "client", brokers)
     thread._client.close()
     assert said == [bool(brokers)]
+
+
+def test_a_session_that_ends_with_its_token_waits_for_another_one(server: TokenServer) -> None:
+    server.life_s = 30
+    made = security(by_secret(server.url))
+    first = exchange(made).first()
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    assert (found := login.exchange()) is not None
+    assert found.first() == first
+    # The broker ends sessions sooner than the token: it is good for the next one, too.
+    assert (again := login.exchange()) is not None
+    assert again.first() == first
+    assert len(server.asked) == 1
+    woken = threading.Event()
+    made.wake = woken.set
+    later = time.time() + 28
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_kafka_sink.network.security.time.time", lambda: later)
+        assert login.exchange() is None
+    assert woken.wait(WAIT_S)
+    assert (renewed := login.exchange()) is not None
+    assert renewed.first() != first
+    made.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from pathlib import Path
 
@@ -122,3 +123,135 @@ def test_no_reference_goes_in_clear_however_it_is_written(password: str) -> None
     jaas = f'{PLAIN_MODULE} required username="u" password="{password}";'
     with pytest.raises(ConfigException, match="SASL_PLAINTEXT"):
         security(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_jaas_config=jaas)
+
+
+# -- what may be read ----------------------------------------------------------------------------
+
+JAVA = "org.apache.kafka.common.config.provider."
+
+
+def provider(kind: str, **params: str) -> dict[str, str]:
+    """Return the options of a provider with the name mine."""
+    return {
+        "config_providers": "mine",
+        "config_providers_mine_class": f"{JAVA}{kind}ConfigProvider",
+    } | {f"config_providers_mine_param_{name}": value for name, value in params.items()}
+
+
+def written(folder: Path) -> dict[str, str]:
+    """Return, by the name of its provider, a reference to the secret; and the path of its file."""
+    (folder / "secret").write_text(SECRET)
+    (folder / "secrets.properties").write_text(f"key={SECRET}")
+    return {
+        "EnvVar": "${mine:SECRET_OF_A_TEST}",
+        "File": f"${{mine:{folder}/secrets.properties:key}}",
+        "Directory": f"${{mine:{folder}:secret}}",
+    }
+
+
+def password_login(**options: str) -> Security:
+    return security(
+        security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="u", **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "param", "forbids"),
+    [
+        ("EnvVar", "allowlist_pattern", "OTHER.*"),
+        ("File", "allowed_paths", "/nowhere"),
+        ("Directory", "allowed_paths", "/nowhere"),
+    ],
+)
+def test_config_providers_give_names_and_limit_what_may_be_read(
+    tmp_path: Path, kind: str, param: str, forbids: str
+) -> None:
+    reference = written(tmp_path)[kind]
+    password_login(sasl_password=reference, **provider(kind))
+    allows = {"allowlist_pattern": "SECRET_.*", "allowed_paths": str(tmp_path)}[param]
+    made = password_login(sasl_password=reference, **provider(kind, **{param: allows}))
+    login = made.login(Node(id=1, host="h", port=1), 0.5)
+    assert login is not None
+    exchange = login.exchange()
+    assert exchange is not None
+    assert SECRET.encode() in exchange.first()
+    with pytest.raises(ConfigException, match=param.replace("_", ".")) as caught:
+        password_login(sasl_password=reference, **provider(kind, **{param: forbids}))
+    assert SECRET not in str(caught.value)
+
+
+def test_other_providers_and_parameters_are_rejected() -> None:
+    for options, sentence in (
+        ({"config_providers": "vault"}, "config.providers.vault.class is ''"),
+        (
+            provider("EnvVar") | {"config_providers_mine_class": "com.acme.VaultProvider"},
+            "com.acme.VaultProvider",
+        ),
+        (provider("EnvVar", timeout="5"), "config.providers.mine.param.timeout is not supported"),
+        (
+            {"config_providers_other_class": f"{JAVA}EnvVarConfigProvider"},
+            "config.providers.other.class is not supported",
+        ),
+    ):
+        with pytest.raises(ConfigException, match=re.escape(sentence)):
+            password_login(sasl_password="p", **options)
+
+
+def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the ways to have the secret read: the variable that forbids it, and the options."""
+    references = {
+        "EnvVar": REFERENCE,
+        "File": f"${{file:{folder}/secrets.properties:key}}",
+        "Directory": f"${{directory:{folder}:secret}}",
+    }
+    variables = {"EnvVar": "PYKAFKA_ENV_ALLOWLIST"}
+    ways: dict[str, tuple[str, dict[str, str]]] = {}
+    base = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    for kind, reference in references.items():
+        variable = variables.get(kind, "PYKAFKA_ALLOWED_PATHS")
+        jaas = f'{PLAIN_MODULE} required username="u" password="{reference}";'
+        ways[f"{kind} password"] = (
+            variable,
+            base | {"sasl_username": "u", "sasl_password": reference},
+        )
+        ways[f"{kind} JAAS option"] = variable, base | {"sasl_jaas_config": jaas}
+        ways[f"{kind} whole JAAS"] = variable, base | {"sasl_jaas_config": reference}
+        ways[f"{kind} store"] = (
+            variable,
+            {"security_protocol": "SSL", "ssl_truststore_certificates": reference},
+        )
+    oauth = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    token = oauth | {"sasl_oauthbearer_token_endpoint_url": f"file://{folder}/secret"}
+    ways["file of a token, by its path"] = "PYKAFKA_ALLOWED_PATHS", token
+    ways["file of a token, by its URL"] = "PYKAFKA_OAUTH_ALLOWED_URLS", token
+    endpoint = oauth | {
+        "sasl_oauthbearer_token_endpoint_url": "http://127.0.0.1:1/token",
+        "sasl_oauthbearer_client_credentials_client_id": "u",
+        "sasl_oauthbearer_client_credentials_client_secret": "s",
+    }
+    ways["endpoint of tokens"] = "PYKAFKA_OAUTH_ALLOWED_URLS", endpoint
+    ways["endpoint by a reference"] = (
+        "PYKAFKA_OAUTH_ALLOWED_URLS",
+        endpoint | {"sasl_oauthbearer_token_endpoint_url": REFERENCE},
+    )
+    return ways
+
+
+@pytest.mark.parametrize("way", by_each_way(Path("/f")))
+def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    written(tmp_path)
+    variable, options = by_each_way(tmp_path)[way]
+    if way == "endpoint by a reference":
+        monkeypatch.setenv("SECRET_OF_A_TEST", f"http://127.0.0.1:1/{SECRET}")
+    for forbidden in ("", "nothing" if variable == "PYKAFKA_ENV_ALLOWLIST" else "/nothing"):
+        monkeypatch.setenv(variable, forbidden)
+        with pytest.raises(ConfigException, match=variable) as caught:
+            security(**options)
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+    if way.split(maxsplit=1)[0] in ("EnvVar", "File", "Directory"):
+        monkeypatch.delenv(variable)
+        monkeypatch.setenv("PYKAFKA_CONFIG_PROVIDERS", "none")
+        with pytest.raises(ConfigException, match="PYKAFKA_CONFIG_PROVIDERS"):
+            security(**options)

@@ -43,7 +43,7 @@ DATA: Final = os.urandom(3 * PIECE_BYTES + 12_345)
 
 @dataclass(frozen=True)
 class Certificates:
-    """What the tests use."""
+    """The certificates of the tests."""
 
     root: str
     other_root: str

@@ -30,7 +30,7 @@ from spark_kafka_sink.network.tls_selector import TlsSelector
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """What signs the certificates."""
+    """Return the authority that signs the certificates."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 

@@ -1,6 +1,6 @@
-"""What every error code means, row by row against a copy of Java's rules.
+"""The action for every error code, compared row by row with a copy of Java's rules.
 
-A code that no table names is decided by whether it is retriable.
+A code that is in no table is decided by whether it is retriable.
 """
 
 from __future__ import annotations

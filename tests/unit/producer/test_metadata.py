@@ -1,4 +1,4 @@
-"""What is known of the cluster, and when to ask again."""
+"""The metadata of the cluster, and the time of the next request."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_answer_without_brokers_counts_as_none() -> None:
     known.track("t", 0.0)
     known.request(0.0)
     known.update(answer(brokers=()), 0.0)
-    assert known.told_for("t") == 0
+    assert known.last_request_about("t") == 0
     assert known.request(10.0) is not None
 
 
@@ -544,9 +544,9 @@ def test_an_update_that_was_wanted_while_another_was_under_way_is_not_lost() -> 
     assert ask(known, 0.0)
     last = known.request_update()
     known.update(answer(topic("t", 1)), 0.0)
-    assert known.told_for("t") == last
+    assert known.last_request_about("t") == last
     tell(known, 1.0, topic("t", 1))
-    assert known.told_for("t") > last
+    assert known.last_request_about("t") > last
 
 
 def test_an_answer_about_another_topic_tells_nothing_of_this_one() -> None:
@@ -556,7 +556,7 @@ def test_an_answer_about_another_topic_tells_nothing_of_this_one() -> None:
     known.track("new", 1.0)
     assert ask(known, 1.0) == ["new"]
     known.update(answer(topic("new", 1)), 1.0)
-    assert known.told_for("t") < known.told_for("new")
+    assert known.last_request_about("t") < known.last_request_about("new")
 
 
 def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept() -> None:

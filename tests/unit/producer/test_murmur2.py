@@ -127,7 +127,7 @@ def test_without_a_key_column_there_are_no_hashes() -> None:
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 33])
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65])
 def test_any_number_of_keys_of_any_length(rows: int, length: int, first: int) -> None:
-    """Also after others in the same array."""
+    """The keys may also come after others in the same array."""
     keys = [bytes((row + i) % 256 for i in range(length)) for row in range(first + rows)]
     hashes = murmur2(BinaryColumn.of(pa.array(keys, pa.binary()).slice(first)))
     assert hashes.tolist() == [kafka_python_murmur2(key) & 0xFFFFFFFF for key in keys[first:]]

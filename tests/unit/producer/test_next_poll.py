@@ -1,4 +1,4 @@
-"""When the sender wants to be polled again: not before anything is due by time, and not after."""
+"""The sender is polled again exactly when something is due."""
 
 from __future__ import annotations
 

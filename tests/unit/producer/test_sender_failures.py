@@ -8,6 +8,7 @@ from support.pure.pure_producer import FULL, PureProducer, Settings, batches, se
 from spark_kafka_sink.errors import (
     NotEnoughReplicasException,
     PolicyViolationException,
+    SaslAuthenticationException,
     TimeoutException,
     name_options,
 )
@@ -94,6 +95,37 @@ def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:
     errors = [str(batch.error) for batch in producer.done()]
     assert errors
     assert all("its leader is node 1 (127.0.0.1:9001) (Connection refused)" in e for e in errors)
+
+
+def test_a_batch_whose_leader_rejects_the_client_expires_with_that_error() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    producer.ready()
+    refusal = SaslAuthenticationException("node 1 refused the login of user 'alice'")
+    producer.sender.handle(NodeDown(1, str(refusal), refusal), producer.now)
+    producer.sender.handle(NodeDown(1, "Connection refused"), producer.now)
+    producer.now = 29.9
+    producer.poll()
+    assert not producer.done(), "the node may let the client in again"
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert type(batch.error) is SaslAuthenticationException
+    assert batch.error.__cause__ is refusal
+    assert "within delivery.timeout.ms=30000: waiting to be sent" in str(batch.error)
+    assert (batch.error.topic, batch.error.partition) == ("t", 0)
+
+
+def test_a_rejection_that_is_over_is_not_blamed() -> None:
+    producer = PureProducer([1], Settings(delivery_timeout=30.0))
+    producer.append(0, FULL)
+    refusal = SaslAuthenticationException("node 1 refused the login of user 'alice'")
+    producer.sender.handle(NodeDown(1, str(refusal), refusal), producer.now)
+    producer.ready()
+    producer.now = 30.0
+    producer.poll()
+    (batch,) = producer.done()
+    assert type(batch.error) is TimeoutException
 
 
 @pytest.mark.parametrize("prefix", ["", "kafka."])

@@ -1,4 +1,4 @@
-"""How rows are cut into slices: about equal ones, as few as fit, each within its limits."""
+"""Rows are cut into about equal slices, as few as possible, each within its limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_row_is_in_one_slice_and_none_is_over_a_quarter_of_memory(
 def test_no_slice_is_a_rest_of_some_rows(
     total: int, slices: int, partitions: int, times: int, buffer: int
 ) -> None:
-    """Spark's limit of an Arrow batch is one that the last row goes over."""
+    """The last row of an Arrow batch exceeds Spark's limit."""
     sizes = np.full(-(-total * times // 1000), 1000)
     ends = slice_ends(sizes, partitions, buffer)
     assert len(ends) == slices

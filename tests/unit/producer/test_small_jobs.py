@@ -111,7 +111,7 @@ def test_tasks_of_one_row_each_fill_a_partition_each() -> None:
 
 @pytest.mark.parametrize("partitions", [1, 12, 100])
 def test_a_large_job_has_as_large_batches_as_by_the_java_client_s_way(partitions: int) -> None:
-    """Also if its first slice is small, so that the first rows are spread thinly."""
+    """This includes a small first slice, whose rows are spread thinly."""
     batches = []
     for start in (0, None):
         task = Task(partitions, start, 1, batch_bytes=4096)

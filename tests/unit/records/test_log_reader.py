@@ -164,7 +164,7 @@ def test_a_bit_that_flipped_under_a_checksum_is_found(magic: int, data: st.DataO
 def test_a_format_of_the_future_is_refused_by_its_number() -> None:
     data = bytearray(batch_of([Row(None, b"v", (), 1)]))
     data[16] = 3
-    with pytest.raises(CorruptRecordException, match="has the format 3; 0, 1 and 2 are known"):
+    with pytest.raises(CorruptRecordException, match="a batch has format 3: expected 0, 1 or 2"):
         list(read_log(data))
 
 

@@ -28,7 +28,7 @@ def timestamps(times: list[int | None], unit: str, zone: str | None = "UTC") -> 
 def test_times_are_rounded_down_to_milliseconds(
     times: list[int | None], before: list[int], unit: str, zone: str | None
 ) -> None:
-    """As by Spark's unix_millis: half a millisecond before 1970 is -1."""
+    """Spark's unix_millis does the same: half a millisecond before 1970 is -1."""
     if unit == "s":
         times = [
             None if time is None else time % (2 * MOST_SECONDS) - MOST_SECONDS for time in times

@@ -1,4 +1,4 @@
-"""Where Spark plans and commits, in new processes, the sink imports little."""
+"""New processes in which Spark plans and commits import little of the sink."""
 
 from __future__ import annotations
 

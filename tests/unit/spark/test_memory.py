@@ -103,7 +103,7 @@ print(frozen, left, gc.get_freeze_count() - frozen)
     "act", ["plan", "write", "commit", "plan of a stream", "commit of a micro-batch"]
 )
 def test_what_a_worker_has_imported_is_walked_through_by_no_collection(act: str) -> None:
-    """Once: what comes and goes with tasks stays garbage when it is."""
+    """Only imports are excluded: the objects of tasks are still collected."""
     frozen, left, more = frozen_by(act)
     assert frozen > 10 * left
     assert more == 0

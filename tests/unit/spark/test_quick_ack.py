@@ -1,4 +1,4 @@
-"""What a task has received is acknowledged at once, so that its first rows need not wait."""
+"""A task acknowledges received data at once, so that its first rows need not wait."""
 
 from __future__ import annotations
 

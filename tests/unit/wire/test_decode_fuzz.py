@@ -1,4 +1,4 @@
-"""Whatever bytes a broker sends: a message or a ProtocolError, and never much memory or time.
+"""Any bytes from a broker become a message or a ProtocolError, with little memory and time.
 
 Every response of the registry is tried in every version. FUZZ_EXAMPLES is the number of damaged
 copies of one frame for each API, divided among its versions; these are fast to make. Slower cases

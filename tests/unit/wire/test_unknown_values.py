@@ -1,4 +1,4 @@
-"""What newer brokers send that this client does not know: it is skipped, or kept as a value."""
+"""Unknown values of newer brokers are skipped, or kept as values."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_a_report_takes_the_place_of_a_file_and_of_nothing_else(
 
 
 def test_a_report_goes_where_the_driver_s_own_output_goes(tmp_path: Path) -> None:
-    """As /dev/stderr: of a container a pipe, of a job in the background the file of its log."""
+    """/dev/stderr may be a container's pipe, or the log file of a background job."""
     log = tmp_path / "job.log"
     with log.open("w") as lines:
         lines.write("started\n")

@@ -43,6 +43,7 @@ from spark_kafka_sink.spark.planning.schema import check_schema
 VALUE = StructType().add("value", StringType())
 # No value of theirs is wrong by itself.
 FREE_TEXT = {
+    "config.providers",
     "client.id",
     "sasl.jaas.config",
     "sasl.kerberos.keytab",

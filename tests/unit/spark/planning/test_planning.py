@@ -1,4 +1,4 @@
-"""What is checked when a write is planned, and that nothing of it is when one is committed."""
+"""The checks when a write is planned; none of them runs when one is committed."""
 
 from __future__ import annotations
 

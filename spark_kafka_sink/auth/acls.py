@@ -1,0 +1,124 @@
+"""Acls: the command of Kafka that allows a client what the brokers denied.
+
+The principal of a client is known as far as its configuration says it. Where it does not, a message
+says what the principal is.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink import error_codes
+from spark_kafka_sink.auth.jaas import parse_jaas
+from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, topic_advice
+from spark_kafka_sink.logs import masked
+from spark_kafka_sink.model import Secret
+
+_ANONYMOUS: Final = "ANONYMOUS"
+_UNKNOWN: Final = "NAME"
+_TOPIC: Final = "--topic"
+_CLUSTER: Final = "--cluster"
+_GROUP: Final = "--group"
+_TRANSACTIONAL_ID: Final = "--transactional-id"
+
+# What a writer needs, by the error of the brokers.
+WRITE: Final = ("WRITE", "DESCRIBE")
+READ: Final = ("READ", "DESCRIBE")
+_NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
+    error_codes.TOPIC_AUTHORIZATION_FAILED: (_TOPIC, WRITE),
+    error_codes.GROUP_AUTHORIZATION_FAILED: (_GROUP, ("READ",)),
+    error_codes.CLUSTER_AUTHORIZATION_FAILED: (_CLUSTER, ("IDEMPOTENT_WRITE",)),
+    error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (_TRANSACTIONAL_ID, WRITE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Acls:
+    """Makes the commands for one client.
+
+    principal: its name, empty if it is not known; described: what the name is then. servers: the
+    address of the brokers, None where ACLs of Kafka do not decide.
+    """
+
+    principal: str = ""
+    described: str = "the user that the brokers know the client as"
+    servers: str | None = "HOST:PORT"
+
+    @classmethod
+    def of(cls, config: ProducerConfig) -> Acls:
+        """Return the commands for the client of a configuration."""
+        servers = masked(config.bootstrap_servers)
+        if config.has_sasl and config.has_aws_tokens:
+            return cls(servers=None)
+        principal, described = _principal(config)
+        return cls(principal, described, servers)
+
+    def hint(
+        self, code: int, name: str | None, operations: tuple[str, ...] | None = None
+    ) -> str | None:
+        """Return what allows a client what an error denied it; None for other errors.
+
+        name: of the topic, the group or the transactional id. operations: which ones, if not those
+        that a writer needs.
+        """
+        needed = _NEEDED.get(code)
+        if needed is None:
+            return None
+        if self.servers is None:
+            return "the IAM policies of AWS allow that, not the ACLs of Kafka"
+        resource, usual = needed
+        words = ["--bootstrap-server", self.servers, "--add", "--allow-principal"]
+        words.append(f"User:{self.principal or _UNKNOWN}")
+        for operation in operations or usual:
+            words += ["--operation", operation]
+        words.append(resource)
+        if resource != _CLUSTER:
+            words.append(name or _UNKNOWN)
+        note = "" if self.principal else f", where User:{_UNKNOWN} is {self.described}"
+        return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
+
+    def writer_advice(self, code: int, topic: str) -> str | None:
+        """Return the advice to a writer about the error of a topic, None if there is none."""
+        return _joined(topic_advice(code, topic), self.hint(code, topic))
+
+
+def _joined(*parts: str | None) -> str | None:
+    return "; ".join(part for part in parts if part) or None
+
+
+def _principal(config: ProducerConfig) -> tuple[str, str]:
+    """Return the name of a client's principal, or an empty text and what the name is."""
+    if not config.has_sasl:
+        certificate = config.ssl_keystore_location or config.ssl_keystore_key
+        if config.has_tls and certificate is not None:
+            return "", "the subject of the client's certificate, or what the brokers map it to"
+        return _ANONYMOUS, ""
+    jaas = _jaas(config.sasl_jaas_config)
+    if config.sasl_mechanism == OAUTHBEARER:
+        return "", "the claim sub of the token"
+    if config.sasl_mechanism == GSSAPI:
+        found = config.sasl_kerberos_principal or jaas.get("principal") or config.login_identity
+        primary = found.partition("@")[0].partition("/")[0]
+        return _known(primary), "the first part of the Kerberos principal"
+    if jaas.get("tokenauth", "").lower() == "true":
+        return "", "the owner of the delegation token"
+    return _known(config.sasl_username or jaas.get("username", "")), "the user who logs in"
+
+
+def _known(name: str) -> str:
+    """Return a name; an empty text for one that references give."""
+    return "" if "${" in name else name
+
+
+def _jaas(text: Secret | None) -> Mapping[str, str]:
+    if text is None:
+        return {}
+    try:
+        return parse_jaas(text.value).options
+    except ConfigException:  # a reference, which is not looked up here
+        return {}

@@ -1,0 +1,109 @@
+"""Acls: the command that allows a client what the brokers denied, and whom it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from spark_kafka_sink.auth.acls import READ, Acls
+from spark_kafka_sink.config import producer_config
+
+MODULES = "org.apache.kafka.common.security"
+SASL = {"security.protocol": "SASL_SSL"}
+
+
+def hint(options: Mapping[str, str], code: int = 29, name: str | None = "events") -> str:
+    config = producer_config({"bootstrap.servers": "broker:9092", **options})
+    found = Acls.of(config).hint(code, name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "rest"),
+    [
+        (29, "events", "--operation WRITE --operation DESCRIBE --topic events"),
+        (30, "orders", "--operation READ --group orders"),
+        (31, None, "--operation IDEMPOTENT_WRITE --cluster"),
+        (53, "a b", "--operation WRITE --operation DESCRIBE --transactional-id 'a b'"),
+        (53, None, "--operation WRITE --operation DESCRIBE --transactional-id NAME"),
+    ],
+)
+def test_each_denial_has_the_command_that_allows_it(code: int, name: str | None, rest: str) -> None:
+    before = "to allow it: kafka-acls.sh --bootstrap-server broker:9092 --add "
+    assert hint({}, code, name) == f"{before}--allow-principal User:ANONYMOUS {rest}"
+
+
+def test_other_errors_have_none() -> None:
+    assert Acls().hint(3, "events") is None
+    assert Acls().writer_advice(5, "events") is None
+    assert Acls().writer_advice(3, "events") == "create the topic"
+
+
+def test_an_operation_may_be_another_one_than_a_writers() -> None:
+    assert "--operation READ --operation DESCRIBE --topic t" in str(Acls().hint(29, "t", READ))
+
+
+def by_jaas(module: str, options: str) -> dict[str, str]:
+    return SASL | {"sasl.jaas.config": f"{MODULES}.{module} required {options};"}
+
+
+@pytest.mark.parametrize(
+    ("options", "principal"),
+    [
+        ({}, "User:ANONYMOUS "),
+        ({"security.protocol": "SSL"}, "User:ANONYMOUS "),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": "x"},
+            "User:alice ",
+        ),
+        (
+            by_jaas("scram.ScramLoginModule", 'username="b\'ob" password="x"')
+            | {"sasl.mechanism": "SCRAM-SHA-256"},
+            "'User:b'\"'\"'ob' ",
+        ),
+        (SASL | {"sasl.kerberos.principal": "carol/host@REALM"}, "User:carol "),
+    ],
+)
+def test_the_principal_is_named_where_the_configuration_says_it(
+    options: dict[str, str], principal: str
+) -> None:
+    assert f"--allow-principal {principal}" in hint(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"security.protocol": "SSL", "ssl.keystore.location": "/c.pem"}, "certificate"),
+        (
+            by_jaas("oauthbearer.OAuthBearerLoginModule", "") | {"sasl.mechanism": "OAUTHBEARER"},
+            "the claim sub of the token",
+        ),
+        (
+            by_jaas("scram.ScramLoginModule", 'username="id" password="x" tokenauth="true"')
+            | {"sasl.mechanism": "SCRAM-SHA-256"},
+            "the owner of the delegation token",
+        ),
+        (
+            SASL
+            | {"sasl.mechanism": "PLAIN", "sasl.username": "${env:USER}", "sasl.password": "x"},
+            "the user who logs in",
+        ),
+        (
+            SASL | {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "${env:JAAS}"},
+            "the user who logs in",
+        ),
+        (SASL, "the first part of the Kerberos principal"),
+    ],
+)
+def test_it_is_described_where_the_configuration_does_not_say_it(
+    options: dict[str, str], what: str
+) -> None:
+    said = hint(options)
+    assert "--allow-principal User:NAME " in said
+    assert f", where User:NAME is {what}" in said or (what == "certificate" and what in said)
+
+
+def test_aws_has_no_acls() -> None:
+    assert "IAM policies" in hint(SASL | {"sasl.mechanism": "AWS_MSK_IAM"})
