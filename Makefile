@@ -40,7 +40,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-matrix test-lowest check kafka mutants soak bench clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-matrix test-lowest check kafka mutants soak bench audit clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -103,8 +103,11 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain an
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
 	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
+audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs; asks PyPI for its advisories
+	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
+
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/job/java_version.py
@@ -124,6 +127,13 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-lowest/.lowest: $(SOURCES) | python
 	@echo "installing the lowest versions of everything into .venv-lowest …"
 	@$(TESTS_PATH) $(PYTHON) -m support.programs.lowest make .venv-lowest
+	@touch $@
+
+# What is audited is what users install, with the extras that have wheels; not the tests' own.
+.venv-audit/.audit: $(SOURCES) | python
+	$(call make_environment,.venv-audit)
+	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
+	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
+from spark_kafka_sink.config import SECRETS
 from spark_kafka_sink.errors import ConfigException, KafkaException, message_of
+from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +59,23 @@ def _described(error: BaseException) -> str:
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
-    """Call the object's ``configure``, if it has one (Configurable of the Java client)."""
+    """Call the object's ``configure``, if it has one (Configurable of the Java client).
+
+    Passwords, keys and JAAS are given in the type `Secret`, so that an object that prints its
+    options shows none.
+    """
     method = getattr(plugin, "configure", None)
     if method is not None:
-        method(*arguments)
+        method(
+            *(_without_secrets(each) if isinstance(each, Mapping) else each for each in arguments)
+        )
+
+
+def _without_secrets(configs: Mapping[str, object]) -> Mapping[str, object]:
+    return {
+        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        for name, value in configs.items()
+    }
 
 
 def close_plugin(option: str, plugin: object) -> KafkaException | None:

@@ -337,7 +337,7 @@ def test_the_wrong_protocol_or_mechanism_is_an_error_at_once(
     for mechanism, sentence in (
         ("OAUTHBEARER", "sasl.username has no effect with OAUTHBEARER"),
         ("GSSAPI", "sasl.username has no effect with GSSAPI, which is the default"),
-        ("AWS_MSK_IAM", "sasl.mechanism is AWS_MSK_IAM, which is not supported yet"),
+        ("AWS_MSK_IAM", "sasl.username has no effect with AWS_MSK_IAM: remove it"),
         ("scram-sha-512", "write it SCRAM-SHA-512"),
         ("SCRAM-SHA-1", "expected one of PLAIN"),
     ):
@@ -501,7 +501,7 @@ def writes_once_allowed(call: Callable[[], None]) -> None:
 def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, topic: str) -> None:
     options = login(secured_kafka, "SASL_PLAINTEXT", "SCRAM-SHA-512")
     # A user that the ACLs of a resource do not name is denied.
-    other = ("--add", "--allow-principal", "User:other", "--operation", "READ")
+    other = ("--add", "--allow-principal", "User:other", "--operation", "DESCRIBE")
     for resource in ("--topic", "--transactional-id"):
         secured_kafka.run_acls_script(
             "--bootstrap-server", secured_kafka.bootstrap, *other, resource, topic

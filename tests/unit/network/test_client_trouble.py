@@ -176,7 +176,7 @@ def test_a_listener_that_hangs_up_on_every_first_request_is_told_after_five_seco
     assert "it may expect SASL" in warning
 
 
-def test_nobody_is_told_to_look_at_the_protocol_once_a_broker_has_answered(
+def test_the_protocol_is_not_suspected_once_a_broker_has_answered(
     warnings: Callable[[], list[str]],
 ) -> None:
     world = World()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from spark_kafka_sink.config import SECRETS
 from spark_kafka_sink.errors import ConfigException, DataException, SerializationException
 from spark_kafka_sink.model import ProducerRecord
+from spark_kafka_sink.plugins import loading
 from spark_kafka_sink.plugins.serializers import as_bytes, load_serializer
 
 VALUE = "value.serializer"
@@ -18,7 +21,7 @@ class Reverse:
     """A serializer as the Java client has them."""
 
     def __init__(self) -> None:
-        self.configured: list[object] = []
+        self.configured: list[tuple[dict[str, Any], bool]] = []
 
     def configure(self, configs: Mapping[str, object], is_key: bool) -> None:  # noqa: FBT001 - Java's
         """Keep what is given."""
@@ -97,6 +100,18 @@ def test_a_class_is_made_and_configured_and_an_object_is_not() -> None:
     assert by_name.serialize("t", "x") == b"x:t"
     assert load_serializer(VALUE, MADE, {"acks": "1"}) is not None
     assert MADE.configured == []
+
+
+def test_secrets_come_in_a_type_that_prints_none() -> None:
+    plugin = Reverse()
+    given = {"acks": "1", **dict.fromkeys(SECRETS, "hunter2")}
+    loading.configure(plugin, given, True)  # noqa: FBT003 - Java's
+    ((configs, is_key),) = plugin.configured
+    assert is_key
+    assert configs["acks"] == "1"
+    assert "hunter2" not in str(configs)
+    assert {configs[name].value for name in SECRETS} == {"hunter2"}
+    assert set(given.values()) == {"1", "hunter2"}
 
 
 @pytest.mark.parametrize(
