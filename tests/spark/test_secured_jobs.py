@@ -148,6 +148,26 @@ def test_what_the_brokers_refuse_is_known_before_a_task_starts(
     assert read_with_confluent(secured_kafka.bootstrap, topic) == []
 
 
+def test_a_missing_permission_is_known_before_a_task_starts_with_the_command_that_grants_it(
+    spark: SparkSession, secured_kafka: SecuredKafka, topic: str
+) -> None:
+    # Whoever is not in the ACLs of a topic is denied.
+    secured_kafka.run_acls_script(
+        "--bootstrap-server", secured_kafka.bootstrap, "--add", "--allow-principal", "User:other",
+        "--operation", "DESCRIBE", "--topic", topic,
+    )  # fmt: skip
+    group = f"refused-{topic}"
+    spark.sparkContext.setJobGroup(group, "a write that is refused")
+    frame = spark.sql("SELECT 'v' AS value")
+    with pytest.raises(PySparkException) as caught:
+        save(frame, secured_kafka.address("SASL_SSL"), topic, **options(secured_kafka))
+    said = str(caught.value)
+    assert f"topic {topic}: TOPIC_AUTHORIZATION_FAILED (29)" in said
+    command = "--allow-principal User:alice --operation WRITE --operation DESCRIBE --topic"
+    assert f"{command} {topic}" in said
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+
+
 def test_what_goes_to_tasks_has_the_reference_and_not_the_secret(
     spark: SparkSession, secured_kafka: SecuredKafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

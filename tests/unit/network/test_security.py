@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import traceback
 from pathlib import Path
 
 import pytest
 
+from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, TimeoutException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
 
@@ -255,3 +257,32 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
         monkeypatch.setenv("PYKAFKA_CONFIG_PROVIDERS", "none")
         with pytest.raises(ConfigException, match="PYKAFKA_CONFIG_PROVIDERS"):
             security(**options)
+
+
+# -- time limits ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ({"security.protocol": "SSL"}, "in the TLS handshake"),
+        (
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": "u",
+                "sasl.password": "p",
+            },
+            "waiting for the broker's versions",
+        ),
+    ],
+)
+def test_the_setup_timeout_includes_tls_and_the_login(options: dict[str, str], state: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        limits = {"socket.connection.setup.timeout.ms": "100", "max.block.ms": "500"}
+        config = producer_config({"bootstrap.servers": f"127.0.0.1:{port}"} | options | limits)
+        with KafkaAdmin(config) as admin, pytest.raises(TimeoutException) as caught:
+            admin.topics([])
+    said = str(caught.value)
+    assert f"still {state} after socket.connection.setup.timeout.ms" in said
