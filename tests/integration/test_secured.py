@@ -477,6 +477,57 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
     check_rows(secured_kafka, topic, written)
 
 
+# -- secrets -------------------------------------------------------------------------------------
+
+
+def test_no_log_at_debug_and_no_error_shows_a_secret(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    encrypted = tmp_path / "encrypted.pem"
+    key = openssl("pkcs8", "-topk8", "-passout", "pass:key-secret", given=secured_kafka.client.key)
+    encrypted.write_text(key + secured_kafka.client.chain)
+    mutual = tls(secured_kafka, "MUTUAL", ssl_keystore_location=str(encrypted))
+    by_endpoint = login(secured_kafka, "SASL_SSL", "OAUTHBEARER")
+    del by_endpoint["sasl.username"], by_endpoint["sasl.password"]
+    by_endpoint |= {
+        "sasl.oauthbearer.token.endpoint.url": "http://u:url-secret@127.0.0.1:1/token",
+        "sasl.oauthbearer.client.credentials.client.id": "client",
+        "sasl.oauthbearer.client.credentials.client.secret": "oauth-secret",
+    }
+    succeed = [
+        *(login(secured_kafka, each, mechanism) for each in LISTENERS for mechanism in MECHANISMS),
+        mutual | {"ssl.key.password": "key-secret"},
+    ]
+    fail = [
+        *(
+            login(secured_kafka, "SASL_SSL", mechanism, password="WRONG-SECRET")
+            for mechanism in MECHANISMS
+        ),
+        login(secured_kafka, "SASL_SSL", "PLAIN")
+        | {"ssl.truststore.location": str(secured_kafka.other_ca)},
+        login(secured_kafka, "SASL_SSL", "PLAIN") | {"bootstrap.servers": "127.0.0.1:1"},
+        login(secured_kafka, "SASL_SSL", "PLAIN") | {"sasl.mechanism": "plain"},
+        mutual | {"ssl.key.password": "WRONG-SECRET"},
+        by_endpoint,
+        by_endpoint | {"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token"},
+    ]
+    shown = []
+    for options in succeed:
+        write(options, topic, rows=1)
+        shown.append(repr(producer_config(options)))
+    for options in fail:
+        with pytest.raises(KafkaException) as caught:
+            write(options | {"max.block.ms": "1500"}, topic, rows=1)
+        shown += traceback.format_exception(caught.value)
+    shown.append(caplog.text)
+    assert "connecting to" in caplog.text
+    secrets = (PASSWORD, "WRONG-SECRET", "key-secret", "oauth-secret", "url-secret")
+    coded = [base64.b64encode(secret.encode()).decode().rstrip("=") for secret in secrets]
+    for secret in (*secrets, *coded, "PRIVATE KEY"):
+        assert not [text for text in shown if secret in text], secret
+
+
 # -- ACLs ----------------------------------------------------------------------------------------
 
 
