@@ -151,7 +151,7 @@ def test_what_the_brokers_refuse_is_known_before_a_task_starts(
 def test_a_missing_permission_is_known_before_a_task_starts_with_the_command_that_grants_it(
     spark: SparkSession, secured_kafka: SecuredKafka, topic: str
 ) -> None:
-    # Whoever is not in the ACLs of a topic is denied.
+    # A user who is not in the ACLs of a topic is denied.
     secured_kafka.run_acls_script(
         "--bootstrap-server", secured_kafka.bootstrap, "--add", "--allow-principal", "User:other",
         "--operation", "DESCRIBE", "--topic", topic,
