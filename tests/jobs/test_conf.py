@@ -16,7 +16,7 @@ WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
 # A Spark task cannot own a transactional id, and the sink rejects one.
 NOT_OF_THE_SINK = {"transactional.id", "transaction.timeout.ms"}
 # They go together in several ways: docs/security.md has examples, to which the file points.
-OF_SECURITY = ("ssl.", "sasl.")
+OF_SECURITY = ("ssl.", "sasl.", "config.providers")
 # The file explicitly proposes another value.
 PROPOSED = {"compression.type", "partitioner.class"}
 # Alone, it is its own maximum, as the file says.
