@@ -98,8 +98,8 @@ TopicReader.read                          .  .  .  .  .  .  .  f  x  b  .  .  . 
 TopicReader.__enter__                     .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
 TopicReader.__exit__                      .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
 KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
-KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.configs_of_topics              .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topics                         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.__enter__                      .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
 KafkaAdmin.__exit__                       .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .

@@ -156,7 +156,8 @@ def check_error(error: ApiException, topic: str, expected: Row) -> None:
     if expected.code == TOPIC_AUTHORIZATION_FAILED:
         # The words of all that say so; see spark/test_causes.py.
         said = f"topic {topic}: {named}; grant WRITE and DESCRIBE on the topic to this client; "
-        said += f"{records} by node 1"
+        said += "to allow it: kafka-acls.sh --bootstrap-server "
+        assert str(error).endswith(f"; {records} by node 1")
     if expected.code == MESSAGE_TOO_LARGE:
         said = f"{topic}-0: the record is "
         assert str(error).endswith(f"; {named} from node 1")

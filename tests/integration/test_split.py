@@ -160,7 +160,7 @@ def test_a_limit_that_is_known_is_kept_from_the_first_batch_on(
         assert splits == [0]
         with pytest.raises(
             RecordTooLargeException,
-            match=rf"record of row 1 .* than topic {narrow_topic} takes "
+            match=rf"^row 1 .* than topic {narrow_topic} takes "
             r"\(max\.message\.bytes=10000, while max\.request\.size=1048576\)",
         ):
             producer.append(None, large)
