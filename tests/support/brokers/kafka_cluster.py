@@ -12,7 +12,9 @@ import resource
 import secrets
 import socket
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,19 +35,25 @@ _FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
 _PORTS = range(20_000, 32_000)
 # Processes that search ports at the same time mostly use different ones, because a free port is
 # taken only once a JVM has started.
-_PROCESSES = 97
+_PROCESSES = 61
+# The ports that were returned last, since whoever listens there may not have started yet.
+_returned: deque[int] = deque(maxlen=100)
+_lock = threading.Lock()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that are free."""
-    with contextlib.ExitStack() as stack:
+    """Return ports of 127.0.0.1 that are free, and that no earlier call returned of late."""
+    with _lock, contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
+            port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
+            if port in _returned:
+                continue
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
-                port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
                 probe.bind(("127.0.0.1", port))
-                found.append(probe.getsockname()[1])
+                found.append(port)
+                _returned.append(port)
         return found
 
 

@@ -73,9 +73,7 @@ class SecuredKafka(KafkaCluster):
         folder.mkdir(parents=True)
         authority = Authority(folder)
         signer = authority.intermediate()
-        taken = {*self.ports.values(), *self._controllers.values()}
-        count = nodes * len(_LISTENERS)
-        ports = iter([port for port in free_ports(count + len(taken)) if port not in taken])
+        ports = iter(free_ports(nodes * len(_LISTENERS)))
         names = [name for name in _LISTENERS if has_tokens or name != "JWT"]
         self._secured_ports = {node: dict(zip(names, ports, strict=False)) for node in self.ports}
         self.ca = self._written("ca.pem", authority.root.certificate)
