@@ -64,19 +64,7 @@ class Plugins(Protocol):
         """The partitioner of the user's own, None for one of the producer's."""
 
     def close(self) -> KafkaException | None:
-        """Deliver what was appended and sent, then close; another call does nothing.
-
-        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
-
-        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
-        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
-        The call does not wait any longer for a callback that does not return. An open transaction
-        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
-        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
-        raise the first delivery error that has not been raised or passed to a callback; otherwise,
-        when all is closed, the first error of closing a serializer or the partitioner. Raise
-        IllegalArgumentException for a negative timeout, and close nothing.
-        """
+        """Close those that have a ``close``, each once; return the first error."""
 
 
 class RowFeeder(Feeder, Protocol):
