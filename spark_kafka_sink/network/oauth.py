@@ -288,9 +288,6 @@ class OAuth:
 
     # -- what options say --------------------------------------------------------------------------
 
-    def _option(self, name: str) -> str:
-        return str(Option(name))
-
     def _settings(self) -> OAuthSettings:
         config = self._config
         if config.sasl_username is not None:
