@@ -36,7 +36,7 @@ _PORTS = range(20_000, 32_000)
 # Processes that search ports at the same time mostly use different ones, because a free port is
 # taken only once a JVM has started.
 _PROCESSES = 61
-# The ports that were returned last, since whoever listens there may not have started yet.
+# The ports that were returned last: their processes may not listen yet.
 _returned: deque[int] = deque(maxlen=100)
 _lock = threading.Lock()
 
