@@ -25,13 +25,22 @@ class HelperThread:
         self._is_there = False
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run a call in the thread; it must not raise. Any thread may call this."""
+        """Run a call in the thread; it must not raise. Any thread may call this.
+
+        Raise RuntimeError, and run nothing, if no thread can be started.
+        """
         with self._lock:
             self._calls.append(call)
             if self._is_there:
                 return
             self._is_there = True
-        threading.Thread(target=self._run, name="kafka-login", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="kafka-login", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._calls.clear()
+                self._is_there = False
+            raise
 
     def _run(self) -> None:
         while True:
@@ -71,7 +80,13 @@ class MadeAhead(Generic[_T]):
             return True
         if key not in self._made or made is not None:
             self._made[key] = None
-            self._thread.run(as_options_are_named_here(lambda: self._run(key)))
+            try:
+                self._thread.run(as_options_are_named_here(lambda: self._run(key)))
+            except RuntimeError:
+                # The program ends, or the system has no room for a thread.
+                error = KafkaException("no thread can be started to log in")
+                self._made[key] = _Made(None, error, time.monotonic())
+                return True
         return False
 
     def take(self, key: str) -> _T | None:
@@ -94,7 +109,7 @@ class MadeAhead(Generic[_T]):
             value = self._make(key)
         except KafkaException as failure:
             error = failure
-        except Exception as failure:  # noqa: BLE001 - of libraries and of users' code
+        except BaseException as failure:  # noqa: BLE001 - the thread goes on, whatever it is
             error = KafkaException(f"the login cannot be made: {type(failure).__name__}")
         self._made[key] = _Made(value, error, time.monotonic())
         self._wake()

@@ -16,7 +16,7 @@ class Maker:
 
     def __init__(self) -> None:
         self.go, self.woken = threading.Event(), threading.Event()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.made: list[str] = []
         self.ahead = MadeAhead(self._make, self.woken.set)
 
@@ -73,6 +73,39 @@ def test_what_was_made_long_ago_is_made_again(monkeypatch: pytest.MonkeyPatch) -
     assert maker.ahead.take("a") is None
     maker.wait()
     assert maker.made == ["a", "a"]
+
+
+@pytest.mark.parametrize("error", [SystemExit("bye"), KeyboardInterrupt()])
+def test_what_is_no_exception_ends_no_thread(error: BaseException) -> None:
+    maker = Maker()
+    maker.go.set()
+    maker.error = error
+    maker.ahead.is_there("a")
+    maker.wait()
+    with pytest.raises(KafkaException, match=f"cannot be made: {type(error).__name__}"):
+        maker.ahead.take("a")
+    maker.error = None
+    assert maker.ahead.take("b") is None
+    maker.wait()
+    assert maker.ahead.take("b") == "B"
+
+
+def test_without_a_thread_it_is_an_error_and_the_next_try_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    maker = Maker()
+    maker.go.set()
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(KafkaException, match="no thread can be started to log in"):
+            maker.ahead.take("a")
+    assert maker.ahead.take("a") is None
+    maker.wait()
+    assert maker.ahead.take("a") == "A"
 
 
 def test_keys_are_made_one_after_the_other_by_a_thread_that_ends() -> None:
