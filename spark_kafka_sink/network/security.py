@@ -233,9 +233,10 @@ class Security:
             return Login(tokens.exchange, tokens, chance)
         if self._kerberos is not None:
             return self._kerberos.login(node, chance)
+        given = self._credentials()
         # Find errors in the credentials before there is a connection.
-        self._exchange()
-        return Login(self._exchange_again, self._credentials().description(self._mechanism), chance)
+        self._exchange(given)
+        return Login(self._exchange_again, given.description(self._mechanism), chance)
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
@@ -287,14 +288,13 @@ class Security:
         elif self._mechanism == GSSAPI:
             self._kerberos = Kerberos(self._config, self._values, self._wake_client)
         else:
-            self._exchange()
+            self._exchange(self._credentials())
 
     def _wake_client(self) -> None:
         self.wake()
 
-    def _exchange(self) -> SaslExchange:
-        """Return a login. Raise KafkaException if there are no credentials."""
-        given = self._credentials()
+    def _exchange(self, given: _Credentials) -> SaslExchange:
+        """Return a login. Raise KafkaException if the credentials cannot be used."""
         if self._mechanism == PLAIN:
             return PlainExchange(given.user, given.password)
         return ScramExchange(
@@ -312,7 +312,7 @@ class Security:
         Raise SaslAuthenticationException if the credentials became invalid.
         """
         try:
-            return self._exchange()
+            return self._exchange(self._credentials())
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
 
