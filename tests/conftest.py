@@ -131,7 +131,7 @@ def shared_value(request: pytest.FixtureRequest, name: str) -> object:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was not tested, so that a green run without brokers is not mistaken for one with."""
+    """Print what was not tested, so that a run without brokers is not mistaken for one with."""
     lines = _not_tested(terminalreporter)
     if lines:
         terminalreporter.section("NOT TESTED", red=True, bold=True)

@@ -66,14 +66,6 @@ def write(options: Mapping[str, Any], topic: str, rows: int = ROWS) -> None:
         producer.flush()
 
 
-def check_rows(kafka: SecuredKafka, topic: str, rows: int = ROWS) -> None:
-    """Check that every row is there once, as confluent-kafka reads it."""
-    found = sorted(
-        int(record.value or b"-1") for record in read_with_confluent(kafka.bootstrap, topic)
-    )
-    assert found == list(range(rows))
-
-
 def refused(options: Mapping[str, Any], topic: str) -> str:
     """Return what producer and admin say of a login that cannot be."""
     with pytest.raises(SaslAuthenticationException) as by_producer:
@@ -98,7 +90,7 @@ def test_rows_that_are_written_by_a_keytab_arrive_once(
     caplog.set_level(logging.DEBUG)
     options = by_keytab(secured_kafka, realm, listener)
     write(options, topic)
-    check_rows(secured_kafka, topic)
+    secured_kafka.check_rows(topic, ROWS)
     with TopicReader(options) as reader:
         assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
 
@@ -113,7 +105,7 @@ def test_jaas_names_the_keytab_as_in_java(
     options = login(secured_kafka, sasl_jaas_config=jaas)
     del options["sasl.kerberos.service.name"]
     write(options, topic, 10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_kafka_python_reads_what_was_written_by_the_same_ticket_cache(
@@ -235,7 +227,7 @@ def test_a_kdc_that_is_away_is_waited_for(
         away.write_text(config)
         monkeypatch.setenv("KRB5_CONFIG", str(realm.config))
     write(options, topic, 10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_a_session_is_renewed_on_its_connection(
@@ -266,4 +258,4 @@ def test_a_session_is_renewed_on_its_connection(
             if metric.name == "connection-creation-total"
         )
         assert created == connections
-    check_rows(secured_kafka, topic, written + 1)
+    secured_kafka.check_rows(topic, written + 1)

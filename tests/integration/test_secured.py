@@ -71,20 +71,12 @@ def write(options: Mapping[str, Any], topic: str, size: int = 100, rows: int = R
         producer.flush()
 
 
-def check_rows(kafka: SecuredKafka, topic: str, rows: int = ROWS) -> None:
-    """Check that every row is there once, as confluent-kafka reads it."""
-    found = sorted(
-        int(record.value or b"-1") for record in read_with_confluent(kafka.bootstrap, topic)
-    )
-    assert found == list(range(rows))
-
-
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_rows_that_are_written_by_tls_arrive_once(
     secured_kafka: SecuredKafka, topic: str, version: str
 ) -> None:
     write(tls(secured_kafka, ssl_enabled_protocols=version), topic)
-    check_rows(secured_kafka, topic)
+    secured_kafka.check_rows(topic, ROWS)
 
 
 def test_admin_and_reader_have_tls_too(secured_kafka: SecuredKafka, topic: str) -> None:
@@ -105,7 +97,7 @@ def test_certificates_may_be_given_in_the_option_itself(
     del options["ssl.truststore.location"]
     options["ssl.truststore.certificates"] = secured_kafka.ca.read_text().replace("\n", " ")
     write(options, topic, rows=10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_protocols_and_suites_are_those_that_are_asked_for(
@@ -113,7 +105,7 @@ def test_protocols_and_suites_are_those_that_are_asked_for(
 ) -> None:
     suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     write(tls(secured_kafka, ssl_protocol="TLSv1.2", ssl_cipher_suites=suite), topic, rows=10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
     nothing = tls(secured_kafka, ssl_protocol="TLSv1.2", ssl_enabled_protocols="TLSv1.3")
     with pytest.raises(ConfigException, match="have no version of TLS"):
         KafkaAdmin(producer_config(nothing))
@@ -124,7 +116,7 @@ def test_protocols_and_suites_are_those_that_are_asked_for(
 
 def test_records_larger_than_a_piece_arrive_whole(secured_kafka: SecuredKafka, topic: str) -> None:
     write(tls(secured_kafka, batch_size="1000000"), topic, size=900_000, rows=30)
-    check_rows(secured_kafka, topic, 30)
+    secured_kafka.check_rows(topic, 30)
 
 
 def test_a_client_shows_its_certificate_to_a_broker_that_asks(
@@ -162,7 +154,7 @@ def test_stores_may_be_pkcs12(secured_kafka: SecuredKafka, topic: str, tmp_path:
         ssl_keystore_password="client-secret",
     ) | {"ssl.truststore.location": str(trust)}
     write(options, topic, rows=10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
     with pytest.raises(
         ConfigException, match=r"ssl\.keystore\.password does not open it"
     ) as caught:
@@ -198,7 +190,7 @@ def test_no_host_name_is_checked_where_that_is_switched_off(
 ) -> None:
     options = tls(secured_kafka, "OTHERNAME", ssl_endpoint_identification_algorithm="")
     write(options, topic, rows=10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_a_renewed_truststore_counts_from_the_next_connection_on(
@@ -211,7 +203,7 @@ def test_a_renewed_truststore_counts_from_the_next_connection_on(
         write(options, topic, rows=1)
     store.write_text(secured_kafka.ca.read_text())
     write(options, topic, rows=10)
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_a_file_that_cannot_be_used_is_an_error_before_any_connection(
@@ -271,7 +263,7 @@ def test_rows_that_are_written_after_a_login_arrive_once(
     write(options, topic)
     assert "connecting to" in caplog.text
     assert PASSWORD not in caplog.text
-    check_rows(secured_kafka, topic)
+    secured_kafka.check_rows(topic, ROWS)
     del options["max.block.ms"]
     with TopicReader(options) as reader:
         assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
@@ -451,7 +443,7 @@ def test_secrets_may_be_references_that_are_looked_up_at_each_login(
         KafkaAdmin(config)
     with pytest.raises(ConfigException, match="unencrypted"):
         KafkaAdmin(producer_config(options | {"sasl.mechanism": "PLAIN"}))
-    check_rows(secured_kafka, topic, 10)
+    secured_kafka.check_rows(topic, 10)
 
 
 def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, topic: str) -> None:
@@ -475,7 +467,7 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
         assert measured["successful-reauthentication-total"] >= seconds / 2 - 1
         assert measured["failed-reauthentication-total"] == 0
         assert measured["reauthentication-latency-max"] > 0
-    check_rows(secured_kafka, topic, written)
+    secured_kafka.check_rows(topic, written)
 
 
 # -- secrets -------------------------------------------------------------------------------------
@@ -586,7 +578,7 @@ def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, to
 
     allow_as_it_says(secured_kafka, str(by_id.value))
     writes_once_allowed(in_transaction)
-    check_rows(secured_kafka, topic, 2)
+    secured_kafka.check_rows(topic, 2)
 
 
 # -- OAUTHBEARER ---------------------------------------------------------------------------------
@@ -618,7 +610,7 @@ def test_the_token_of_a_file_is_read_again_for_each_login(
     file.write_text(unsigned_token(600) + "\n")
     options = by_token(secured_kafka, file)
     write(options, topic)
-    check_rows(secured_kafka, topic)
+    secured_kafka.check_rows(topic, ROWS)
     expired = unsigned_token(-600)
     file.write_text(expired)
     with pytest.raises(SaslAuthenticationException, match="oauth-user") as caught:

@@ -74,7 +74,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         return self.server
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ class Application:
             self._scheduler.after(self._scenario.close_at, self._close)
 
     def _close(self) -> None:
-        """Give up unacknowledged batches, as `close(0)` does, and stop appending."""
+        """Fail unacknowledged batches, as `close(0)` does, and stop appending."""
         self._scheduler.trace("producer", "is closed")
         self._checker.is_closed = True
         self._left.clear()

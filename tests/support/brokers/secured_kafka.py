@@ -19,6 +19,7 @@ from support.brokers import token_server
 from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
+from support.oracles.readers import read_with_confluent
 
 USER: Final = "alice"
 # Only SCRAM has this user.
@@ -90,6 +91,13 @@ class SecuredKafka(KafkaCluster):
     def address(self, listener: str) -> str:
         """Return host and port of a listener, of all nodes."""
         return ",".join(f"localhost:{ports[listener]}" for ports in self._secured_ports.values())
+
+    def check_rows(self, topic: str, rows: int) -> None:
+        """Check that the rows 0 to rows - 1 are there once each, as confluent-kafka reads them."""
+        found = sorted(
+            int(each.value or b"-1") for each in read_with_confluent(self.bootstrap, topic)
+        )
+        assert found == list(range(rows))
 
     def _written(self, name: str, text: str) -> Path:
         path = self._folder / name

@@ -75,7 +75,7 @@ class Broker:
 
 
 def all_versions() -> ApiVersionsResponse:
-    """Say that every version is spoken."""
+    """Return the response of a broker that has every version."""
     return ApiVersionsResponse(
         error_code=0,
         api_keys=[ApiVersion(api_key=key, min_version=0, max_version=99) for key in APIS],

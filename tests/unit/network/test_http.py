@@ -63,13 +63,13 @@ def says(*parts: bytes) -> Callable[[socket.socket], None]:
 
 
 def silent(connection: socket.socket) -> None:
-    """Say nothing until the client is gone."""
+    """Send nothing until the client is gone."""
     while connection.recv(65_536):
         pass
 
 
 def half_a_handshake(connection: socket.socket) -> None:
-    """Say the head of a record of TLS, and nothing more until the client is gone."""
+    """Send the head of a TLS record, and nothing more until the client is gone."""
     connection.recv(65_536)
     connection.sendall(b"\x16\x03\x03")
     silent(connection)

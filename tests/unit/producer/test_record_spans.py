@@ -33,7 +33,7 @@ def spans_of(batch: list[tuple[Owner | None, int, int]]) -> tuple[list[RecordSpa
 
 
 def rows_by_record(spans: list[RecordSpan], base: int) -> dict[int, tuple[object, int]]:
-    """Say record by record whose row it is; `base` is the first record's number."""
+    """Return the owner and the row of each record; `base` is the first record's number."""
     return {
         base + span.first_record + number: (span.owner, span.first_row + number)
         for span in spans
