@@ -44,8 +44,12 @@ from spark_kafka_sink.model import (
     checked_list,
     checked_number,
 )
-from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
-from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.network.request_client import (
+    ConsumerNetworkClient,
+    OneCaller,
+    RequestFuture,
+    by_one_caller,
+)
 from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,

@@ -60,14 +60,12 @@ from spark_kafka_sink.wire.messages import (
     ApiVersionsResponse,
     Request,
     Response,
-)
-from spark_kafka_sink.wire.primitives import Buffer
-from spark_kafka_sink.wire.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from spark_kafka_sink.wire.primitives import Buffer
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 

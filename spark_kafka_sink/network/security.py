@@ -55,7 +55,7 @@ from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.stores import tls_settings
+from spark_kafka_sink.network.ssl_options import tls_settings
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsContext, TlsLayer, TlsSettings

@@ -4,7 +4,8 @@ Names, types, versions, tags and null rules are those of Kafka's own message sch
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
 later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
-topics and configuration in `admin_messages`, SASL in `sasl_messages`.
+topics and configuration in `admin_messages`. `repr` of the SASL messages never shows a token,
+because a PLAIN token contains the password.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -29,12 +30,6 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsResponse,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
-from spark_kafka_sink.wire.sasl_messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
@@ -279,6 +274,42 @@ class ProduceResponse:
     responses: list[TopicProduceResponse]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     node_endpoints: Annotated[list[NodeEndpoint], Since(10), Tag(0)] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """Selects a SASL mechanism.
+
+    In version 0, tokens follow without a header. From version 1 on they are sent in
+    SaslAuthenticate requests.
+    """
+
+    mechanism: str
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether the listener supports the mechanism, and which mechanisms it supports."""
+
+    error_code: Int16
+    mechanisms: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateRequest:
+    """One token of a login."""
+
+    auth_bytes: bytes = field(repr=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """A token of the broker. The last one has the lifetime of the session in ms, 0 for no limit."""
+
+    error_code: Int16
+    error_message: Annotated[str | None, Nullable(0)]
+    auth_bytes: bytes = field(repr=False)
+    session_lifetime_ms: Annotated[Int64, Since(1)] = 0
 
 
 Request: TypeAlias = (

@@ -27,9 +27,10 @@ from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     Response,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from spark_kafka_sink.wire.primitives import Writer
-from spark_kafka_sink.wire.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 HANDSHAKE, TOKEN, METADATA, VERSIONS = 17, 36, 3, 18
 

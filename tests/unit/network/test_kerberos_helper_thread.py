@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from spark_kafka_sink.errors import KafkaException, NetworkException
-from spark_kafka_sink.network import helper_thread
-from spark_kafka_sink.network.helper_thread import MadeAhead
+from spark_kafka_sink.network import kerberos
+from spark_kafka_sink.network.kerberos import MadeAhead
 
 
 class Maker:
@@ -69,7 +69,7 @@ def test_what_was_made_long_ago_is_made_again(monkeypatch: pytest.MonkeyPatch) -
     maker.go.set()
     maker.ahead.is_there("a")
     maker.wait()
-    monkeypatch.setattr(helper_thread, "_STALE_S", -1.0)
+    monkeypatch.setattr(kerberos, "_STALE_S", -1.0)
     assert maker.ahead.take("a") is None
     maker.wait()
     assert maker.made == ["a", "a"]
