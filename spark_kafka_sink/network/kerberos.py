@@ -48,6 +48,10 @@ class Kerberos:
         """Return whether `login` can be called now; if not, a login is being made."""
         return self._logins.is_there(_host(node))
 
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made."""
+        self._logins.give_up(_host(node))
+
     def login(self, node: Node, chance: float) -> Login:
         """Return the login of a connection; `has_login` has returned True.
 
@@ -75,7 +79,7 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; the helper thread calls this."""
+        """Return a login at a broker; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
