@@ -212,6 +212,11 @@ class Security:
         except SaslAuthenticationException:
             return True
 
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made for a node; `has_login` begins again."""
+        if self._kerberos is not None:
+            self._kerberos.give_up(node)
+
     @property
     def problem(self) -> str:
         """The reason why no login is possible now, empty if unknown. Any thread may read this."""
