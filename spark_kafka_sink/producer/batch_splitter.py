@@ -11,8 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, RetainedBuffer, SplitOrigin
-from spark_kafka_sink.producer.record_spans import split_spans
+from spark_kafka_sink.producer.producer_batch import (
+    ProducerBatch,
+    RetainedBuffer,
+    SplitOrigin,
+    split_spans,
+)
 from spark_kafka_sink.records.batch import increment_sequence
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.decoder import gather, read_fields

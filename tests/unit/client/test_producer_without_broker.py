@@ -23,7 +23,6 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     DataException,
@@ -33,6 +32,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
+from spark_kafka_sink.producer.accumulator import PendingAppend
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
