@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
@@ -21,12 +22,14 @@ class Cluster:
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
+        self.times_made: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def made(self, partitions: int) -> Iterator[str]:
         """Yield a topic."""
         name = f"topic-{partitions}"
         self.held[name] = 0
+        self.times_made[name] += 1
         try:
             yield name
         finally:
@@ -66,6 +69,7 @@ def write_rounds(topics: ModuleType, cluster: Cluster, counts: Sequence[int]) ->
 
 def test_rounds_whose_rows_are_there_have_topics_anew(topics: ModuleType, cluster: Cluster) -> None:
     write_rounds(topics, cluster, [ROWS] * 3)
+    assert cluster.times_made == {"topic-1": 3, "topic-3": 3}
 
 
 @pytest.mark.parametrize(
