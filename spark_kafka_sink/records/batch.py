@@ -75,6 +75,12 @@ def batch_header(
     return outside + inside
 
 
+def crc_of(batch: Buffer) -> int:
+    """Return the checksum in the header of a batch."""
+    crc: int = _OUTSIDE_CRC.unpack_from(batch)[-1]
+    return crc
+
+
 def increment_sequence(sequence: int, increment: int) -> int:
     """Return a sequence number plus `increment`; 0 follows 2**31 - 1 (DefaultRecordBatch)."""
     return (sequence + increment) & MAX_SEQUENCE
