@@ -3,8 +3,8 @@
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
-later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
-topics and configuration in `admin_messages`, SASL in `sasl_messages`.
+later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`
+and `describe_messages`, topics and configuration in `admin_messages`, SASL in `sasl_messages`.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -21,6 +21,12 @@ from spark_kafka_sink.wire.admin_messages import (
     CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.describe_messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
 )
 from spark_kafka_sink.wire.fetch_messages import (
     FetchRequest,
@@ -45,6 +51,8 @@ from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
@@ -293,6 +301,9 @@ Request: TypeAlias = (
     | AddOffsetsToTxnRequest
     | EndTxnRequest
     | TxnOffsetCommitRequest
+    | DescribeProducersRequest
+    | DescribeTransactionsRequest
+    | ListTransactionsRequest
     | CreateTopicsRequest
     | DescribeConfigsRequest
     | SaslHandshakeRequest
@@ -310,6 +321,9 @@ Response: TypeAlias = (
     | AddOffsetsToTxnResponse
     | EndTxnResponse
     | TxnOffsetCommitResponse
+    | DescribeProducersResponse
+    | DescribeTransactionsResponse
+    | ListTransactionsResponse
     | CreateTopicsResponse
     | DescribeConfigsResponse
     | SaslHandshakeResponse
@@ -354,6 +368,15 @@ END_TXN: Final = Api(26, "EndTxn", 0, 5, 3, EndTxnRequest, EndTxnResponse)
 TXN_OFFSET_COMMIT: Final = Api(
     28, "TxnOffsetCommit", 0, 5, 3, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 )
+DESCRIBE_PRODUCERS: Final = Api(
+    61, "DescribeProducers", 0, 0, 0, DescribeProducersRequest, DescribeProducersResponse
+)
+DESCRIBE_TRANSACTIONS: Final = Api(
+    65, "DescribeTransactions", 0, 0, 0, DescribeTransactionsRequest, DescribeTransactionsResponse
+)
+LIST_TRANSACTIONS: Final = Api(
+    66, "ListTransactions", 0, 2, 0, ListTransactionsRequest, ListTransactionsResponse
+)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7, 5, CreateTopicsRequest, CreateTopicsResponse)
 DESCRIBE_CONFIGS: Final = Api(
     32, "DescribeConfigs", 1, 4, 4, DescribeConfigsRequest, DescribeConfigsResponse
@@ -377,6 +400,9 @@ _ALL: Final = (
     ADD_OFFSETS_TO_TXN,
     END_TXN,
     TXN_OFFSET_COMMIT,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     SASL_HANDSHAKE,
