@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit.log_record import OwnRecord, OwnRecordReading
+from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
@@ -72,7 +72,7 @@ class WriteRecord:
     transactional_id: str
     producer: ProducerIdAndEpoch
     sequence: int
-    record: OwnRecord
+    record: CommitRecord
     level: int
     again: bool = False
 
@@ -91,7 +91,7 @@ class EndTxn:
 class ReadLog:
     """To the leader of the log's partition: the records of an owner, read up to the high watermark.
 
-    Every batch up to the end that ListOffsets 5 tells goes through an `OwnRecordReading`.
+    Every batch up to the end that ListOffsets 5 tells goes through an `LogReader`.
     """
 
     key: str
@@ -207,7 +207,7 @@ class Ended:
 class LogRead:
     """What the log has of an owner."""
 
-    reading: OwnRecordReading | None = None
+    reading: LogReading = NOTHING
     error: int = codes.NONE
     reason: str = ""
 

@@ -44,17 +44,18 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
         return read(data, limit_bytes)
     except ApiException:
         raise
-    except (OSError, zlib.error, RuntimeError, ValueError, *_arrow_errors(codec_id)) as error:
+    except _errors(codec_id) as error:
         raise corrupt(f"{len(data)} bytes are not {name} ({error})") from error
 
 
-def _arrow_errors(codec_id: int) -> tuple[type[Exception], ...]:
-    """Return the exceptions of Arrow, for a codec that is Arrow's."""
+def _errors(codec_id: int) -> tuple[type[Exception], ...]:
+    """Return the exceptions of the codec's library; Arrow's only where it is in use anyway."""
+    errors = (OSError, zlib.error, RuntimeError, ValueError)
     if codec_id not in _OF_ARROW:
-        return ()
+        return errors
     import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
 
-    return (pa.ArrowException,)
+    return (*errors, pa.ArrowException)
 
 
 def _too_large(limit_bytes: int) -> ApiException:
