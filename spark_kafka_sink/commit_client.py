@@ -7,19 +7,21 @@ and sends nothing again by itself: a question whose request got no response has 
 `Unanswered`.
 
 Each question is a generator that yields what it waits for, a `RequestFuture` or a time, and returns
-the reply. `answers` resumes each generator when its wait is over. Everything happens in the caller's
-thread. No numpy and no Arrow are imported, because the processes in which Spark plans and commits
-have no use for them.
+the reply. `answers` resumes each generator when its wait is over, in the caller's thread. Neither
+numpy nor Arrow is imported, because the processes in which Spark plans and commits have no use for
+them.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from types import TracebackType
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import (
@@ -57,7 +59,13 @@ from spark_kafka_sink.commit.questions import (
     Written,
 )
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ApiException, AuthenticationException, error_code
+from spark_kafka_sink.errors import (
+    ApiException,
+    AuthenticationException,
+    TimeoutException,
+    api_exception,
+    error_code,
+)
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.records.batch import batch_header
@@ -83,6 +91,14 @@ from spark_kafka_sink.wire.fetch_messages import (
     PartitionData,
 )
 from spark_kafka_sink.wire.messages import (
+    ADD_PARTITIONS_TO_TXN,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    LIST_OFFSETS,
+    LIST_TRANSACTIONS,
+    Api,
     InitProducerIdRequest,
     InitProducerIdResponse,
     MetadataRequest,
@@ -107,6 +123,7 @@ from spark_kafka_sink.wire.transaction_messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _ALL_REPLICAS: Final = -1
 _TRANSACTION: Final = 1
@@ -119,15 +136,39 @@ _LISTS_RELIABLE_ENDS_SINCE: Final = 5
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _FETCH_WAIT_MS: Final = 500
 # The first wait after a look-up that a broker could not answer; each one after it is twice as long.
+_LEVEL: Final = "transaction.version"
+# The versions that every broker must have. Brokers before AddPartitionsToTxn 4 do not verify that
+# a partition is part of the transaction, so that late rows could stay in it for ever.
+_NEEDED: Final[Mapping[Api, int]] = {
+    INIT_PRODUCER_ID: 0,
+    ADD_PARTITIONS_TO_TXN: 4,
+    END_TXN: 0,
+    DESCRIBE_PRODUCERS: 0,
+    DESCRIBE_TRANSACTIONS: 0,
+    LIST_TRANSACTIONS: 0,
+    LIST_OFFSETS: _LISTS_RELIABLE_ENDS_SINCE,
+}
 _LOOK_UP_WAIT_S: Final = 0.05
 _LONGEST_LOOK_UP_WAIT_S: Final = 1.0
 # select() takes no infinity.
 _LONGEST_WAIT_S: Final = 3600.0
+_JITTER: Final = (0.8, 1.2)
+_MOST_UNDER_WAY: Final = 64
 
 _T = TypeVar("_T")
+_Machine = TypeVar("_Machine", bound="_HasOutcome")
+_Step: TypeAlias = tuple[_Machine, tuple[Question, ...]]
 # What a generator yields: the response that it waits for, or the time until which it pauses.
 _Wait: TypeAlias = RequestFuture | float
 _Steps: TypeAlias = Generator[_Wait, None, _T]
+
+
+class _HasOutcome(Protocol):
+    """A machine of `commit`."""
+
+    @property
+    def outcome(self) -> object:
+        """What came of it, None for as long as it asks."""
 
 
 class _NoReplyError(Exception):
@@ -157,13 +198,27 @@ class CommitClient:
         self._log = TopicPartition(log_topic, LOG_PARTITION)
         self._request_timeout_ms = config.request_timeout_ms
         self._clock = clock
-        self._client = ConsumerNetworkClient.of(config, clock, Random())  # noqa: S311 - jitter
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._client = ConsumerNetworkClient.of(config, clock, self._random)
         self._client.set_initial_nodes(brokers)
         self._nodes: dict[int, Node] = {}
+        self._answered: set[int] = set()
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._logs: dict[str, tuple[LogReader, int]] = {}
-        self._under_way: list[_UnderWay] = []
+        self._under_way: list[tuple[Ask, _UnderWay[Reply]]] = []
+        self._waiting: deque[Question] = deque()
+        self._methods: Mapping[type[Ask], Callable[..., _Steps[Reply]]] = {
+            ListTransactions: self._list_transactions,
+            DescribeTransaction: self._describe_transaction,
+            InitProducerId: self._init_producer_id,
+            AddPartitions: self._add_partitions,
+            WriteRecord: self._write_record,
+            EndTxn: self._end_txn,
+            ReadLog: self._read_log,
+            DescribeProducers: self._describe_producers,
+            ReadMarker: self._read_marker,
+        }
         self.warnings: list[str] = []
         """What was ignored in the log, and why."""
 
@@ -182,17 +237,99 @@ class CommitClient:
         """Close every connection; what was asked has no answer then."""
         self._client.close()
 
+    # -- the cluster ------------------------------------------------------------------------------
+
+    def check_brokers(self, deadline: float) -> None:
+        """Connect to every broker, and check that it can do what exactly once needs.
+
+        A broker that does not answer is not checked. Raise UnsupportedVersionException that names
+        the broker and the API, and TimeoutException if no broker answers before the deadline.
+        """
+        self._connect(deadline, every=True)
+        for node_id in sorted(self._nodes.keys() & self._answered):
+            versions = self._client.versions(node_id)
+            for api, version in _NEEDED.items():
+                if versions.latest_version(api) < version:
+                    raise _too_old(self._nodes[node_id], api, version, versions)
+
+    def level(self, deadline: float) -> int:
+        """Return 2 if the cluster has finalized transaction.version 2, else 1.
+
+        Brokers may lag behind: the features with the highest epoch count. Raise TimeoutException if
+        no broker answers before the deadline.
+        """
+        if not self._answered:
+            self._connect(deadline, every=False)
+        known = [self._client.versions(node_id) for node_id in self._answered]
+        newest = max(known, key=lambda each: each.finalized_features_epoch)
+        return 2 if newest.finalized_features.get(_LEVEL, 0) >= 2 else 1
+
+    def brokers(self) -> tuple[Node, ...]:
+        """Return the brokers of the cluster, as far as they are known."""
+        return tuple(self._nodes.values())
+
+    def _connect(self, deadline: float, *, every: bool) -> None:
+        """Wait for the response of one broker, or of every broker that has one."""
+        attempts = 0
+        while True:
+            try:
+                self._complete(self._metadata([]), deadline)
+                break
+            except _NoReplyError as error:
+                if not error.is_unanswered:
+                    raise api_exception(error.code, error.reason, api="Metadata") from None
+                wait = self._clock() + min(_LOOK_UP_WAIT_S * 2**attempts, _LONGEST_LOOK_UP_WAIT_S)
+                self._complete(_pause(wait), deadline)
+                attempts += 1
+        if not every:
+            return
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        for each in [self._send(node_id, request) for node_id in self._nodes]:
+            with suppress(_NoReplyError):
+                self._complete(each, deadline)
+
+    def _complete(self, steps: _Steps[_T], deadline: float) -> _T:
+        """Resume one generator until it returns. Raise TimeoutException."""
+        under_way: _UnderWay[_T] = _UnderWay(steps)
+        while (found := under_way.resume(self._clock())) is None:
+            now = self._clock()
+            if now >= deadline:
+                trouble = self._client.last_errors()
+                message = f"no broker has answered in time{f' ({trouble})' if trouble else ''}"
+                raise TimeoutException(message)
+            self._client.poll(max(0.0, min(under_way.resumes_at, deadline) - now))
+        return found
+
     # -- questions --------------------------------------------------------------------------------
+
+    def run(
+        self, begun: _Step[_Machine], step: Callable[[_Machine, Answer, float], _Step[_Machine]]
+    ) -> _Machine:
+        """Run a machine of `commit` to its end, and return it with its outcome.
+
+        begun: of its `begin`; step: its `step`. Raise as `answers` does.
+        """
+        machine, questions = begun
+        self.ask(questions)
+        try:
+            while machine.outcome is None:
+                for answer in self.answers():
+                    machine, questions = step(machine, answer, self._clock())
+                    if machine.outcome is not None:
+                        break
+                    self.ask(questions)
+        finally:
+            self._under_way.clear()
+            self._waiting.clear()
+        return machine
+
+    def now(self) -> float:
+        """Return the time by the clock of machines, for their deadlines."""
+        return self._clock()
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Begin to ask questions; `answers` returns the replies."""
-        for question in questions:
-            self._under_way.append(_UnderWay(question.ask, self._steps(question)))
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a question has no answer yet."""
-        return bool(self._under_way)
+        self._waiting += questions
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
         """Wait for the next replies, at most so long; return an empty list if there is no question.
@@ -200,45 +337,49 @@ class CommitClient:
         Raise the error of a login or a certificate that brokers reject, or this client.
         """
         deadline = self._clock() + timeout_s
-        while self._under_way:
+        while self._waiting or self._under_way:
+            while self._waiting and len(self._under_way) < _MOST_UNDER_WAY:
+                question = self._waiting.popleft()
+                self._under_way.append((question.ask, _UnderWay(self._steps(question))))
             found = self._resume_all()
             if found:
                 return found
             now = self._clock()
             if now >= deadline:
                 break
-            due = min(each.resumes_at for each in self._under_way)
+            due = min(each.resumes_at for _, each in self._under_way)
             self._client.poll(max(0.0, min(due, deadline) - now))
         return []
 
-    def answers_to(self, questions: Iterable[Question]) -> list[Answer]:
-        """Ask questions and wait for all replies; return them in the order of the questions."""
-        self.ask(questions)
-        asked = [each.ask for each in self._under_way]
+    def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
+        """Ask questions, and return the replies to all of them in the same order."""
+        asked = list(asks)
+        self.ask(Question(ask) for ask in asked)
         found: dict[Ask, Reply] = {}
-        while self._under_way:
+        while len(found) < len(set(asked)):
             found.update(self.answers())
-        return [Answer(each, found[each]) for each in asked]
+        return [found[ask] for ask in asked]
 
     def _resume_all(self) -> list[Answer]:
         found, still = [], []
-        for each in self._under_way:
+        for ask, each in self._under_way:
             reply = each.resume(self._clock())
             if reply is None:
-                still.append(each)
+                still.append((ask, each))
             else:
-                found.append(Answer(each.ask, reply))
+                found.append(Answer(ask, reply))
         self._under_way = still
         return found
 
     def _steps(self, question: Question) -> _Steps[Reply]:
         ask = question.ask
         if question.pause_s > 0:
-            yield self._clock() + question.pause_s
+            # Others that were refused at the same time pause as well.
+            yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
         if question.looks_up:
             self._forget(ask)
         try:
-            return (yield from _METHODS[type(ask)](self, ask))
+            return (yield from self._methods[type(ask)](ask))
         except _NoReplyError as error:
             if error.is_unanswered:
                 self._forget(ask)
@@ -264,6 +405,9 @@ class CommitClient:
     ) -> _Steps[Response]:
         """Send one request and wait for its response. Raise _NoReplyError if there is none."""
         future = self._client.send(node_id, message, max_version, min_version)
+        return (yield from self._response_to(future))
+
+    def _response_to(self, future: RequestFuture) -> _Steps[Response]:
         while not future.is_done:
             yield future
         error = future.error
@@ -272,6 +416,8 @@ class CommitClient:
         if error is not None:
             is_unanswered = error_code(error.code).retriable
             raise _NoReplyError(error.code, str(error), is_unanswered=is_unanswered)
+        if future.node_id is not None:
+            self._answered.add(future.node_id)
         return future.response
 
     # -- whom to ask ------------------------------------------------------------------------------
@@ -353,24 +499,13 @@ class CommitClient:
         futures = {
             node_id: self._client.send(
                 node_id,
-                ListTransactionsRequest(
-                    state_filters=[ONGOING], transactional_id_pattern=pattern
-                ),
+                ListTransactionsRequest(state_filters=[ONGOING], transactional_id_pattern=pattern),
             )
             for node_id in self._nodes
         }
         found: set[OpenTransaction] = set()
         for node_id, future in futures.items():
-            while not future.is_done:
-                yield future
-            if isinstance(future.error, AuthenticationException):
-                raise future.error
-            if future.error is not None:
-                is_unanswered = error_code(future.error.code).retriable
-                raise _NoReplyError(
-                    future.error.code, str(future.error), is_unanswered=is_unanswered
-                )
-            response = future.response
+            response = yield from self._response_to(future)
             if not isinstance(response, ListTransactionsResponse):
                 raise _unexpected(response)
             if response.error_code != codes.NONE:
@@ -469,10 +604,9 @@ class CommitClient:
     def _write_record(self, ask: WriteRecord) -> _Steps[Reply]:
         node_id = yield from self._leader(self._log)
         key = ask.transactional_id
-        section, info = one_record(key.encode(), encode(key, ask.record), _now_ms())
-        header = batch_header(
-            info, [section], ask.producer, ask.sequence, transactional=True
-        )
+        value = encode(key, ask.record)
+        section, info = one_record(key.encode(), value, ask.record.written_at)
+        header = batch_header(info, [section], ask.producer, ask.sequence, transactional=True)
         records = Records((header, section), len(header) + len(section))
         data = PartitionProduceData(index=self._log.partition, records=records)
         request = ProduceRequest(
@@ -503,9 +637,7 @@ class CommitClient:
 
     def _describe_producers(self, ask: DescribeProducers) -> _Steps[Reply]:
         node_id = yield from self._leader(ask.partition)
-        topic = TopicRequest(
-            name=ask.partition.topic, partition_indexes=[ask.partition.partition]
-        )
+        topic = TopicRequest(name=ask.partition.topic, partition_indexes=[ask.partition.partition])
         response = yield from self._send(node_id, DescribeProducersRequest(topics=[topic]))
         if not isinstance(response, DescribeProducersResponse):
             raise _unexpected(response)
@@ -539,9 +671,9 @@ class CommitClient:
                 continue
             if found.error_code != codes.NONE:
                 raise _refused(found.error_code, f"Fetch of {self._log}")
-            batches = list(read_batches(found.records or b""))
+            batches = _batches(self._log, found)
             reader.read(LogEntry.of(each) for each in batches)
-            position = _next_offset(batches, position)
+            position = batches[-1].header.last_offset + 1
             self._logs[ask.key] = (reader, position)
         self.warnings += reader.take_warnings()
         return LogRead(reader.reading(ask.key))
@@ -555,7 +687,7 @@ class CommitClient:
                 return MarkerRead(is_gone=True)
             if found.error_code != codes.NONE:
                 raise _refused(found.error_code, f"Fetch of {ask.partition}")
-            batches = list(read_batches(found.records or b""))
+            batches = _batches(ask.partition, found)
             for each in batches:
                 header = each.header
                 is_meant = header.is_control and header.producer_id == ask.producer_id
@@ -563,7 +695,7 @@ class CommitClient:
                     marker = each.marker()
                     if marker is not None:
                         return MarkerRead(marker)
-            position = _next_offset(batches, position)
+            position = batches[-1].header.last_offset + 1
         return MarkerRead()
 
     def _end(self, partition: TopicPartition) -> _Steps[int]:
@@ -576,9 +708,7 @@ class CommitClient:
             isolation_level=READ_UNCOMMITTED,
             topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
         )
-        response = yield from self._send(
-            node_id, request, min_version=_LISTS_RELIABLE_ENDS_SINCE
-        )
+        response = yield from self._send(node_id, request, min_version=_LISTS_RELIABLE_ENDS_SINCE)
         if not isinstance(response, ListOffsetsResponse):
             raise _unexpected(response)
         for topic in response.topics:
@@ -611,11 +741,10 @@ class CommitClient:
         raise _left_out("Fetch", node_id)
 
 
-class _UnderWay:
-    """A question under way."""
+class _UnderWay(Generic[_T]):
+    """A generator that waits for responses and times. It returns anything but None."""
 
-    def __init__(self, ask: Ask, steps: _Steps[Reply]) -> None:
-        self.ask = ask
+    def __init__(self, steps: _Steps[_T]) -> None:
         self._steps = steps
         self._wait: _Wait = 0.0
 
@@ -624,8 +753,8 @@ class _UnderWay:
         """When it resumes by time alone."""
         return self._wait if isinstance(self._wait, float) else float("inf")
 
-    def resume(self, now: float) -> Reply | None:
-        """Go on for as long as there is nothing to wait for; return the reply if there is one."""
+    def resume(self, now: float) -> _T | None:
+        """Go on for as long as there is nothing to wait for; return what it returns."""
         while True:
             wait = self._wait
             is_over = wait <= now if isinstance(wait, float) else wait.is_done
@@ -634,16 +763,32 @@ class _UnderWay:
             try:
                 self._wait = next(self._steps)
             except StopIteration as stop:
-                reply: Reply = stop.value
-                return reply
+                found: _T = stop.value
+                return found
 
 
-def _next_offset(batches: Sequence[DefaultBatch], position: int) -> int:
-    """Return the offset after the batches of a fetch.
+def _pause(until: float) -> _Steps[bool]:
+    yield until
+    return True
 
-    A fetch below the end has a batch, unless it is of records that are deleted meanwhile.
-    """
-    return batches[-1].header.last_offset + 1 if batches else position
+
+def _too_old(node: Node, api: Api, version: int, versions: NodeApiVersions) -> ApiException:
+    latest = versions.latest_version(api)
+    has = f"{api.name} up to version {latest}" if latest >= 0 else f"no {api.name}"
+    message = (
+        f"exactlyOnce needs {api.name} {version} or later, as brokers of Kafka 3.6 and later have "
+        f"it: broker {node} has {has}"
+    )
+    return api_exception(codes.UNSUPPORTED_VERSION, message, node_id=node.id, api=api.name)
+
+
+def _batches(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
+    """Return the batches of a fetch below the end, where there is always one."""
+    batches = list(read_batches(found.records or b""))
+    if not batches:
+        reason = f"Fetch of {partition} has no records below the end"
+        raise _NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
+    return batches
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -651,10 +796,6 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)
     return topics
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _reason(code: int, what: str, node_id: int) -> str:
@@ -678,17 +819,6 @@ def _unexpected(response: Response) -> TypeError:
     return TypeError(f"a response of another type: {response!r}")
 
 
-_METHODS: Final[Mapping[type[Ask], Callable[..., _Steps[Reply]]]] = {
-    ListTransactions: CommitClient._list_transactions,
-    DescribeTransaction: CommitClient._describe_transaction,
-    InitProducerId: CommitClient._init_producer_id,
-    AddPartitions: CommitClient._add_partitions,
-    WriteRecord: CommitClient._write_record,
-    EndTxn: CommitClient._end_txn,
-    ReadLog: CommitClient._read_log,
-    DescribeProducers: CommitClient._describe_producers,
-    ReadMarker: CommitClient._read_marker,
-}
 # The reply to each question that got an error code in place of an answer.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
