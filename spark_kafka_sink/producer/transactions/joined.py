@@ -15,7 +15,8 @@ The first error is the last: a producer that cannot write everything writes noth
 caller must not count on any of it. The transaction may still be open then.
 
 While several producers write first batches, a broker refuses some of them: it verifies one producer
-of a transactional id at a time. They are sent again, after short waits of random length.
+of a transactional id at a time. They are sent again, after short waits of random length, and
+without a warning.
 """
 
 from __future__ import annotations
@@ -51,11 +52,9 @@ from spark_kafka_sink.wire.transaction_messages import (
 _LAST_PRODUCE_V1: Final = 11
 # What brokers answer while they verify or add partitions for another producer of the transaction.
 _BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
-# With these waits, 100 producers have all written their first batches after a fifth of a second.
-_SHORTEST_WAIT_S: Final = 0.010
-_LONGEST_WAIT_S: Final = 0.060
+_ADDING_WAIT_S: Final = 0.060
 # After so many attempts there is another cause.
-_SHORT_WAITS: Final = 20
+_MOST_TURNS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +155,6 @@ class JoinedTransaction:
         self._is_v2 = transaction_version >= 2
         self._adds_partitions = adds_partitions and not self._is_v2
         self._acls = acls or Acls()
-        self._random = random
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms=0)
         self._queue = TransactionQueue(retry_backoff, random)
         self._partitions = TransactionPartitions()
@@ -220,11 +218,9 @@ class JoinedTransaction:
         """Return when `due` will return a request because of time alone."""
         return self._queue.next_due_at()
 
-    def wait_s(self, code: int, attempts: int, wait_s: float) -> float:
-        """Return the wait before a batch is sent again; wait_s: by retry.backoff.ms."""
-        if code in _BUSY and attempts < _SHORT_WAITS:
-            return self._random.uniform(_SHORTEST_WAIT_S, _LONGEST_WAIT_S)
-        return wait_s
+    def takes_turns(self, code: int, attempts: int) -> bool:
+        """Return whether a batch was refused because of another producer of the transaction."""
+        return code in _BUSY and attempts < _MOST_TURNS
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -261,7 +257,7 @@ class JoinedTransaction:
         elif answer.action in (Action.RETRY, Action.LOOK_UP):
             if answer.action is Action.LOOK_UP:
                 self._queue.look_up_again(request)
-            longest = _LONGEST_WAIT_S if answer.code in _BUSY else float("inf")
+            longest = _ADDING_WAIT_S if answer.code in _BUSY else float("inf")
             self._queue.retry(request, now, longest_wait_s=longest)
         else:
             self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))

@@ -439,9 +439,9 @@ class TransactionManager:
 
     # -- what goes wrong --------------------------------------------------------------------------
 
-    def wait_s(self, code: int, attempts: int, wait_s: float) -> float:  # noqa: ARG002 - of JoinedTransaction
-        """Return the wait before a batch is sent again; wait_s: by retry.backoff.ms."""
-        return wait_s
+    def takes_turns(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
+        """Return whether a batch was refused because of another producer of the transaction."""
+        return False
 
     def reported(self, error: KafkaException) -> KafkaException:
         """Return the error of a batch as its owner gets it."""

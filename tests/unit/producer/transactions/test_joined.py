@@ -159,6 +159,7 @@ def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_nu
         producer.now += 0.061
         (request,) = producer.poll()
         assert sequences(request) == [0]
+    assert producer.warnings == []
     producer.answer(request)
     (request,) = producer.poll()
     assert sequences(request) == [2]
