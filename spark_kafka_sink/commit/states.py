@@ -167,7 +167,7 @@ SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.WRITING: frozenset({_1.PROBING, _1.DECIDING, _1.ABORTING}),
     _1.PROBING: frozenset({_1.DECIDING, _1.ABORTING}),
     _1.DECIDING: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
-    _1.READING: frozenset({_1.RENEWING, _1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
+    _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
     _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
     _1.RENEWING: frozenset({_1.DONE}),
     _1.ABORTING: frozenset({_1.ABORTED, _1.DONE, _1.FAILED}),
@@ -175,7 +175,7 @@ SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
 RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.ENDING: frozenset({_R.COMMITTED, _R.ASKING_AGAIN, _R.UNKNOWN}),
     _R.ASKING_AGAIN: frozenset({_R.COMMITTED, _R.DESCRIBING, _R.UNKNOWN}),
-    _R.DESCRIBING: frozenset({_R.COMMITTED, _R.READING_MARKER, _R.UNKNOWN}),
+    _R.DESCRIBING: frozenset({_R.COMMITTED, _R.READING_MARKER}),
     _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
 }
 
