@@ -33,6 +33,7 @@ from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -67,6 +68,8 @@ class ProducerState(ProducerLock):
         self._completion = completion
         self._sender = sender
         self._is_adaptive = is_adaptive
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, Deliveries] | None = None
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -319,6 +322,34 @@ class ProducerState(ProducerLock):
         # The I/O thread notifies only of what it has done itself.
         if self.accumulator.pool.available_bytes > available:
             self._waiters.notify_all()
+
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
+        """Send batches in a transaction from now on.
+
+        withholds: whether to keep them until a flush, or until memory is short. Raise
+        IllegalStateException if batches are under way.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.join(joined)
+            self._alone = (self._sequences, self.deliveries)
+            self._sequences, self.deliveries = joined.sequences, joined.deliveries
+            if withholds:
+                self.accumulator.withhold()
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.end_joined()
+            self.accumulator.end_withholding()
+            if self._alone is not None:
+                (self._sequences, self.deliveries), self._alone = self._alone, None
 
     # -- transactions and the end -----------------------------------------------------------------
 

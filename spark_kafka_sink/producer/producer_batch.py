@@ -29,6 +29,7 @@ from spark_kafka_sink.records.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchInfo,
     batch_header,
+    crc_of,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.decoder import read_fields
@@ -227,6 +228,11 @@ class ProducerBatch:
     def size_bytes(self) -> int:
         """Bytes of the batch as it will be sent; before it is packed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
+
+    @property
+    def crc(self) -> int:
+        """The checksum of the batch as it was last sent; 0 before."""
+        return 0 if self._header is None else crc_of(self._header)
 
     @property
     def records(self) -> Buffer:
