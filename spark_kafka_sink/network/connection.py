@@ -152,7 +152,7 @@ _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # leaves the pause to the client (KIP-219); before, it has paused already.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
-    32: 2, 37: 1,
+    32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
 }  # fmt: skip
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"

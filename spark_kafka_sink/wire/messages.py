@@ -4,7 +4,8 @@ Names, types, versions, tags and null rules are those of Kafka's own message sch
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
 later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
-topics and configuration in `admin_messages`, SASL in `sasl_messages`.
+topics and configuration in `admin_messages`, SASL in `sasl_messages`, delegation tokens in
+`delegation_token_messages`.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -21,6 +22,16 @@ from spark_kafka_sink.wire.admin_messages import (
     CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
 )
 from spark_kafka_sink.wire.fetch_messages import (
     FetchRequest,
@@ -297,6 +308,10 @@ Request: TypeAlias = (
     | DescribeConfigsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
+    | CreateDelegationTokenRequest
+    | RenewDelegationTokenRequest
+    | ExpireDelegationTokenRequest
+    | DescribeDelegationTokenRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -314,6 +329,10 @@ Response: TypeAlias = (
     | DescribeConfigsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
+    | CreateDelegationTokenResponse
+    | RenewDelegationTokenResponse
+    | ExpireDelegationTokenResponse
+    | DescribeDelegationTokenResponse
 )
 
 
@@ -364,6 +383,36 @@ SASL_HANDSHAKE: Final = Api(
 SASL_AUTHENTICATE: Final = Api(
     36, "SaslAuthenticate", 0, 2, 2, SaslAuthenticateRequest, SaslAuthenticateResponse
 )
+CREATE_DELEGATION_TOKEN: Final = Api(
+    38,
+    "CreateDelegationToken",
+    1,
+    3,
+    2,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+RENEW_DELEGATION_TOKEN: Final = Api(
+    39, "RenewDelegationToken", 1, 2, 2, RenewDelegationTokenRequest, RenewDelegationTokenResponse
+)
+EXPIRE_DELEGATION_TOKEN: Final = Api(
+    40,
+    "ExpireDelegationToken",
+    1,
+    2,
+    2,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+DESCRIBE_DELEGATION_TOKEN: Final = Api(
+    41,
+    "DescribeDelegationToken",
+    1,
+    3,
+    2,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 
 _ALL: Final = (
     PRODUCE,
@@ -381,6 +430,10 @@ _ALL: Final = (
     DESCRIBE_CONFIGS,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}
