@@ -29,7 +29,7 @@ _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 # After this part of a time, there is enough of it left for what runs.
 _USED_UP: Final = 0.75
 # Brokers learn of a new token one after the other.
-_FRESH_MS: Final = 10_000
+FRESH_MS: Final = 10_000
 _EXPIRY: Final = "delegation.token.expiry.time.ms"
 _MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
 
@@ -91,7 +91,7 @@ def _late_in(begin_ms: int, end_ms: int) -> float:
 
 def is_fresh(token: DelegationToken, now_ms: float) -> bool:
     """Return whether a broker may not know a token yet because it has just been created."""
-    return now_ms < token.issue_timestamp_ms + _FRESH_MS
+    return now_ms < token.issue_timestamp_ms + FRESH_MS
 
 
 def checked_token_mechanism(option: str, name: str) -> str:
