@@ -3,14 +3,10 @@
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
-<<<<<<< HEAD
-later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
-topics and configuration in `admin_messages`. `repr` of the SASL messages never shows a token,
-because a PLAIN token contains the password.
-=======
 later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`
-and `describe_messages`, topics and configuration in `admin_messages`, SASL in `sasl_messages`.
->>>>>>> commit
+and `describe_messages`, topics and configuration in `admin_messages`, delegation tokens in
+`delegation_token_messages`. `repr` of the SASL messages never shows a token, because a PLAIN token
+contains the password.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -27,6 +23,16 @@ from spark_kafka_sink.wire.admin_messages import (
     CreateTopicsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
 )
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
@@ -344,6 +350,10 @@ Request: TypeAlias = (
     | DescribeConfigsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
+    | CreateDelegationTokenRequest
+    | RenewDelegationTokenRequest
+    | ExpireDelegationTokenRequest
+    | DescribeDelegationTokenRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -364,6 +374,10 @@ Response: TypeAlias = (
     | DescribeConfigsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
+    | CreateDelegationTokenResponse
+    | RenewDelegationTokenResponse
+    | ExpireDelegationTokenResponse
+    | DescribeDelegationTokenResponse
 )
 
 
@@ -423,6 +437,36 @@ SASL_HANDSHAKE: Final = Api(
 SASL_AUTHENTICATE: Final = Api(
     36, "SaslAuthenticate", 0, 2, 2, SaslAuthenticateRequest, SaslAuthenticateResponse
 )
+CREATE_DELEGATION_TOKEN: Final = Api(
+    38,
+    "CreateDelegationToken",
+    1,
+    3,
+    2,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+RENEW_DELEGATION_TOKEN: Final = Api(
+    39, "RenewDelegationToken", 1, 2, 2, RenewDelegationTokenRequest, RenewDelegationTokenResponse
+)
+EXPIRE_DELEGATION_TOKEN: Final = Api(
+    40,
+    "ExpireDelegationToken",
+    1,
+    2,
+    2,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+DESCRIBE_DELEGATION_TOKEN: Final = Api(
+    41,
+    "DescribeDelegationToken",
+    1,
+    3,
+    2,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 
 _ALL: Final = (
     PRODUCE,
@@ -443,6 +487,10 @@ _ALL: Final = (
     DESCRIBE_CONFIGS,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}
