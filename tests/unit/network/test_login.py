@@ -372,6 +372,24 @@ def test_a_session_without_an_end_is_not_renewed_and_none_twice_within_a_second(
         assert broker.look() == keys, at
 
 
+def test_the_second_begins_when_a_slow_broker_has_answered() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=1000)
+    broker.now = 1.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+    broker.now = 1.8
+    broker.answer(handshake())
+    assert broker.look() == [TOKEN]
+    broker.answer(token(lifetime_ms=1000))
+    assert broker.look() == [METADATA]
+    # The broker may have read SaslHandshake at 1.8 s.
+    for at, keys in ((2.7, [METADATA]), (2.8, [HANDSHAKE])):
+        broker.now = at
+        broker.send()
+        assert broker.look() == keys, at
+
+
 def test_without_credentials_now_requests_go_on_until_there_are_some() -> None:
     given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, PlainExchange("u", "p")]
     broker = Broker(Login(lambda: given.pop(0), "u"))
