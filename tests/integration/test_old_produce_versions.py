@@ -102,7 +102,7 @@ def check_is_read_back(bootstrap: str, topic: str, compression: str, *, timed: b
     with KafkaProducer(config) as producer:
         producer.append(topic, rows())
         producer.flush()
-        deliveries = producer.take_deliveries()
+        deliveries = producer._state.take_deliveries()
     assert sum(delivery.records for delivery in deliveries.values()) == ROWS
     assert all(delivery.batches > 1 for delivery in deliveries.values())
     expected: dict[int, list[object]] = {0: [], 1: [], 2: []}

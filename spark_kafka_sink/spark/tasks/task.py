@@ -197,7 +197,8 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
 
         def append(batch: pa.RecordBatch, since: float) -> None:
             task_rows.append(batch, since)
-            expired_rows.count(batch)
+            if "timestamp" in batch.schema.names:
+                expired_rows.count(batch)
 
         slice_bytes = producer.slice_bytes(options.partitions)
         append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
