@@ -179,12 +179,17 @@ class BaseProducer:
         try:
             self.close(unclosed.AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
         except KafkaException as failure:  # what ended the block is what counts
-            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+            with safe_logging():
+                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
         if self._given_up:
             records = records_by_topic(self._given_up)
-            logger.error(
-                "%s was closed after %s: %s were not delivered", self._name, kind.__name__, records
-            )
+            with safe_logging():
+                logger.error(
+                    "%s was closed after %s: %s were not delivered",
+                    self._name,
+                    kind.__name__,
+                    records,
+                )
 
     # -- appending --------------------------------------------------------------------------------
 

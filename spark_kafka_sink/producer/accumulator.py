@@ -297,13 +297,25 @@ class RecordAccumulator:
 
         Another call for the same batch, as in every attempt to send it, does nothing.
         """
+        if self.may_be_sent(batch):
+            self.settle(batch)
+
+    def may_be_sent(self, batch: ProducerBatch) -> bool:
+        """Note that no caller packs a batch any more, and its compression ratio.
+
+        Return whether `settle` is due. An interrupted caller may call this again.
+        """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
-            return
+            return False
         self._ratios.observe(
             batch.topic_partition.topic,
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
+        return True
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """Charge the bytes of a compressed batch in place of those of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)
