@@ -167,7 +167,7 @@ def test_many_tasks_write_into_one_transaction_and_all_rows_become_visible_at_on
         assert set(written) == {partition}
         assert (written[partition].records, written[partition].last_sequence) == (300, 299)
         assert written[partition].first_offset == 1
-        assert written[partition].is_in_order
+        assert written[partition].went_back is None
         assert [each for each in written[partition].duplicates if not each.attempts] == []
         producer.append(topic, rows(number, f"after {number}"))
         producer.flush()

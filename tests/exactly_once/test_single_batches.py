@@ -1,0 +1,273 @@
+"""Mode `single` for batch jobs: plan, tasks, commit and abort as Spark calls them, on real brokers.
+
+Spark's part is played here: writers and messages are pickled between its processes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+from conftest import NewTopic
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from support.brokers.kafka_cluster import KafkaCluster
+from support.oracles.readers import committed_values
+
+from spark_kafka_sink.commit.questions import (
+    Described,
+    DescribeTransaction,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+)
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.errors import ConfigException, KafkaException, ProducerFencedException
+from spark_kafka_sink.spark import exactly_once
+from spark_kafka_sink.spark.commit_clients import close_all
+from spark_kafka_sink.spark.layout_mark import as_metadata
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.writer import ExactlyOnceWriter
+
+_T = TypeVar("_T")
+pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
+
+
+@pytest.fixture(autouse=True)
+def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the modes be used that the sink refuses until they are complete."""
+    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
+    yield
+    close_all()
+
+
+class Job:
+    """A batch job that writes to one topic."""
+
+    def __init__(
+        self, cluster: KafkaCluster, topic: str, partitions: int, log: str, **options: str
+    ) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.log = log
+        self.options = {
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "topic": topic,
+            "exactlyOnce": "single",
+            "txnAppId": "job",
+            "txnVersion": "1",
+            "commitLogTopic": log,
+            "kafka.transaction.timeout.ms": "60000",
+            **options,
+        }
+
+    def plan(self, **options: str) -> ExactlyOnceWriter:
+        """Plan the job."""
+        counts = {self.topic: self.partitions}
+        schema = StructType(
+            [
+                StructField("value", StringType()),
+                StructField("partition", IntegerType(), metadata=as_metadata(counts)),
+            ]
+        )
+        source = KafkaDataSource({**self.options, **options})
+        writer = source.writer(schema, overwrite=False)
+        assert isinstance(writer, ExactlyOnceWriter)
+        return handed_over(writer)
+
+    def write(
+        self, writer: ExactlyOnceWriter, rows: Mapping[int, Sequence[str]]
+    ) -> list[WriterCommitMessage | None]:
+        """Run a task for each partition, some of them without rows."""
+        return [
+            handed_over(handed_over(writer).write(iter(batches(number, rows.get(number, ())))))
+            for number in range(self.partitions)
+        ]
+
+    def run(self, rows: Mapping[int, Sequence[str]], **options: str) -> list[object]:
+        """Run the whole job; return the messages of its tasks."""
+        writer = self.plan(**options)
+        messages = self.write(writer, rows)
+        handed_over(writer).commit(messages)
+        return list(messages)
+
+    @property
+    def committed(self) -> list[str]:
+        """The values that readers see."""
+        return committed_values(self.cluster.bootstrap, self.topic)
+
+
+def handed_over(thing: _T) -> _T:
+    """Return a thing as the next of Spark's processes gets it."""
+    found: _T = pickle.loads(pickle.dumps(thing))
+    return found
+
+
+def batches(partition: int, values: Sequence[str]) -> list[pa.RecordBatch]:
+    """Return rows for a partition, in one batch or none."""
+    if not values:
+        return []
+    numbers = pa.array([partition] * len(values), pa.int32())
+    return [pa.record_batch({"value": pa.array(values), "partition": numbers})]
+
+
+@pytest.fixture
+def job(cluster: KafkaCluster, new_topic: NewTopic, log: str) -> Job:
+    """A job that writes to a topic with four partitions."""
+    compacted = new_topic(1, {"cleanup.policy": "compact"})
+    return Job(cluster, new_topic(4), 4, compacted)
+
+
+ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
+VALUES = ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_version_is_written_once_and_its_rows_become_visible_together(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = job.plan()
+    messages = job.write(writer, ROWS)
+    handed_over(writer).commit(messages)
+    assert job.committed == VALUES
+    assert "committed version 1 of application job in one transaction" in capfd.readouterr().err
+
+    again = job.run({0: ["never"]})
+    assert all(isinstance(message, SkippedMessage) for message in again)
+    assert job.committed == VALUES
+    assert "skipped: version 1 of application job was written" in capfd.readouterr().err
+
+    job.run({2: ["g"]}, txnVersion="7")
+    job.run({2: ["h"]}, txnVersion="3")  # a back-fill
+    job.run({2: ["never"]}, txnVersion="7")
+    assert job.committed == [*VALUES, "g", "h"]
+
+
+def test_a_version_without_rows_is_written_too(job: Job) -> None:
+    job.run({})
+    assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
+    assert job.committed == []
+
+
+def test_an_aborted_job_is_invisible_and_can_be_run_again(
+    job: Job, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = job.plan()
+    job.write(writer, ROWS)
+    handed_over(writer).abort([None] * 4)
+    assert "nothing of it is visible" in capfd.readouterr().err
+    assert job.committed == []
+    job.run(ROWS)
+    assert job.committed == VALUES
+
+
+def test_a_job_that_died_is_cleaned_up_by_the_next(job: Job) -> None:
+    job.write(job.plan(), ROWS)
+    job.run({0: ["z"]})
+    assert job.committed == ["z"]
+
+
+def test_an_overtaken_job_fails_and_changes_nothing(job: Job) -> None:
+    old, new = job.plan(), job.plan()
+    with pytest.raises(KafkaException):
+        job.write(old, {0: ["old"]})
+    messages = job.write(new, {0: ["new"]})
+    old_messages: list[WriterCommitMessage | None] = []
+    with pytest.raises(ProducerFencedException, match="superseded by a newer run"):
+        handed_over(old).commit(old_messages)
+    handed_over(old).abort([None])
+    handed_over(new).commit(messages)
+    assert job.committed == ["new"]
+
+
+def test_a_second_attempt_of_a_task_that_has_written_fails_the_job(job: Job) -> None:
+    writer = job.plan()
+    handed_over(writer).write(iter(batches(0, ["first"])))
+    with pytest.raises(KafkaException, match="another attempt of this task has written to"):
+        handed_over(writer).write(iter(batches(0, ["first"])))
+    handed_over(writer).abort([None])
+    assert job.committed == []
+
+
+def test_two_tasks_on_one_partition_fail_and_name_it(job: Job) -> None:
+    writer = job.plan()
+    first = handed_over(writer).write(iter(batches(0, ["one"])))
+    assert isinstance(first, SinkCommitMessage)
+    with pytest.raises(KafkaException, match=f"two tasks wrote to {job.topic}-0"):
+        handed_over(writer).commit([first, first])
+    assert job.committed == []
+
+
+def test_what_single_cannot_do_is_refused_before_a_row_is_sent(
+    job: Job, new_topic: NewTopic
+) -> None:
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(ConfigException, match="call atomic_layout"):
+        KafkaDataSource(job.options).writer(schema, overwrite=False)
+    by_append = new_topic(4, {"message.timestamp.type": "LogAppendTime"})
+    other = Job(job.cluster, by_append, 4, job.log)
+    with pytest.raises(ConfigException, match=r"whose message\.timestamp\.type is LogAppendTime"):
+        other.plan()
+    with pytest.raises(ConfigException, match=r"has cleanup\.policy=delete: expected compact"):
+        job.plan(commitLogTopic=new_topic(1))
+    with pytest.raises(KafkaException, match=r"kafka\.transaction\.timeout\.ms is 2000000"):
+        job.plan(**{"kafka.transaction.timeout.ms": "2000000"})
+
+
+def test_the_log_is_created(job: Job) -> None:
+    log = f"{job.topic}-log"
+    job.run(ROWS, commitLogTopic=log)
+    with pytest.raises(ConfigException):
+        job.plan(commitLogTopic="no topic")
+    assert isinstance(job.run(ROWS, commitLogTopic=log)[0], SkippedMessage)
+    assert job.committed == VALUES
+
+
+def test_no_transaction_stays_open(job: Job, client: CommitClient) -> None:
+    job.run(ROWS)
+    (listed,) = client.answers_to([ListTransactions("pykafka/job/")])
+    assert isinstance(listed, Listed)
+    of_job = [e for e in listed.transactions if e.transactional_id.endswith(f"/{job.topic}")]
+    assert of_job == []
+
+
+def test_another_owner_s_open_transaction_in_the_log_hides_nothing(
+    job: Job, new_topic: NewTopic
+) -> None:
+    neighbour = Job(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
+    leave_a_record_open(neighbour)
+    job.run(ROWS)
+    assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
+    assert job.committed == VALUES
+
+
+def leave_a_record_open(job: Job) -> None:
+    """Write a record of the owner into the log, in a transaction that nobody ends."""
+    from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
+    from spark_kafka_sink.commit.questions import AddPartitions, WriteRecord, Written
+    from spark_kafka_sink.config import producer_config
+    from spark_kafka_sink.model import TopicPartition
+
+    config = producer_config({"bootstrap.servers": job.cluster.bootstrap})
+    tid = f"pykafka/neighbour/{job.topic}"
+    with CommitClient(config, job.log) as client:
+        level = client.level(client.now() + 30)
+        for _ in range(100):
+            (found,) = client.answers_to([InitProducerId(tid, 60_000)])
+            if found.error == 0:
+                break
+        assert isinstance(found, Initialized)
+        log = TopicPartition(job.log, 0)
+        client.answers_to([AddPartitions(tid, found.producer, (log,))])
+        record = CommitRecord(RecordState.DONE, "open", rows=0, written_at=0).after_version(9)
+        (written,) = client.answers_to([WriteRecord(tid, found.producer, 0, record, level)])
+        assert isinstance(written, Written)
+        assert written.error == 0, written
+        (described,) = client.answers_to([DescribeTransaction(tid)])
+        assert isinstance(described, Described)
+        assert described.state == "Ongoing"
