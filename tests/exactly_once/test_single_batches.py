@@ -5,17 +5,14 @@ Spark's part is played here: writers and messages are pickled between its proces
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 from support.brokers.kafka_cluster import KafkaCluster
-from support.oracles.readers import committed_values
+from support.spark.single_job import SingleJob, batches, handed_over
 
 from spark_kafka_sink.commit.questions import (
     Described,
@@ -29,12 +26,9 @@ from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import ConfigException, KafkaException, ProducerFencedException
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.spark.commit_clients import close_all
-from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
-from spark_kafka_sink.spark.writer import ExactlyOnceWriter
 
-_T = TypeVar("_T")
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
 
@@ -46,82 +40,11 @@ def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     close_all()
 
 
-class Job:
-    """A batch job that writes to one topic."""
-
-    def __init__(
-        self, cluster: KafkaCluster, topic: str, partitions: int, log: str, **options: str
-    ) -> None:
-        self.cluster = cluster
-        self.topic = topic
-        self.partitions = partitions
-        self.log = log
-        self.options = {
-            "kafka.bootstrap.servers": cluster.bootstrap,
-            "topic": topic,
-            "exactlyOnce": "single",
-            "txnAppId": "job",
-            "txnVersion": "1",
-            "commitLogTopic": log,
-            "kafka.transaction.timeout.ms": "60000",
-            **options,
-        }
-
-    def plan(self, **options: str) -> ExactlyOnceWriter:
-        """Plan the job."""
-        counts = {self.topic: self.partitions}
-        schema = StructType(
-            [
-                StructField("value", StringType()),
-                StructField("partition", IntegerType(), metadata=as_metadata(counts)),
-            ]
-        )
-        source = KafkaDataSource({**self.options, **options})
-        writer = source.writer(schema, overwrite=False)
-        assert isinstance(writer, ExactlyOnceWriter)
-        return handed_over(writer)
-
-    def write(
-        self, writer: ExactlyOnceWriter, rows: Mapping[int, Sequence[str]]
-    ) -> list[WriterCommitMessage | None]:
-        """Run a task for each partition, some of them without rows."""
-        return [
-            handed_over(handed_over(writer).write(iter(batches(number, rows.get(number, ())))))
-            for number in range(self.partitions)
-        ]
-
-    def run(self, rows: Mapping[int, Sequence[str]], **options: str) -> list[object]:
-        """Run the whole job; return the messages of its tasks."""
-        writer = self.plan(**options)
-        messages = self.write(writer, rows)
-        handed_over(writer).commit(messages)
-        return list(messages)
-
-    @property
-    def committed(self) -> list[str]:
-        """The values that readers see."""
-        return committed_values(self.cluster.bootstrap, self.topic)
-
-
-def handed_over(thing: _T) -> _T:
-    """Return a thing as the next of Spark's processes gets it."""
-    found: _T = pickle.loads(pickle.dumps(thing))
-    return found
-
-
-def batches(partition: int, values: Sequence[str]) -> list[pa.RecordBatch]:
-    """Return rows for a partition, in one batch or none."""
-    if not values:
-        return []
-    numbers = pa.array([partition] * len(values), pa.int32())
-    return [pa.record_batch({"value": pa.array(values), "partition": numbers})]
-
-
 @pytest.fixture
-def job(cluster: KafkaCluster, new_topic: NewTopic, log: str) -> Job:
+def job(cluster: KafkaCluster, new_topic: NewTopic, log: str) -> SingleJob:
     """A job that writes to a topic with four partitions."""
     compacted = new_topic(1, {"cleanup.policy": "compact"})
-    return Job(cluster, new_topic(4), 4, compacted)
+    return SingleJob(cluster, new_topic(4), 4, compacted)
 
 
 ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
@@ -129,7 +52,7 @@ VALUES = ["a", "b", "c", "d", "e", "f"]
 
 
 def test_a_version_is_written_once_and_its_rows_become_visible_together(
-    job: Job, capfd: pytest.CaptureFixture[str]
+    job: SingleJob, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = job.plan()
     messages = job.write(writer, ROWS)
@@ -148,14 +71,14 @@ def test_a_version_is_written_once_and_its_rows_become_visible_together(
     assert job.committed == [*VALUES, "g", "h"]
 
 
-def test_a_version_without_rows_is_written_too(job: Job) -> None:
+def test_a_version_without_rows_is_written_too(job: SingleJob) -> None:
     job.run({})
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     assert job.committed == []
 
 
 def test_an_aborted_job_is_invisible_and_can_be_run_again(
-    job: Job, capfd: pytest.CaptureFixture[str]
+    job: SingleJob, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = job.plan()
     job.write(writer, ROWS)
@@ -166,13 +89,13 @@ def test_an_aborted_job_is_invisible_and_can_be_run_again(
     assert job.committed == VALUES
 
 
-def test_a_job_that_died_is_cleaned_up_by_the_next(job: Job) -> None:
+def test_a_job_that_died_is_cleaned_up_by_the_next(job: SingleJob) -> None:
     job.write(job.plan(), ROWS)
     job.run({0: ["z"]})
     assert job.committed == ["z"]
 
 
-def test_an_overtaken_job_fails_and_changes_nothing(job: Job) -> None:
+def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
     old, new = job.plan(), job.plan()
     with pytest.raises(KafkaException):
         job.write(old, {0: ["old"]})
@@ -185,7 +108,7 @@ def test_an_overtaken_job_fails_and_changes_nothing(job: Job) -> None:
     assert job.committed == ["new"]
 
 
-def test_a_second_attempt_of_a_task_that_has_written_fails_the_job(job: Job) -> None:
+def test_a_second_attempt_of_a_task_that_has_written_fails_the_job(job: SingleJob) -> None:
     writer = job.plan()
     handed_over(writer).write(iter(batches(0, ["first"])))
     with pytest.raises(KafkaException, match="another attempt of this task has written to"):
@@ -194,7 +117,7 @@ def test_a_second_attempt_of_a_task_that_has_written_fails_the_job(job: Job) -> 
     assert job.committed == []
 
 
-def test_two_tasks_on_one_partition_fail_and_name_it(job: Job) -> None:
+def test_two_tasks_on_one_partition_fail_and_name_it(job: SingleJob) -> None:
     writer = job.plan()
     first = handed_over(writer).write(iter(batches(0, ["one"])))
     assert isinstance(first, SinkCommitMessage)
@@ -204,13 +127,13 @@ def test_two_tasks_on_one_partition_fail_and_name_it(job: Job) -> None:
 
 
 def test_what_single_cannot_do_is_refused_before_a_row_is_sent(
-    job: Job, new_topic: NewTopic
+    job: SingleJob, new_topic: NewTopic
 ) -> None:
     schema = StructType([StructField("value", StringType())])
     with pytest.raises(ConfigException, match="call atomic_layout"):
         KafkaDataSource(job.options).writer(schema, overwrite=False)
     by_append = new_topic(4, {"message.timestamp.type": "LogAppendTime"})
-    other = Job(job.cluster, by_append, 4, job.log)
+    other = SingleJob(job.cluster, by_append, 4, job.log)
     with pytest.raises(ConfigException, match=r"whose message\.timestamp\.type is LogAppendTime"):
         other.plan()
     with pytest.raises(ConfigException, match=r"has cleanup\.policy=delete: expected compact"):
@@ -219,7 +142,7 @@ def test_what_single_cannot_do_is_refused_before_a_row_is_sent(
         job.plan(**{"kafka.transaction.timeout.ms": "2000000"})
 
 
-def test_the_log_is_created(job: Job) -> None:
+def test_the_log_is_created(job: SingleJob) -> None:
     log = f"{job.topic}-log"
     job.run(ROWS, commitLogTopic=log)
     with pytest.raises(ConfigException):
@@ -228,7 +151,7 @@ def test_the_log_is_created(job: Job) -> None:
     assert job.committed == VALUES
 
 
-def test_no_transaction_stays_open(job: Job, client: CommitClient) -> None:
+def test_no_transaction_stays_open(job: SingleJob, client: CommitClient) -> None:
     job.run(ROWS)
     (listed,) = client.answers_to([ListTransactions("pykafka/job/")])
     assert isinstance(listed, Listed)
@@ -237,16 +160,16 @@ def test_no_transaction_stays_open(job: Job, client: CommitClient) -> None:
 
 
 def test_another_owner_s_open_transaction_in_the_log_hides_nothing(
-    job: Job, new_topic: NewTopic
+    job: SingleJob, new_topic: NewTopic
 ) -> None:
-    neighbour = Job(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
+    neighbour = SingleJob(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
     leave_a_record_open(neighbour)
     job.run(ROWS)
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     assert job.committed == VALUES
 
 
-def leave_a_record_open(job: Job) -> None:
+def leave_a_record_open(job: SingleJob) -> None:
     """Write a record of the owner into the log, in a transaction that nobody ends."""
     from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
     from spark_kafka_sink.commit.questions import AddPartitions, WriteRecord, Written
