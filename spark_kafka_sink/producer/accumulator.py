@@ -36,24 +36,56 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.buffer_pool import BufferPool, Reservation
 from spark_kafka_sink.producer.producer_batch import (
     ProducerBatch,
     RetainedBuffer,
+    SpanOwner,
     is_worth_keeping,
 )
-from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 
 _Key = TypeVar("_Key")
+
+
+class PendingAppend(Reservation):
+    """Rows on their way into batches (a slice of columns, or a chunk of rows), and what they hold.
+
+    That has to be returned if the caller is interrupted. Each resource is noted here before it is
+    taken, or in the same change, and returning it twice does no harm.
+    size_bytes: its bytes of buffer.memory; partitions: those whose open batches are held; full:
+    batches that are to be packed, which are not sent before that; is_in_batches: whether the rows
+    are in batches, all of them or none.
+    """
+
+    __slots__ = ("full", "is_in_batches", "partitions")
+
+    def __init__(self, size_bytes: int = 0) -> None:
+        super().__init__(size_bytes)
+        self.partitions: Sequence[TopicPartition] = ()
+        self.full: list[ProducerBatch] = []
+        self.is_in_batches = False
+
+
+class EncodedRows(NamedTuple):
+    """A slice of rows that is encoded: the cuts are in order, without gaps.
+
+    records, size_bytes and largest_bytes: of its records, as they were measured before.
+    """
+
+    cuts: list[Cut]
+    encoded: EncodedRecords
+    records: int
+    size_bytes: int
+    largest_bytes: int
 
 
 class RecordAccumulator:
@@ -215,7 +247,7 @@ class RecordAccumulator:
         """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
         partitions: of each run of the layout; owner: who waits for the records one by one, if
-        anybody does (see `record_spans`). Returns the batches that became full and are to be
+        anybody does (see `RecordSpan`). Returns the batches that became full and are to be
         packed outside the lock: they are not sent before `packed`. Charges what is retained; the
         caller returns its reservation.
         """

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -17,6 +18,10 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.delegation_tokens import (
+    checked_with_shared_token,
+    with_job_token,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -36,6 +41,9 @@ from spark_kafka_sink.spark.writer import (
     batch_id_of,
     mode_refusal,
 )
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.committing.job_token import JobToken
 
 NOT_FOR_STREAMS: Final = (
     "exactlyOnce is not complete for streams and write_batch in this version, so it cannot be used "
@@ -72,22 +80,18 @@ class KafkaDataSource(DataSource):
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
-        options, batch_id = self.plan(schema)
-        if options.exactly_once is not None:
-            return ExactlyOnceWriter(options, plan_run(options, options.exactly_once))
-        if batch_id is not None:
-            return MicroBatchWriter(options, batch_id)
-        return KafkaArrowWriter(options)
-
-    def plan(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check everything that can be checked before there are rows; raise as `writer` does.
-
-        Return as `check` does. Nothing is changed: also the user's process looks ahead by this.
-        """
         options, batch_id = self.check(schema)
-        in_batches = batch_id is not None
-        checked = check_environment(options, schema, in_batches=in_batches, may_remember=in_batches)
-        return checked, batch_id
+        if batch_id is not None:
+            return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
+        if options.delegation_token_mechanism is None:
+            return _planned(options, schema, None)
+        options, token = with_job_token(options)
+        try:
+            return _planned(options, schema, token)
+        except BaseException:
+            if token is not None:
+                token.expire()
+            raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
         """Check options and columns; return the options, and the batch number of `write_batch`.
@@ -116,8 +120,18 @@ class KafkaDataSource(DataSource):
         if options.exactly_once is not None:
             raise ConfigException(NOT_FOR_STREAMS)
         if not self._is_copy:
-            options = check_environment(options, schema, in_batches=True, may_remember=True)
+            options = _checked_micro_batch(options, schema)
         return KafkaStreamArrowWriter(options)
+
+
+def _planned(
+    options: SinkOptions, schema: StructType, token: JobToken | None
+) -> KafkaArrowWriter | ExactlyOnceWriter:
+    """Check what a job needs, and plan it where it is to be written exactly once."""
+    options = check_environment(options, schema, in_batches=False, may_remember=False)
+    if options.exactly_once is None:
+        return KafkaArrowWriter(options, token)
+    return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -126,6 +140,14 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
     options = replace(options, laid_out=laid_out_counts(schema))
     check_layout(options)
     return options
+
+
+def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
+    """Check what may change between micro-batches, with the token that they share, if any."""
+    check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
+    if options.delegation_token_mechanism is None:
+        return check(options)
+    return checked_with_shared_token(options, check)
 
 
 def check_environment(
@@ -150,7 +172,9 @@ def check_environment(
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check on the driver that rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
-        KafkaDataSource(dict(options)).plan(schema)
+        checked, batch_id = KafkaDataSource(dict(options)).check(schema)
+        in_batches = batch_id is not None
+        check_environment(checked, schema, in_batches=in_batches, may_remember=in_batches)
 
 
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
