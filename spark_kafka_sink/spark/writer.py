@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.commit.plan import Planned, Skipped
+from spark_kafka_sink.commit.outcomes import Planned, Skipped
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage

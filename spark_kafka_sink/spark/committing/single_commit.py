@@ -16,7 +16,14 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
-from spark_kafka_sink.commit.plan import Planned, Skipped
+from spark_kafka_sink.commit.outcomes import (
+    Aborted,
+    Committed,
+    CommittedBefore,
+    Planned,
+    Skipped,
+    Undecided,
+)
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
@@ -130,10 +137,10 @@ def commit_version(
             deadline=deadline,
         )
         outcome = client.run(begun, single.step).outcome
-    if isinstance(outcome, single.Committed):
+    if isinstance(outcome, Committed):
         _fit.add(config.bootstrap_servers)
         return outcome.record
-    if isinstance(outcome, single.Undecided):
+    if isinstance(outcome, Undecided):
         message = (
             f"it is not known whether version {version} of {run.owner} is committed: "
             f"{outcome.failure.sentence}; run the job again, which writes it only if it is not"
@@ -152,9 +159,9 @@ def abort_run(plan: Plan, config: ProducerConfig, brokers: Sequence[Node]) -> st
         begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
         outcome = client.run(begun, single.step).outcome
     owner = plan.run.owner
-    if isinstance(outcome, single.Aborted):
+    if isinstance(outcome, Aborted):
         return f"the write of {owner} was aborted: nothing of it is visible"
-    if isinstance(outcome, single.CommittedBefore):
+    if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (

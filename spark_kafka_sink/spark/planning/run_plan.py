@@ -14,6 +14,7 @@ from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.commit import plan
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.log_record import LOG_PARTITION
+from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException, ConfigException, KafkaException, TimeoutException
@@ -79,7 +80,7 @@ def check_targets(options: SinkOptions) -> None:
 
 
 @name_kafka_options()
-def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> plan.Planned | plan.Skipped:
+def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> Planned | Skipped:
     """Plan a run: fence older ones, end what they left, and look whether the version is written.
 
     Raise KafkaException if the owner's last run is torn, or if the brokers refuse something.
@@ -101,9 +102,9 @@ def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> plan.Planned | plan.S
         )
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
-    if isinstance(outcome, plan.Planned | plan.Skipped):
+    if isinstance(outcome, Planned | Skipped):
         return outcome
-    if isinstance(outcome, plan.Torn):
+    if isinstance(outcome, Torn):
         raise _torn(run, outcome)
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
@@ -127,7 +128,7 @@ def _warn(client: CommitClient) -> None:
         warn_once(logger, f"commit log: {warning}")
 
 
-def _torn(run: Run, torn: plan.Torn) -> KafkaException:
+def _torn(run: Run, torn: Torn) -> KafkaException:
     lost = ", ".join(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
     message = (
         f"the last run of {run.owner} was decided, and brokers have aborted a part of its rows: "
