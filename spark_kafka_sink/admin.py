@@ -176,7 +176,6 @@ class KafkaAdmin:
         brokers: Iterable[Node] = (),
     ) -> None:
         self._config = checked("config", config, ProducerConfig, "a ProducerConfig")
-        self._acls = Acls.of(config)
         if has_headers is not None:
             checked("has_headers", has_headers, bool, "True, False or None")
         brokers = checked_brokers(brokers)
@@ -188,6 +187,8 @@ class KafkaAdmin:
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
         self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self.acls = Acls.of(config, lambda: self._client.principal)
+        """Makes the commands that allow this client what brokers deny."""
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = brokers
         """The cluster's, as it has named them last."""
@@ -238,7 +239,7 @@ class KafkaAdmin:
             missing = [name for name in names if name not in found]
             last_error = None
             for answer in self._metadata(missing):
-                error = _topic_error(answer, self._acls)
+                error = _topic_error(answer, self.acls)
                 if error is None:
                     is_new = answer.name in self._created
                     found[answer.name or ""] = _description(answer, is_new=is_new)
@@ -302,7 +303,7 @@ class KafkaAdmin:
             if result.error_code != codes.NONE:
                 row = error_code(result.error_code)
                 message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
-                hint = self._acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
+                hint = self.acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
                 found[topic] = api_exception(
                     row.code,
                     f"{message}; {hint}" if hint else message,
@@ -332,7 +333,7 @@ class KafkaAdmin:
                 self._created.add(result.name)
             if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
                 continue
-            last_error = _creation_error(result, self._acls)
+            last_error = _creation_error(result, self.acls)
             if not error_code(result.error_code).retriable:
                 raise last_error
         return last_error

@@ -12,18 +12,19 @@ from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import IllegalArgumentException, KafkaException
 from spark_kafka_sink.model import AppendFailure, Node, checked
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
 
-__all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
+__all__ = ["AppendFailure", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
     """A producer for columns.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`. The
-    end of a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
+    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`.
+    identity: `login_identity` of the configuration; no other principal may log in then. The end of
+    a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
     transactional.id, and KafkaException if no thread or socket can be created.
     """
 
@@ -33,6 +34,7 @@ class TaskProducer(BaseProducer):
         *,
         brokers: Iterable[Node] = (),
         allow_auto_create_topics: bool = True,
+        identity: str = "",
     ) -> None:
         what = "allow_auto_create_topics"
         checked(what, allow_auto_create_topics, bool, "True or False")
@@ -45,6 +47,7 @@ class TaskProducer(BaseProducer):
             _OwnPartitioner(config),
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
+            identity=identity,
         )
 
 

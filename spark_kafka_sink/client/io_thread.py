@@ -40,6 +40,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Protocol
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.client.machines import (
     MakeTransactions,
     make_accumulator,
@@ -249,11 +250,12 @@ def assemble(
     *,
     allow_auto_create_topics: bool = True,
     make_transactions: MakeTransactions | None = None,
+    identity: str = "",
 ) -> tuple[ProducerState, ProducerThread]:
     """Make the state of a producer and its thread, which does not run yet.
 
     brokers: the known ones of the cluster; make_transactions: makes the state machine of
-    transactions, if there is a transactional.id.
+    transactions, if there is a transactional.id. identity: see `Security`.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -263,17 +265,20 @@ def assemble(
     )
     network_metrics = NetworkMetrics(metrics)
     # Tasks begin at the same time; they know the brokers from the driver.
-    security = Security.of(config, is_one_of_many=bool(brokers))
+    security = Security.of(config, is_one_of_many=bool(brokers), identity=identity)
     client = _make_client(config, client_id, random, network_metrics, security)
     try:
         client.set_initial_nodes(brokers)
         accumulator = make_accumulator(config)
-        metadata = make_metadata(config, random, allow_auto_create_topics=allow_auto_create_topics)
+        acls = Acls.of(config, lambda: client.principal)
+        metadata = make_metadata(
+            config, random, acls, allow_auto_create_topics=allow_auto_create_topics
+        )
         producer_metrics = ProducerMetrics(
             metrics, network_metrics, accumulator=accumulator, metadata=metadata, client=client
         )
         machines = make_machines(
-            config, accumulator, metadata, producer_metrics, random, make_transactions
+            config, accumulator, metadata, producer_metrics, random, acls, make_transactions
         )
         state = ProducerState(machines, time.monotonic)
         return state, ProducerThread(state, client, client_id)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Makes the machine of transactions, of a producer that has a transactional.id.
 MakeTransactions: TypeAlias = (
-    "Callable[[Sequences, ExponentialBackoff, Random], TransactionManager]"
+    "Callable[[Sequences, ExponentialBackoff, Random, Acls], TransactionManager]"
 )
 
 
@@ -58,7 +58,7 @@ def make_accumulator(config: ProducerConfig) -> RecordAccumulator:
 
 
 def make_metadata(
-    config: ProducerConfig, random: Random, *, allow_auto_create_topics: bool
+    config: ProducerConfig, random: Random, acls: Acls, *, allow_auto_create_topics: bool
 ) -> ClusterMetadata:
     """Return what is known of the cluster, which is nothing yet."""
     trigger_s = config.metadata_recovery_rebootstrap_trigger_ms / 1000
@@ -68,7 +68,7 @@ def make_metadata(
         random,
         max_idle_s=config.metadata_max_idle_ms / 1000,
         rebootstrap_after_s=trigger_s if config.rebootstraps else None,
-        advice=Acls.of(config).writer_advice,
+        advice=acls.writer_advice,
         allow_auto_topic_creation=allow_auto_create_topics,
     )
 
@@ -83,6 +83,7 @@ def make_machines(
     metadata: ClusterMetadata,
     metrics: ProducerMetrics,
     random: Random,
+    acls: Acls,
     make_transactions: MakeTransactions | None,
 ) -> Machines:
     """Return all machines, which share accumulator and metadata."""
@@ -93,7 +94,7 @@ def make_machines(
     if config.enable_idempotence:
         sequences = Sequences(is_transactional=make_transactions is not None)
         if make_transactions is not None:
-            transactions = make_transactions(sequences, retry_backoff, random)
+            transactions = make_transactions(sequences, retry_backoff, random, acls)
     completion = BatchCompletion(
         accumulator=accumulator,
         metadata=metadata,
@@ -111,7 +112,7 @@ def make_machines(
             max_request_size_bytes=config.max_request_size,
             request_timeout_ms=config.request_timeout_ms,
             retry_backoff=retry_backoff,
-            acls=Acls.of(config),
+            acls=acls,
         ),
         accumulator=accumulator,
         metadata=metadata,

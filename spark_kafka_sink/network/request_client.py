@@ -161,6 +161,11 @@ class ConsumerNetworkClient:
         """Return a description of the nodes with errors."""
         return self._client.last_errors()
 
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown."""
+        return self._client.principal
+
     def close(self) -> None:
         """Close every connection."""
         self._client.close()
