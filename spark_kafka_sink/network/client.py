@@ -49,6 +49,7 @@ from spark_kafka_sink.errors import (
     Option,
     ProtocolError,
     RetriableException,
+    SaslAuthenticationException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -339,7 +340,9 @@ class NetworkClient:
                     self._unassigned and state.retry_at > now
                 )
                 # The selector is woken when there is a login.
-                if is_wanted and state.awaits_login_since is None:
+                if state.awaits_login_since is not None:
+                    due.append(state.setup_until)
+                elif is_wanted:
                     due.append(state.retry_at)
                 continue
             if self._unassigned and state.throttled_until > now:
@@ -527,8 +530,7 @@ class NetworkClient:
         if self._security is None or self._security.has_login(state.node):
             state.awaits_login_since = None
             return True
-        if state.awaits_login_since is None:
-            state.awaits_login_since = now
+        state.awaiting_login(now, self._config.connection_setup_timeout, self._random)
         return False
 
     def _canonical(self, state: NodeState) -> NodeState:
@@ -574,13 +576,19 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason, error))
-        self._auth_error = error or self._auth_error
+        if not self._may_be_accepted_later(error):
+            self._auth_error = error or self._auth_error
         self._check_fatal_error()
         if self._failures_left and state.node.id >= 0 and not state.addresses:
             self._failures_left -= 1
             if not self._failures_left or now >= self._tolerant_until:
                 self._initial_nodes_error = f"{state.node}: {reason}"
                 self.set_nodes({})
+
+    def _may_be_accepted_later(self, error: AuthenticationException | None) -> bool:
+        """Return whether a broker refused a login that it may accept soon."""
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        return is_refusal and self._security is not None and self._security.may_be_accepted_later
 
     def _check_fatal_error(self) -> None:
         """Decide whether no broker will ever accept this client, and if so, fail all its requests.
@@ -611,13 +619,19 @@ class NetworkClient:
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Close connections that exceeded the setup timeout or the request timeout."""
+        """Close connections that exceeded the setup timeout or the request timeout.
+
+        Also end the attempts for which there was no login in time.
+        """
+        option = Option("socket.connection.setup.timeout.ms")
         for state in list(self._states.values()):
             connection = state.connection
             if connection is None:
+                is_late = state.awaits_login_since is not None and now >= state.setup_until
+                if is_late and not self._has_login(state, now):
+                    self._no_login(state, f"no ticket or token within {option}", now)
                 continue
             if now >= state.setup_until:
-                option = Option("socket.connection.setup.timeout.ms")
                 where = connection.state.value
                 if connection.state is ConnectionState.CONNECTING:
                     reason = f"no connection within {option}"
@@ -652,9 +666,15 @@ class NetworkClient:
                 self._flush(state)
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
-                self._connection_lost(
+                self._no_login(
                     state, f"no ticket or token within {timeout} to renew the session", now
                 )
+
+    def _no_login(self, state: NodeState, reason: str, now: float) -> None:
+        """Drop a connection, or an attempt, that has waited for a login for too long."""
+        if self._security is not None:
+            self._security.give_up(state.node)
+        self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""

@@ -16,7 +16,6 @@ from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
-from spark_kafka_sink.network.files import content
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -24,7 +23,7 @@ from spark_kafka_sink.network.gssapi import (
     gssapi_exchange,
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
-from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.option_values import OptionValues, content
 
 
 class Kerberos:
@@ -52,6 +51,10 @@ class Kerberos:
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now; if not, a login is being made."""
         return self._logins.is_there(_host(node))
+
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made."""
+        self._logins.give_up(_host(node))
 
     def login(self, node: Node, chance: float) -> Login:
         """Return the login of a connection; `has_login` has returned True.
@@ -85,7 +88,7 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; the helper thread calls this."""
+        """Return a login at a broker; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)

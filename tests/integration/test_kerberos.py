@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 import time
 import traceback
@@ -227,6 +228,34 @@ def test_a_kdc_that_is_away_is_waited_for(
         monkeypatch.setenv("KRB5_CONFIG", str(realm.config))
     write(options, topic, 10)
     secured_kafka.check_rows(topic, 10)
+
+
+def test_a_kdc_that_never_answers_does_not_hold_up_later_logins(
+    secured_kafka: SecuredKafka,
+    realm: Kdc,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = tmp_path / "krb5.conf"
+    config = realm.config.read_text()
+    principal = f"late-{uuid.uuid4().hex[:8]}"
+    options = login(
+        secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=realm.add(principal)
+    ) | {"socket.connection.setup.timeout.ms": "1000"}
+    with socket.create_server(("127.0.0.1", 0)) as kdc:
+        address = f"kdc = 127.0.0.1:{kdc.getsockname()[1]}"
+        silent.write_text(re.sub(r"kdc = 127.0.0.1:\d+", address, config))
+        monkeypatch.setenv("KRB5_CONFIG", str(silent))
+        with KafkaProducer(options | {"max.block.ms": "3000"}) as producer:
+            why = r"no ticket or token within socket\.connection\.setup\.timeout\.ms"
+            with pytest.raises(TimeoutException, match=why):
+                producer.append(topic, pa.record_batch({"value": ["lost"]}))
+            # The calls before still wait for the silent KDC.
+            monkeypatch.setenv("KRB5_CONFIG", str(realm.config))
+            producer.append(topic, pa.record_batch({"value": ["0"]}))
+            producer.flush()
+        secured_kafka.check_rows(topic, 1)
 
 
 def test_a_session_is_renewed_on_its_connection(

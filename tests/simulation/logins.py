@@ -14,8 +14,8 @@ from typing import Any, Final
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.mechanisms import PLAIN, PlainExchange
-from spark_kafka_sink.wire.messages import ApiVersionsRequest
-from spark_kafka_sink.wire.sasl_messages import (
+from spark_kafka_sink.wire.messages import (
+    ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

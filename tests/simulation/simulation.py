@@ -24,8 +24,8 @@ from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
 from simulation.transaction_checker import TransactionChecker
 from simulation.transactions import TransactionalApplication
-from spark_kafka_sink.client import io_thread
-from spark_kafka_sink.client.io_thread import assemble
+from spark_kafka_sink.client import assembly, io_thread
+from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.client.transaction_calls import transaction_manager
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -119,12 +119,12 @@ class Simulation:
         no_threads = SimpleNamespace(Thread=_NoThread)
         with (
             mock.patch.multiple(
-                io_thread,
+                assembly,
                 Selector=lambda **_: self.network,
                 Random=lambda: self._random,
                 time=clock,
-                threading=no_threads,
             ),
+            mock.patch.object(io_thread, "threading", no_threads),
             mock.patch.object(security, "Selector", return_value=self.network),
             mock.patch.multiple(
                 client,

@@ -168,7 +168,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _try_everything(
+def _check_every_way(
     folder: Path, settings: dict[str, str], kafka: KafkaCluster, topic: str, address: str = ""
 ) -> None:
     """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
@@ -222,7 +222,7 @@ def test_a_secret_is_nowhere_to_be_seen(
     settings = _settings(folder) | {"spark.master": "local[1]", "spark.ui.port": "0"}
     if masked_by == "settings":
         settings["spark.redaction.regex"] = _redaction_regex()
-    _try_everything(folder, settings, kafka, new_topic(1))
+    _check_every_way(folder, settings, kafka, new_topic(1))
     assert b"SparkListenerSQLExecutionStart" in _events(_search(folder))
 
 
@@ -236,5 +236,5 @@ def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(
         log = (folder / "connect.log").read_text()
         port = re.findall(r"'SparkUI' on port (\d+)", log)[-1]
         page = f"http://127.0.0.1:{port}"
-        _try_everything(folder, {"spark.remote": remote}, kafka, new_topic(1), page)
+        _check_every_way(folder, {"spark.remote": remote}, kafka, new_topic(1), page)
     assert b"SparkListenerConnectOperationStarted" in _events(_search(folder))

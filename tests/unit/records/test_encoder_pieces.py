@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.records.columns import BinaryColumn
-from spark_kafka_sink.records.gather import Pieces
+from spark_kafka_sink.records.encoder import Pieces
 from spark_kafka_sink.records.varint import FieldBytes
 
 # What an Arrow view keeps by itself is up to 12 bytes.

@@ -8,7 +8,7 @@ import pytest
 from support.brokers.certificates import openssl
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.network.cipher_suites import TLS_1_2_SUITES, TLS_1_3_SUITES, cipher_suites
+from spark_kafka_sink.network.ssl_options import TLS_1_2_SUITES, TLS_1_3_SUITES, cipher_suites
 from spark_kafka_sink.network.tls import TlsSettings, client_context
 
 GOOD = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"

@@ -13,10 +13,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_kafka_sink.producer.batch_splitter import split_records
+from spark_kafka_sink.records.columns import decode_utf8
 from spark_kafka_sink.records.decoder import decode, read_fields
 from spark_kafka_sink.records.encoder import encode
-from spark_kafka_sink.records.splitter import split_records
-from spark_kafka_sink.records.utf8 import decode_utf8
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 CELLS = st.none() | st.binary(max_size=200)

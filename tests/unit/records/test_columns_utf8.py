@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.brokers.jvm import run_java
 
-from spark_kafka_sink.records.utf8 import decode_utf8, valid_utf8
+from spark_kafka_sink.records.columns import decode_utf8, valid_utf8
 
 # First bytes, following bytes and bytes that are neither, at the edges of what is allowed.
 BYTES = bytes.fromhex("41 7f 80 8f 90 9f a0 bf c0 c1 c2 df e0 e1 ec ed ee ef f0 f1 f3 f4 f5 ff")
