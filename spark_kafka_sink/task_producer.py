@@ -35,7 +35,7 @@ from spark_kafka_sink.model import (
     checked,
     checked_number,
 )
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
 from spark_kafka_sink.producer.completion import PartitionDelivery
@@ -43,14 +43,15 @@ from spark_kafka_sink.producer.completion import PartitionDelivery
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedPartition, JoinedTransaction
 
-__all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
+__all__ = ["AppendFailure", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
     """A producer for columns.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`. The
-    end of a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
+    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`.
+    identity: `login_identity` of the configuration; no other principal may log in then. The end of
+    a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
     transactional.id, and KafkaException if no thread or socket can be created.
     """
 
@@ -60,6 +61,7 @@ class TaskProducer(BaseProducer):
         *,
         brokers: Iterable[Node] = (),
         allow_auto_create_topics: bool = True,
+        identity: str = "",
     ) -> None:
         what = "allow_auto_create_topics"
         checked(what, allow_auto_create_topics, bool, "True or False")
@@ -73,6 +75,7 @@ class TaskProducer(BaseProducer):
             _OwnPartitioner(config),
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
+            identity=identity,
         )
 
     def join_transaction(
@@ -110,7 +113,7 @@ class TaskProducer(BaseProducer):
                 self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
             ),
             random=Random(),  # noqa: S311 - jitter, not secrets
-            acls=Acls.of(self._config),
+            acls=Acls.of(self._config, lambda: self._thread.principal),
         )
         self._state.join(joined, withholds=withholds)
         self._joined = joined

@@ -87,6 +87,7 @@ class BaseProducer:
         *,
         allow_auto_create_topics: bool,
         make_transactions: MakeTransactions | None = None,
+        identity: str = "",
     ) -> None:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._config = config
@@ -102,6 +103,7 @@ class BaseProducer:
                 checked_brokers(brokers),
                 allow_auto_create_topics=allow_auto_create_topics,
                 make_transactions=make_transactions,
+                identity=identity,
             )
             self._thread = thread
             # None of these knows the producer: the I/O thread holds them, and has to end with it.
