@@ -310,7 +310,10 @@ class Scene:
             (scram(topic=denied), "TOPIC_AUTHORIZATION_FAILED"),
             (scram(kafka_acks="many"), "kafka.acks"),
             (scram() | {"kafka.sasl.jaas.config": unquoted}, "in double quotes"),
-            (mutual | {"kafka.ssl.key.password": f"{_MARKER}-wrong"}, "kafka.ssl.key.password"),
+            (
+                mutual | {"kafka.ssl.key.password": f"{_MARKER}-wrong"},
+                "ssl.key.password does not decrypt",
+            ),
             (oauth | {f"{client}.secret": f"{_MARKER}-wrong"}, "answered 401"),
         ]
         return [scram(), mutual, oauth], fail
@@ -371,7 +374,7 @@ class Scene:
         assert "commit message" in left
         assert self._server.tokens
         log = b"".join(text for name, text in left.items() if name.endswith(("log", "stderr")))
-        assert b"connecting to localhost" in log, "the sink logs at DEBUG"
+        assert b"(localhost:" in log, "the sink logs at DEBUG"
         assert b" DEBUG " in log, "Spark logs at DEBUG"
         for form in self._forms:
             for name, text in left.items():
@@ -423,7 +426,7 @@ def test_a_secret_is_nowhere_to_be_seen_of_executors(scene: Scene) -> None:
     with standalone_cluster(scene.folder, Path(sys.executable)) as master:
         scene.try_everything(scene.settings | {"spark.master": master})
     left = scene.search()
-    assert any(b"connecting to" in text for name, text in left.items() if "work-" in name)
+    assert any(b"(localhost:" in text for name, text in left.items() if "work-" in name)
 
 
 def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(scene: Scene) -> None:
