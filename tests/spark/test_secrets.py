@@ -74,7 +74,9 @@ import re
 import sys
 import traceback
 import urllib.request
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow
@@ -113,7 +115,8 @@ def stream(mode, options):
     query = (
         spark.readStream.format("text").load(folder + "/source")
         .writeStream.format("pykafka").outputMode(mode).options(**where, **options)
-        .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+        .option("checkpointLocation", f"{folder}/checkpoint-{uuid.uuid4()}")
+        .trigger(availableNow=True).start()
     )
     query.awaitTermination()
     print(query.lastProgress)
@@ -137,40 +140,49 @@ def show(error):
         error = error.__cause__ or error.__context__
 
 
-refused(lambda: writer(every).mode("append").save())
-refused(lambda: writer(every).mode("overwrite").save())
-refused(lambda: writer(every).save())
-refused(lambda: writer(every).mode("append").partitionBy("value").save())
-printed = refused(lambda: writer(every, unsendable).mode("append").save())
-# After register, options are refused before Spark looks at the plan.
-assert is_registered or ("AppendData" in printed and "kafka.sasl.jaas.config=" in printed)
-refused(lambda: stream("append", every))
-refused(lambda: stream("update", every))
-lenient = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/report.json"}
-writer(lenient).mode("append").save()
-# Spark's own error shows its plan; after register, only without what register puts before a save.
-bare = writer(lenient, unsendable).mode("append")
-printed = refused(lambda: inspect.unwrap(type(bare).save)(bare))
-assert "AppendData" in printed and unknown + "=" in printed
-stream("append", {unknown: marker, "unknownOptions": "warn"})
+def unanalysed():
+    printed = refused(lambda: writer(every, unsendable).mode("append").save())
+    # After register, options are refused before Spark looks at the plan.
+    assert is_registered or ("AppendData" in printed and "kafka.sasl.jaas.config=" in printed)
 
 
-# With real credentials: by Spark, and by a producer in this process.
+def lenient():
+    options = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/report.json"}
+    writer(options).mode("append").save()
+    # Spark's own error shows its plan; after register, only without what register puts before a
+    # save.
+    bare = writer(options, unsendable).mode("append")
+    printed = refused(lambda: inspect.unwrap(type(bare).save)(bare))
+    assert "AppendData" in printed and unknown + "=" in printed
+
+
+# With real credentials.
 def succeed(options):
     writer(options).mode("append").save()
 
 
-def fail(options_and_sentence):
-    options, sentence = options_and_sentence
+def fail(options, sentence):
     printed = refused(lambda: writer(options).mode("append").save())
     assert sentence in printed, printed
 
 
+calls = [
+    lambda: refused(lambda: writer(every).mode("append").save()),
+    lambda: refused(lambda: writer(every).mode("overwrite").save()),
+    lambda: refused(lambda: writer(every).save()),
+    lambda: refused(lambda: writer(every).mode("append").partitionBy("value").save()),
+    unanalysed,
+    lambda: refused(lambda: stream("append", every)),
+    lambda: refused(lambda: stream("update", every)),
+    lenient,
+    lambda: stream("append", {unknown: marker, "unknownOptions": "warn"}),
+    *(partial(succeed, options) for options in given["succeed"]),
+    *(partial(fail, *each) for each in given["fail"]),
+]
 with ThreadPoolExecutor(4) as pool:
-    for done in [pool.submit(succeed, options) for options in given["succeed"]] + [
-        pool.submit(fail, each) for each in given["fail"]
-    ]:
+    for done in [pool.submit(call) for call in calls]:
         done.result()
+# And by a producer in this process.
 row = pyarrow.record_batch({"value": ["v"]})
 for options, _ in given["fail"]:
     options = {**where, **options}
@@ -187,7 +199,7 @@ for options, _ in given["fail"]:
 planned = KafkaDataSource({**where, **given["succeed"][0]}).writer(frame.schema, False)
 message = planned.write(iter([row]))
 Path(folder, "commit message").write_bytes(pickle.dumps(message))
-print(repr(planned), repr(message), {name: repr(each) for name, each in vars(planned).items()})
+print(repr(planned), repr(message))
 
 
 def read(page):
