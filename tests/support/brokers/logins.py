@@ -108,7 +108,6 @@ def by_keytab(principal: str, keytab: Path) -> dict[str, str]:
 def new_topic(kafka: SecuredKafka, *, may_write: bool = True, replicas: int = REPLICAS) -> str:
     """Make a topic that the users may read, and may write to unless told otherwise."""
     name = f"topic-{uuid.uuid4().hex[:12]}"
-    create_topic(kafka.bootstrap, name, PARTITIONS, None, replicas)
     operations = ["READ", "DESCRIBE", *(["WRITE"] if may_write else [])]
     topic, group = ResourceType.TOPIC, ResourceType.GROUP
     rights = [(topic, name, operation) for operation in operations] + [(group, "*", "READ")]
@@ -123,6 +122,8 @@ def new_topic(kafka: SecuredKafka, *, may_write: bool = True, replicas: int = RE
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     for created in admin.create_acls(bindings).values():
         created.result()
+    # Brokers that lead a partition know what came before the topic, too.
+    create_topic(kafka.bootstrap, name, PARTITIONS, None, replicas)
     return name
 
 
