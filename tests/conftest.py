@@ -57,6 +57,7 @@ _TESTS = Path(__file__).parent
 # Workers share the tests file by file. What takes longest comes first, so that no worker begins it
 # when the others have nothing left.
 _FIRST = (
+    "security/test_renewals.py",
     "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",
