@@ -22,7 +22,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import Node, Secret
+from spark_kafka_sink.model import DelegationToken, Node, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -361,6 +361,8 @@ class ProducerConfig(
     login_identity: str = ""
     """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
     refused."""
+    delegation_token: DelegationToken | None = None
+    """Not an option: the token to log in with, which a Spark driver has created."""
 
     @property
     def has_tls(self) -> bool:
@@ -408,7 +410,7 @@ class ProducerConfig(
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
-_NO_OPTIONS: Final = ("login_identity", "provider_options")
+_NO_OPTIONS: Final = ("delegation_token", "login_identity", "provider_options")
 _PROVIDER_OPTIONS: Final = "config.providers."
 
 

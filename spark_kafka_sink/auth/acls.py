@@ -55,6 +55,8 @@ class Acls:
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)
+        if config.delegation_token is not None:
+            return cls(config.delegation_token.owner.removeprefix("User:"), "", servers)
         principal, described = _principal(config)
         return cls(principal, described, servers)
 

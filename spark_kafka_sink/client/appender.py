@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.caller import Caller
 from spark_kafka_sink.client.deadlines import Call
-from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -35,7 +34,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import call_in_io_thread
+from spark_kafka_sink.producer.accumulator import EncodedRows, PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import (
     Partitioner,
@@ -43,7 +43,7 @@ from spark_kafka_sink.producer.partitioner import (
     check_partitions,
     hash_keys,
 )
-from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, SpanOwner
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.producer.slices import (
     GroupedRows,
     choose_partitions,
@@ -162,7 +162,7 @@ class SliceOwner:
         """Take the rows in the order in which spans number them."""
         self._rows = grouped.runs.order + self._start
 
-    def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
+    def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
         """Take a span of a batch that is done; in the I/O thread."""
         if batch.error is None:
             return

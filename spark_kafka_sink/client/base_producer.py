@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
+from spark_kafka_sink.client.assembly import MakeTransactions, assemble
 from spark_kafka_sink.client.caller import Caller
-from spark_kafka_sink.client.io_thread import Feeder, assemble
-from spark_kafka_sink.client.machines import MakeTransactions
+from spark_kafka_sink.client.io_thread import Feeder
 from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException, message_of

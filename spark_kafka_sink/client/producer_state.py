@@ -9,46 +9,67 @@ slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.deadlines import Call
-from spark_kafka_sink.client.machines import Machines
-from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_lock import ProducerLock
-from spark_kafka_sink.client.topic_wait import TopicWait
-from spark_kafka_sink.client.user_calls import UserCalls
+from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import UserCalls, call_in_io_thread
+from spark_kafka_sink.producer.accumulator import EncodedRows, PendingAppend, RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
-from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries, PartitionDelivery
+from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
+from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.record_spans import SpanOwner
-from spark_kafka_sink.producer.sender import SenderPoll
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner, unfinished
+from spark_kafka_sink.producer.sender import Sender, SenderPoll
+from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.producer.slices import topic_load
 from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
 
 class ProducerState(ProducerLock):
-    """The state machines of one producer and their lock. Times are seconds of its clock."""
+    """The state machines of one producer and their lock. Times are seconds of its clock.
 
-    def __init__(self, machines: Machines, clock: Callable[[], float]) -> None:
+    is_adaptive: whether queue lengths influence the spreading of rows.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a state machine
+        self,
+        clock: Callable[[], float],
+        *,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        metrics: ProducerMetrics,
+        latencies: NodeLatencies,
+        sequences: Sequences | None,
+        transactions: TransactionManager | None,
+        completion: BatchCompletion,
+        sender: Sender,
+        is_adaptive: bool,
+    ) -> None:
         super().__init__(clock)
-        self.accumulator = machines.accumulator
-        self.metadata = machines.metadata
-        self.metrics = machines.metrics
+        self.accumulator = accumulator
+        self.metadata = metadata
+        self.metrics = metrics
         self.deliveries = Deliveries()
-        self.latencies = machines.latencies
-        self.transactions = machines.transactions
-        self._sequences = machines.sequences
-        self._completion = machines.completion
-        self._sender = machines.sender
-        self._is_adaptive = machines.is_adaptive
+        self.latencies = latencies
+        self.transactions = transactions
+        self._sequences = sequences
+        self._completion = completion
+        self._sender = sender
+        self._is_adaptive = is_adaptive
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, Deliveries] | None = None
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -114,34 +135,29 @@ class ProducerState(ProducerLock):
 
     def wait_for(
         self,
-        partitions: Mapping[str, int],
+        topics: Collection[str],
+        find: Callable[[], list[TopicMetadata] | None],
         call: Call,
-        late: Callable[[str, TopicMetadata | None], KafkaException],
-        *,
-        must_grow: bool = False,
+        late: Callable[[], KafkaException],
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics once they are known, in the order of `partitions`.
+        """Return what `find` finds about topics, all of which are in one request to brokers.
 
-        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
-        asked once more, and their response counts even if it has fewer; with must_grow, they are
-        asked until there are so many. All topics are in one request. late: returns the error for a
-        topic that is not known in time, or has too few partitions. Raise a broker's error about a
-        topic.
+        find: called with the lock after each change of the metadata. late: makes the error for a
+        wait that is over, with the lock as well.
         """
-        wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
-        def find() -> list[TopicMetadata] | None:
-            self._track(partitions)
+        def tracked() -> list[TopicMetadata] | None:
+            self._track(topics)
             call.check()
-            found = wait.find()
+            found = find()
             if found is None:
                 self._wake()
             return found
 
         return self.wait(
-            find,
+            tracked,
             call.deadline,
-            lambda: late(wait.missing, self.metadata.topic(wait.missing)),
+            late,
             lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
         )
 
@@ -306,6 +322,34 @@ class ProducerState(ProducerLock):
         # The I/O thread notifies only of what it has done itself.
         if self.accumulator.pool.available_bytes > available:
             self._waiters.notify_all()
+
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
+        """Send batches in a transaction from now on.
+
+        withholds: whether to keep them until a flush, or until memory is short. Raise
+        IllegalStateException if batches are under way.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.join(joined)
+            self._alone = (self._sequences, self.deliveries)
+            self._sequences, self.deliveries = joined.sequences, joined.deliveries
+            if withholds:
+                self.accumulator.withhold()
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.end_joined()
+            self.accumulator.end_withholding()
+            if self._alone is not None:
+                (self._sequences, self.deliveries), self._alone = self._alone, None
 
     # -- transactions and the end -----------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from spark_kafka_sink.errors import (
     Option,
     ProtocolError,
     RetriableException,
+    SaslAuthenticationException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -570,13 +571,19 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason, error))
-        self._auth_error = error or self._auth_error
+        if not self._may_be_accepted_later(error):
+            self._auth_error = error or self._auth_error
         self._check_fatal_error()
         if self._failures_left and state.node.id >= 0 and not state.addresses:
             self._failures_left -= 1
             if not self._failures_left or now >= self._tolerant_until:
                 self._initial_nodes_error = f"{state.node}: {reason}"
                 self.set_nodes({})
+
+    def _may_be_accepted_later(self, error: AuthenticationException | None) -> bool:
+        """Return whether a broker refused a login that it may accept soon."""
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        return is_refusal and self._security is not None and self._security.may_be_accepted_later
 
     def _check_fatal_error(self) -> None:
         """Decide whether no broker will ever accept this client, and if so, fail all its requests.

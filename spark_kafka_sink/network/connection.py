@@ -60,14 +60,12 @@ from spark_kafka_sink.wire.messages import (
     ApiVersionsResponse,
     Request,
     Response,
-)
-from spark_kafka_sink.wire.primitives import Buffer
-from spark_kafka_sink.wire.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from spark_kafka_sink.wire.primitives import Buffer
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 
@@ -152,7 +150,7 @@ _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # leaves the pause to the client (KIP-219); before, it has paused already.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
-    32: 2, 37: 1,
+    32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
 }  # fmt: skip
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
@@ -173,12 +171,15 @@ class Login:
 
     exchange: starts a SASL exchange, None while there are no credentials; raises
     SaslAuthenticationException if there will be none. user: its text is the user in messages.
-    chance: a random number from 0 to 1.
+    chance: a random number from 0 to 1. is_token: whether a delegation token logs in, so that each
+    session ends. hint: its text, if any, ends the message about a refusal.
     """
 
     exchange: Callable[[], SaslExchange | None]
     user: object
     chance: float = 0.0
+    is_token: bool = False
+    hint: object = ""
 
 
 class Connection:
@@ -205,6 +206,7 @@ class Connection:
         self._steps = 0
         self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_login_at = float("inf")
+        self._logged_in_at = float("-inf")
         self.awaits_login_since: float | None = None
         """Since when requests are held for a login that is being made: the session is over."""
         # What waits for the end of a renewal.
@@ -306,7 +308,7 @@ class Connection:
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
                 self.in_flight.complete_oldest()
-                yield from self._token_came(frame, 0, now)
+                yield from self._token_came(frame, None, now)
                 continue
             answered_id = response_correlation_id(frame)
             if sent is None or sent.correlation_id != answered_id:
@@ -396,16 +398,16 @@ class Connection:
         elif isinstance(response, SaslAuthenticateResponse):
             if response.error_code != error_codes.NONE:
                 raise self._refusal(response.error_code, response.error_message)
+            lifetime_ms = response.session_lifetime_ms if sent.version > 0 else None
             # Java's client takes none as an empty token, too.
-            yield from self._token_came(
-                bytes(response.auth_bytes or b""), response.session_lifetime_ms, now
-            )
+            yield from self._token_came(bytes(response.auth_bytes or b""), lifetime_ms, now)
 
     # -- the login --------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:
         """Begin to log in again, unless the last login is too young or there are no credentials."""
-        if self._login is None or now < self._began_login_at + _RENEWAL_PAUSE_S:
+        # From the end of the last login, since a slow broker may have read its beginning late.
+        if self._login is None or now < self._logged_in_at + _RENEWAL_PAUSE_S:
             return
         # The session goes on for a while: what is wrong now may be right with the next request.
         with suppress(KafkaException):
@@ -470,8 +472,11 @@ class Connection:
         self._outgoing.append([len(token).to_bytes(4, "big") + token])
         self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
 
-    def _token_came(self, token: bytes, lifetime_ms: int, now: float) -> Iterator[NodeReady]:
-        """Take a token of the broker: answer it, or be done."""
+    def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
+        """Take a token of the broker: answer it, or be done.
+
+        lifetime_ms: of the session, 0 for no limit, None if the broker does not say it.
+        """
         exchange = self._exchange
         if exchange is None:
             raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
@@ -488,10 +493,16 @@ class Connection:
             self._send_token(answer, now)
             return
         self._exchange = None
+        if lifetime_ms == 0 and self._login is not None and self._login.is_token:
+            # Brokers accept an expired token until they delete it, and then close the connection.
+            code = error_codes.SASL_AUTHENTICATION_FAILED
+            raise self._refusal(code, "the delegation token has expired")
+        self._logged_in_at = now
         if self.is_renewing:
             self._renewals.append(now - self._began_login_at)
-        self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
-        self._ends_at = now + lifetime_ms / 1000
+        lifetime_s = (lifetime_ms or 0) / 1000
+        self._renew_at = now + self._time_to_renew(lifetime_s)
+        self._ends_at = now + lifetime_s
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)
@@ -512,7 +523,9 @@ class Connection:
     def _refusal(self, code: int, words: str | None) -> AuthenticationException:
         user = "" if self._login is None else f" {self._login.user}"
         said = printable(words) if words else error_code(code).name
+        hint = "" if self._login is None else str(self._login.hint)
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
+        sentence += f"; {hint}" if hint else ""
         if code == error_codes.ILLEGAL_SASL_STATE:
             return IllegalSaslStateException(sentence)
         return SaslAuthenticationException(sentence)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
+from spark_kafka_sink.auth.delegation_tokens import is_fresh, refusal_hint
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -47,7 +48,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
 )
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import DelegationToken, Node
 from spark_kafka_sink.network.aws import AwsTokens
 from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.kerberos import Kerberos
@@ -55,7 +56,7 @@ from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.stores import tls_settings
+from spark_kafka_sink.network.ssl_options import tls_settings
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsContext, TlsLayer, TlsSettings
@@ -79,6 +80,16 @@ class _Credentials:
         """Return the description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
+
+
+class _TokenHint:
+    """Why brokers may refuse a delegation token, as of the time when the text is made."""
+
+    def __init__(self, token: DelegationToken | None) -> None:
+        self._token = token
+
+    def __str__(self) -> str:
+        return refusal_hint(self._token, time.time() * 1000)
 
 
 def with_login_identity(config: ProducerConfig) -> ProducerConfig:
@@ -241,7 +252,15 @@ class Security:
         given = self._credentials()
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
-        return Login(self._exchange_again, given.description(self._mechanism), chance)
+        user = given.description(self._mechanism)
+        hint = _TokenHint(self._config.delegation_token) if given.is_token else ""
+        return Login(self._exchange_again, user, chance, given.is_token, hint)
+
+    @property
+    def may_be_accepted_later(self) -> bool:
+        """Whether a login that a broker refused now may succeed soon: the token is new to it."""
+        token = self._config.delegation_token
+        return token is not None and is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
@@ -324,6 +343,9 @@ class Security:
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
         config = self._config
+        token = config.delegation_token
+        if token is not None:
+            return _Credentials(token.token_id, token.hmac.value, token.token_id, is_token=True)
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import ProducerRecord, RecordMetadata
 from spark_kafka_sink.plugins import loading
-from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
 
 logger = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.worker import freeze_imports
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.spark.committing.job_token import JobToken
     from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -60,18 +61,31 @@ class _TaskWriter:
 
 
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
-    """Writes a batch job."""
+    """Writes a batch job.
+
+    token: the delegation token that ends with the job, if there is one.
+    """
 
     # The number of the micro-batch that the job writes, if any.
     _batch_id: int | None = None
+
+    def __init__(self, options: SinkOptions, token: JobToken | None = None) -> None:
+        super().__init__(options)
+        self._token = token
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
+        self._expire_token()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that are in Kafka cannot be removed."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """End the job's token. Rows that are in Kafka cannot be removed."""
+        self._expire_token()
+
+    def _expire_token(self) -> None:
+        if self._token is not None:
+            self._token.expire()
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):

@@ -16,7 +16,6 @@ from support.oracles.readers import create_topic, read_topics, read_with_conflue
 from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     ConfigException,
@@ -27,6 +26,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.accumulator import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 

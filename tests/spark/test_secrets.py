@@ -330,7 +330,7 @@ class Scene:
         ]
         return [scram(), mutual, oauth], fail
 
-    def try_everything(self, settings: dict[str, str], address: str = "") -> None:
+    def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
         """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
         succeed, fail = self._writes()
         given = {
@@ -429,14 +429,14 @@ def test_a_secret_is_nowhere_to_be_seen(scene: Scene, masked_by: str) -> None:
     settings = scene.settings | {"spark.master": "local[1]"}
     if masked_by == "settings":
         settings["spark.redaction.regex"] = _redaction_regex()
-    scene.try_everything(settings)
+    scene.check_every_way(settings)
     assert b"SparkListenerSQLExecutionStart" in _events(scene.search())
 
 
 @pytest.mark.long(reason="a standalone cluster of its own; above, driver and executor are one")
 def test_a_secret_is_nowhere_to_be_seen_of_executors(scene: Scene) -> None:
     with standalone_cluster(scene.folder, Path(sys.executable)) as master:
-        scene.try_everything(scene.settings | {"spark.master": master})
+        scene.check_every_way(scene.settings | {"spark.master": master})
     left = scene.search()
     assert any(b"(localhost:" in text for name, text in left.items() if "work-" in name)
 
@@ -448,5 +448,5 @@ def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(scene: Scene) -> Non
     with connect_server(scene.folder, settings) as remote:
         log = (scene.folder / "connect.log").read_text()
         port = re.findall(r"'SparkUI' on port (\d+)", log)[-1]
-        scene.try_everything({"spark.remote": remote}, f"http://127.0.0.1:{port}")
+        scene.check_every_way({"spark.remote": remote}, f"http://127.0.0.1:{port}")
     assert b"SparkListenerConnectOperationStarted" in _events(scene.search())

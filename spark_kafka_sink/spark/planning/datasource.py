@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
@@ -17,6 +18,10 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.delegation_tokens import (
+    checked_with_shared_token,
+    with_job_token,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -66,11 +71,19 @@ class KafkaDataSource(DataSource):
     def plan(self, schema: StructType) -> KafkaArrowWriter:
         """Check everything that can be checked before there are rows; raise as `writer` does."""
         options, batch_id = self.check(schema)
-        in_batches = batch_id is not None
-        options = check_environment(options, schema, in_batches=in_batches, may_remember=in_batches)
         if batch_id is not None:
-            return MicroBatchWriter(options, batch_id)
-        return KafkaArrowWriter(options)
+            return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
+        if options.delegation_token_mechanism is None:
+            options = check_environment(options, schema, in_batches=False, may_remember=False)
+            return KafkaArrowWriter(options)
+        options, token = with_job_token(options)
+        try:
+            options = check_environment(options, schema, in_batches=False, may_remember=False)
+        except BaseException:
+            if token is not None:
+                token.expire()
+            raise
+        return KafkaArrowWriter(options, token)
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
         """Check options and columns; return the options, and the batch number of `write_batch`.
@@ -92,7 +105,7 @@ class KafkaDataSource(DataSource):
         freeze_imports()
         options = _checked_options(self.options, schema)
         if not self._is_copy:
-            options = check_environment(options, schema, in_batches=True, may_remember=True)
+            options = _checked_micro_batch(options, schema)
         return KafkaStreamArrowWriter(options)
 
 
@@ -100,6 +113,14 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
     options = sink_options(given)
     check_schema(schema, options.topic)
     return replace(options, laid_out=laid_out_counts(schema))
+
+
+def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
+    """Check what may change between micro-batches, with the token that they share, if any."""
+    check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
+    if options.delegation_token_mechanism is None:
+        return check(options)
+    return checked_with_shared_token(options, check)
 
 
 def check_environment(
@@ -123,7 +144,9 @@ def check_environment(
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check on the driver that rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
-        KafkaDataSource(dict(options)).plan(schema)
+        checked, batch_id = KafkaDataSource(dict(options)).check(schema)
+        in_batches = batch_id is not None
+        check_environment(checked, schema, in_batches=in_batches, may_remember=in_batches)
 
 
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:

@@ -232,6 +232,9 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     """
     name = options.topic
     with KafkaAdmin(with_shipped_files(options.producer), has_headers=has_headers) as admin:
+        if options.delegation_token_mechanism and options.producer.delegation_token is None:
+            # The driver looks ahead. It creates a token only if it writes.
+            admin.describe_delegation_token([])
         if name is None:
             with suggest_create_topics(options):
                 there = admin.topics(list(options.laid_out), options.new_topic)

@@ -73,7 +73,8 @@ class SecuredKafka(KafkaCluster):
     """The nodes, and the settings that clients need; `address` returns a listener's addresses.
 
     kdc: a KDC that runs and has `SERVICE` and `USER`; None: there is no GSSAPI. has_tokens: whether
-    there is OAUTHBEARER, which Kafka 3 has by other classes. more: settings of each node.
+    there is OAUTHBEARER, which Kafka 3 has by other classes, and whether there are delegation
+    tokens. more: settings of each node.
     """
 
     def __init__(
@@ -250,6 +251,7 @@ class SecuredKafka(KafkaCluster):
         bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
         jwt = "listener.name.jwt"
         return {
+            "delegation.token.secret.key": "of-tests",
             f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
             f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
             f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"

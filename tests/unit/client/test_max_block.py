@@ -16,7 +16,6 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
@@ -25,6 +24,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
+from spark_kafka_sink.producer.accumulator import PendingAppend
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 

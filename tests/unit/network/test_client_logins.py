@@ -8,7 +8,11 @@ from typing import cast
 import pytest
 from support.pure.client_world import BOOTSTRAP, CONFIG, World, metadata
 
-from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    SaslAuthenticationException,
+    UnsupportedSaslMechanismException,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, RequestFailed
@@ -21,11 +25,12 @@ class Logins:
 
     def __init__(self) -> None:
         self.is_there = False
-        self.refusal: SaslAuthenticationException | None = None
+        self.refusal: AuthenticationException | None = None
         self.problem = ENDPOINT
         self.wake: Callable[[], None] = lambda: None
         self.is_closed = False
         self.given_up: list[Node] = []
+        self.may_be_accepted_later = False
 
     def has_login(self, node: Node) -> bool:
         """Return whether there is a login."""
@@ -127,6 +132,48 @@ def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins:
     world.client.send(metadata())
     down, failed = world.poll()
     assert isinstance(down, NodeDown)
+    assert isinstance(failed, RequestFailed)
+    assert failed.error is logins.refusal
+
+
+def test_a_refusal_that_may_end_soon_is_tried_again_with_a_pause(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = SaslAuthenticationException("the token is not known")
+    world.client.send(metadata())
+    events = []
+    for _ in range(20):
+        events += world.poll()
+        world.now += 1.2
+    assert len(events) == 20
+    assert all(isinstance(each, NodeDown) and each.error is logins.refusal for each in events)
+    logins.refusal = None
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_refusal_ends_everything_once_the_token_is_not_new_any_more(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = SaslAuthenticationException("the token is not known")
+    world.client.send(metadata())
+    (down,) = world.poll()
+    assert isinstance(down, NodeDown)
+    logins.may_be_accepted_later = False
+    world.now += 1.2
+    _, failed = world.poll()
+    assert isinstance(failed, RequestFailed)
+    assert failed.error is logins.refusal
+
+
+def test_no_other_error_is_tried_again_for_a_new_token(world: World, logins: Logins) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = UnsupportedSaslMechanismException("it offers PLAIN")
+    world.client.send(metadata())
+    _, failed = world.poll()
     assert isinstance(failed, RequestFailed)
     assert failed.error is logins.refusal
 

@@ -31,7 +31,7 @@ from spark_kafka_sink.auth.mechanisms import SaslExchange
 from spark_kafka_sink.auth.oauthbearer import RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.client.io_thread import assemble
+from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
