@@ -63,10 +63,7 @@ def guarded(session_ms: int) -> dict[str, object]:
     prefixes = [f"{each}.{mechanism}".lower() for each in LISTENERS for mechanism in MECHANISMS]
     prefixes.append("jwt.oauthbearer")
     sessions = {f"listener.name.{each}.connections.max.reauth.ms": session_ms for each in prefixes}
-    return sessions | {
-        "allow.everyone.if.no.acl.found": "false",
-        "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
-    }
+    return sessions | {"allow.everyone.if.no.acl.found": "false"}
 
 
 class SecuredKafka(KafkaCluster):
@@ -207,6 +204,7 @@ class SecuredKafka(KafkaCluster):
             "ssl.keystore.location": self._server,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": self.ca,
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
             "listener.name.mutual.ssl.client.auth": "required",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
