@@ -269,7 +269,6 @@ class Scene:
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": (folder / "events").as_uri(),
             "spark.eventLog.enabled": "true",
-            "spark.local.dir": str(folder / "local"),
             "spark.log.level": "DEBUG",
             "spark.sql.pyspark.jvmStacktrace.enabled": "true",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -408,6 +407,7 @@ def scene(
     paths = [str(folder / "site"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
     with TokenServer(secured_kafka.jwt_key.read_text()) as server:
         yield Scene(folder, secured_kafka, server, tmp_path / "given.json")
 
