@@ -28,7 +28,6 @@ from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner, unfinished
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.slices import topic_load
 from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
@@ -174,7 +173,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits; see `KafkaProducer.limit_messages`."""
+        """Keep batches at their topics' limits; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
@@ -242,8 +241,8 @@ class ProducerState(ProducerLock):
         """Return what topics have waiting."""
         with self.lock:
             return {
-                name: topic_load(
-                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                name: self.accumulator.topic_load(
+                    name, topic, self.latencies, adaptive=self._is_adaptive
                 )
                 for name, topic in topics.items()
             }

@@ -287,7 +287,8 @@ class ProducerBatch:
         Needs no lock: one thread packs a batch, and `settle` accounts for the memory afterwards.
         """
         if not self.packed:
-            self._pieces = list(self.codec(self._pieces))
+            if self.codec.compress is not None:
+                self._pieces = [self.codec.compress(self._pieces)]
             self.packed = True
 
     def settle(self) -> int:
