@@ -167,6 +167,7 @@ class ConsumerGroupMetadata:
     group_instance_id: str | None = None
 
 
+LARGEST_INT16: Final = 2**15 - 1
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
 # The longest string of Kafka's protocol, in bytes of UTF-8.
