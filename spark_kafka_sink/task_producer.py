@@ -132,6 +132,7 @@ class TaskProducer(BaseProducer):
         Return what was written to each partition. Raise the error of a row that was not, and
         IllegalStateException if the producer is in no transaction.
         """
+        self._caller.check_open()
         joined = self._joined
         if joined is None:
             raise IllegalStateException("the producer has joined no transaction")
