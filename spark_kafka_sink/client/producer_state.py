@@ -9,46 +9,66 @@ slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.deadlines import Call
-from spark_kafka_sink.client.machines import Machines
-from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_lock import ProducerLock
-from spark_kafka_sink.client.topic_wait import TopicWait
-from spark_kafka_sink.client.user_calls import UserCalls
+from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import UserCalls, call_in_io_thread
+from spark_kafka_sink.producer.accumulator import EncodedRows, PendingAppend, RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
-from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries, PartitionDelivery
+from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
+from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.record_spans import SpanOwner
-from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.producer.slices import topic_load
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner, unfinished
+from spark_kafka_sink.producer.sender import Sender, SenderPoll
+from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
 
 class ProducerState(ProducerLock):
-    """The state machines of one producer and their lock. Times are seconds of its clock."""
+    """The state machines of one producer and their lock. Times are seconds of its clock.
 
-    def __init__(self, machines: Machines, clock: Callable[[], float]) -> None:
+    is_adaptive: whether queue lengths influence the spreading of rows.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a state machine
+        self,
+        clock: Callable[[], float],
+        *,
+        accumulator: RecordAccumulator,
+        metadata: ClusterMetadata,
+        metrics: ProducerMetrics,
+        latencies: NodeLatencies,
+        sequences: Sequences | None,
+        transactions: TransactionManager | None,
+        completion: BatchCompletion,
+        sender: Sender,
+        is_adaptive: bool,
+    ) -> None:
         super().__init__(clock)
-        self.accumulator = machines.accumulator
-        self.metadata = machines.metadata
-        self.metrics = machines.metrics
+        self.accumulator = accumulator
+        self.metadata = metadata
+        self.metrics = metrics
         self.deliveries = Deliveries()
-        self.latencies = machines.latencies
-        self.transactions = machines.transactions
-        self._sequences = machines.sequences
-        self._completion = machines.completion
-        self._sender = machines.sender
-        self._is_adaptive = machines.is_adaptive
+        self.latencies = latencies
+        self.transactions = transactions
+        self._sequences = sequences
+        self._completion = completion
+        self._sender = sender
+        self._is_adaptive = is_adaptive
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, Deliveries] | None = None
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -114,34 +134,29 @@ class ProducerState(ProducerLock):
 
     def wait_for(
         self,
-        partitions: Mapping[str, int],
+        topics: Collection[str],
+        find: Callable[[], list[TopicMetadata] | None],
         call: Call,
-        late: Callable[[str, TopicMetadata | None], KafkaException],
-        *,
-        must_grow: bool = False,
+        late: Callable[[], KafkaException],
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics once they are known, in the order of `partitions`.
+        """Return what `find` finds about topics, all of which are in one request to brokers.
 
-        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
-        asked once more, and their response counts even if it has fewer; with must_grow, they are
-        asked until there are so many. All topics are in one request. late: returns the error for a
-        topic that is not known in time, or has too few partitions. Raise a broker's error about a
-        topic.
+        find: called with the lock after each change of the metadata. late: makes the error for a
+        wait that is over, with the lock as well.
         """
-        wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
-        def find() -> list[TopicMetadata] | None:
-            self._track(partitions)
+        def tracked() -> list[TopicMetadata] | None:
+            self._track(topics)
             call.check()
-            found = wait.find()
+            found = find()
             if found is None:
                 self._wake()
             return found
 
         return self.wait(
-            find,
+            tracked,
             call.deadline,
-            lambda: late(wait.missing, self.metadata.topic(wait.missing)),
+            late,
             lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
         )
 
@@ -158,7 +173,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits; see `KafkaProducer.limit_messages`."""
+        """Keep batches at their topics' limits; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
@@ -194,9 +209,7 @@ class ProducerState(ProducerLock):
         def take() -> dict[str, TopicLoad] | None:
             call.check()
             room_bytes = pool.room_bytes
-            with self._change:
-                is_taken = pool.reserve(pending, size_bytes)
-            if is_taken:
+            if pool.reserve(pending, size_bytes):
                 self._track(topics)
                 return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
@@ -228,8 +241,8 @@ class ProducerState(ProducerLock):
         """Return what topics have waiting."""
         with self.lock:
             return {
-                name: topic_load(
-                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                name: self.accumulator.topic_load(
+                    name, topic, self.latencies, adaptive=self._is_adaptive
                 )
                 for name, topic in topics.items()
             }
@@ -263,49 +276,75 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self.let_go(pending)
-                self.give_back(pending)
+            self.let_go(pending)
+            self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Count the memory of the batches that were full, and have them sent.
+        """Count the memory of the batches that were full, and have them sent; may be called twice.
 
         The I/O thread is woken once for all of them, so that more of them go in one request: that
         saves a tenth of a broker's CPU (docs/performance.md).
         """
         with self.lock:
-            with self._change:
-                self._account(pending.full)
+            if pending.full:
+                # First, as in `give_back`.
+                self._waiters.notify_all()
+                for batch in pending.full:
+                    if self.accumulator.may_be_sent(batch):
+                        with self._change:
+                            self.accumulator.settle(batch)
                 pending.full = []
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`."""
-        with self.lock, self._change:
+        """End `hold`; may be called twice."""
+        with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows."""
-        with self.lock, self._change:
-            self.accumulator.pool.give_back(pending)
+        """Return the reserved bytes of rows; may be called twice."""
+        with self.lock:
+            # First, so that a second call does what an interrupted one has not done. Who is woken
+            # waits for the lock.
             self._waiters.notify_all()
+            self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
         """Return everything that an append has taken; unpacked batches go to the I/O thread."""
-        with self.lock, self._change:
+        with self.lock:
             self.let_go(pending)
             self.give_back(pending)
             self.packed(pending)
 
-    def _account(self, batches: Iterable[ProducerBatch]) -> None:
-        """Count the memory of batches that were compressed."""
-        available = self.accumulator.pool.available_bytes
-        for batch in batches:
-            self.accumulator.packed(batch)
-        # The I/O thread notifies only of what it has done itself.
-        if self.accumulator.pool.available_bytes > available:
-            self._waiters.notify_all()
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
+        """Send batches in a transaction from now on.
+
+        withholds: whether to keep them until a flush, or until memory is short. Raise
+        IllegalStateException if batches are under way.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.join(joined)
+            self._alone = (self._sequences, self.deliveries)
+            self._sequences, self.deliveries = joined.sequences, joined.deliveries
+            if withholds:
+                self.accumulator.withhold()
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.end_joined()
+            self.accumulator.end_withholding()
+            if self._alone is not None:
+                (self._sequences, self.deliveries), self._alone = self._alone, None
 
     # -- transactions and the end -----------------------------------------------------------------
 
@@ -476,8 +515,12 @@ class ProducerState(ProducerLock):
         return self._sender.build(drained)
 
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
+        available = self.accumulator.pool.available_bytes
         for drained in sent.drained:
-            self._account(drained.batches)
+            for batch in drained.batches:
+                self.accumulator.packed(batch)
+        if self.accumulator.pool.available_bytes > available:
+            self._waiters.notify_all()
         for event in events:
             self._sender.handle(event, now)
 

@@ -263,6 +263,11 @@ class NetworkClient:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown; any thread may read it."""
+        return "" if self._security is None else self._security.principal
+
     def in_flight_count(self) -> int:
         """Return the number of requests that wait for their response. Any thread may call this."""
         return sum(state.load for state in list(self._states.values()))
@@ -335,7 +340,9 @@ class NetworkClient:
                     self._unassigned and state.retry_at > now
                 )
                 # The selector is woken when there is a login.
-                if is_wanted and state.awaits_login_since is None:
+                if state.awaits_login_since is not None:
+                    due.append(state.setup_until)
+                elif is_wanted:
                     due.append(state.retry_at)
                 continue
             if self._unassigned and state.throttled_until > now:
@@ -523,8 +530,7 @@ class NetworkClient:
         if self._security is None or self._security.has_login(state.node):
             state.awaits_login_since = None
             return True
-        if state.awaits_login_since is None:
-            state.awaits_login_since = now
+        state.awaiting_login(now, self._config.connection_setup_timeout, self._random)
         return False
 
     def _canonical(self, state: NodeState) -> NodeState:
@@ -613,13 +619,19 @@ class NetworkClient:
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Close connections that exceeded the setup timeout or the request timeout."""
+        """Close connections that exceeded the setup timeout or the request timeout.
+
+        Also end the attempts for which there was no login in time.
+        """
+        option = Option("socket.connection.setup.timeout.ms")
         for state in list(self._states.values()):
             connection = state.connection
             if connection is None:
+                is_late = state.awaits_login_since is not None and now >= state.setup_until
+                if is_late and not self._has_login(state, now):
+                    self._no_login(state, f"no ticket or token within {option}", now)
                 continue
             if now >= state.setup_until:
-                option = Option("socket.connection.setup.timeout.ms")
                 where = connection.state.value
                 if connection.state is ConnectionState.CONNECTING:
                     reason = f"no connection within {option}"
@@ -654,9 +666,15 @@ class NetworkClient:
                 self._flush(state)
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
-                self._connection_lost(
+                self._no_login(
                     state, f"no ticket or token within {timeout} to renew the session", now
                 )
+
+    def _no_login(self, state: NodeState, reason: str, now: float) -> None:
+        """Drop a connection, or an attempt, that has waited for a login for too long."""
+        if self._security is not None:
+            self._security.give_up(state.node)
+        self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""

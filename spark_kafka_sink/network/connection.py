@@ -60,14 +60,12 @@ from spark_kafka_sink.wire.messages import (
     ApiVersionsResponse,
     Request,
     Response,
-)
-from spark_kafka_sink.wire.primitives import Buffer
-from spark_kafka_sink.wire.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from spark_kafka_sink.wire.primitives import Buffer
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 
@@ -208,6 +206,7 @@ class Connection:
         self._steps = 0
         self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_login_at = float("inf")
+        self._logged_in_at = float("-inf")
         self.awaits_login_since: float | None = None
         """Since when requests are held for a login that is being made: the session is over."""
         # What waits for the end of a renewal.
@@ -407,7 +406,8 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Begin to log in again, unless the last login is too young or there are no credentials."""
-        if self._login is None or now < self._began_login_at + _RENEWAL_PAUSE_S:
+        # From the end of the last login, since a slow broker may have read its beginning late.
+        if self._login is None or now < self._logged_in_at + _RENEWAL_PAUSE_S:
             return
         # The session goes on for a while: what is wrong now may be right with the next request.
         with suppress(KafkaException):
@@ -497,6 +497,7 @@ class Connection:
             # Brokers accept an expired token until they delete it, and then close the connection.
             code = error_codes.SASL_AUTHENTICATION_FAILED
             raise self._refusal(code, "the delegation token has expired")
+        self._logged_in_at = now
         if self.is_renewing:
             self._renewals.append(now - self._began_login_at)
         lifetime_s = (lifetime_ms or 0) / 1000

@@ -16,7 +16,6 @@ from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Login
-from spark_kafka_sink.network.files import content
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -24,29 +23,38 @@ from spark_kafka_sink.network.gssapi import (
     gssapi_exchange,
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
-from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.option_values import OptionValues, content
 
 
 class Kerberos:
     """Makes the logins of one configuration. Raise ConfigException if it cannot.
 
-    wake: called by another thread when a login is ready.
+    wake: called by another thread when a login is ready. identity: the principal of the ticket
+    cache, if that is known.
     """
 
     def __init__(
-        self, config: ProducerConfig, values: OptionValues, wake: Callable[[], None]
+        self,
+        config: ProducerConfig,
+        values: OptionValues,
+        wake: Callable[[], None],
+        identity: str = "",
     ) -> None:
         self._config = config
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
         # The principal of the ticket cache at the first login.
-        self._cached_principal = config.login_identity or None
+        self._cached_principal = identity or None
         self._options()
         check_kerberos()
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now; if not, a login is being made."""
         return self._logins.is_there(_host(node))
+
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made."""
+        self._logins.give_up(_host(node))
 
     def login(self, node: Node, chance: float) -> Login:
         """Return the login of a connection; `has_login` has returned True.
@@ -66,6 +74,11 @@ class Kerberos:
             chance,
         )
 
+    @property
+    def principal(self) -> str:
+        """The first part of the principal of the ticket cache, empty if it is not known yet."""
+        return (self._cached_principal or "").partition("@")[0].partition("/")[0]
+
     def identity(self) -> str:
         """Return the principal of the ticket cache, empty if the options name one.
 
@@ -75,7 +88,7 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; the helper thread calls this."""
+        """Return a login at a broker; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)

@@ -99,6 +99,12 @@ class NodeState:
         self.last_address = self.addresses.pop(0)
         return self.last_address
 
+    def awaiting_login(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
+        """Record that an attempt waits for a login; it may take as long as a connection."""
+        if self.awaits_login_since is None:
+            self.awaits_login_since = now
+            self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
+
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
         """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
         self.last_attempt = self.last_used = now
@@ -192,6 +198,7 @@ class NodeState:
             if not by_tls:
                 self.addresses = None
         self.connection = None
+        self.awaits_login_since = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
         self.last_attempt = now

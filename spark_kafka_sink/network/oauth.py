@@ -427,7 +427,7 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 
 def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
     """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
-    from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
+    from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
     with name_options("sasl.jaas.config: ".__add__):

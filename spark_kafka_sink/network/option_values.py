@@ -1,17 +1,20 @@
 """Values of options with their references resolved, in the process that connects.
 
 Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are resolved
-for each connection, so that no plan, pickle or pool contains the resolved values.
+for each connection, so that no plan, pickle or pool contains the resolved values. Files that
+options name are read completely, up to a limit.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
+from typing import Final
 
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.references import (
     ALLOWED_PATHS,
-    CONFIG_PROVIDERS,
     ProcessLimits,
     References,
     providers,
@@ -20,7 +23,40 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import Secret
-from spark_kafka_sink.network.files import Disk
+
+# A limit on memory; it is far more than any store or file of secrets has.
+_MAX_FILE_BYTES: Final = 16 << 20
+# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+_KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+
+
+class Disk:
+    """The files of this machine, as `auth.references.Files`."""
+
+    def real_path(self, path: str) -> str:
+        """Return the absolute path without links."""
+        return os.path.realpath(path)
+
+    def read(self, path: str) -> bytes:
+        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
+        return content(path)
+
+
+def content(path: str) -> bytes:
+    """Return the contents of a file.
+
+    Raise OSError or ValueError for other kinds and large files.
+    """
+    real = Path(os.path.realpath(path))
+    # Check this before opening the file: opening a pipe would wait for a writer.
+    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
+        raise ValueError("it is not a regular file on a disk")
+    with real.open("rb") as file:
+        found = file.read(_MAX_FILE_BYTES + 1)
+    if len(found) > _MAX_FILE_BYTES:
+        raise ValueError(f"it has more than {_MAX_FILE_BYTES} bytes")
+    return found
+
 
 _JAAS_OPTION = "sasl.jaas.config"
 
@@ -33,7 +69,7 @@ class OptionValues:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._files = Disk()
-        named = {CONFIG_PROVIDERS: config.config_providers, **dict(config.provider_options)}
+        named = {each.name: dict(each.options) for each in config.config_providers}
         self._limits = ProcessLimits.of(os.environ, "this process")
         self._references = References(providers(named), self._limits, os.environ, self._files)
 

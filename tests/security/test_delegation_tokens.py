@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_KDC, need_kafka
+from conftest import NO_KDC, need_kafka, need_kdc, running_secured, shared_value
 from support.brokers import class_archives, fetch_kafka
-from support.brokers.kdc import variables
+from support.brokers.kdc import Kdc
+from support.brokers.logins import LOGINS, ROWS, Login, new_topic, numbers, options
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka
-from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.spark_processes import environment, standalone_cluster, submit
 
 from spark_kafka_sink.admin import KafkaAdmin
@@ -24,59 +21,43 @@ from spark_kafka_sink.config import producer_config
 
 pytestmark = [
     pytest.mark.kafka,
+    pytest.mark.spark,
     pytest.mark.long(reason="three nodes, a standalone cluster, and tokens that have to end"),
     pytest.mark.timeout(900),
 ]
 
 EXPIRY_MS, MAX_LIFE_MS = 8_000, 30_000
-ROWS, PARTITIONS, REPLICAS = 2_000, 3, 3
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
-LISTENERS = ("SASL_PLAINTEXT", "SASL_SSL")
 # Only the driver has it in its environment.
 VARIABLE = "KAFKA_PASSWORD_OF_THE_DRIVER"
 
 
-def running(cluster: SecuredKafka) -> Iterator[SecuredKafka]:
-    """Run a cluster for a fixture."""
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-
-
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    """Three nodes of the newest Kafka; sessions last five seconds, and tokens little longer."""
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredKafka]:
+    """Three nodes of the newest Kafka, whose delegation tokens live for seconds."""
     need_kafka()
-    folder = tmp_path_factory.mktemp("tokens")
-    kerberos = folder / "kerberos" if NO_KDC is None else None
+    realm = shared_value(request, "kdc") if NO_KDC is None else None
+    assert realm is None or isinstance(realm, Kdc)
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    options = class_archives.kafka_options(fetch_kafka.NEWEST)
-    more: dict[str, object] = {
-        f"listener.name.{listener}.scram-sha-{bits}.connections.max.reauth.ms".lower(): 5_000
-        for listener in LISTENERS
-        for bits in (256, 512)
-    }
-    more |= {
+    java = class_archives.kafka_options(fetch_kafka.NEWEST)
+    more = {
         "delegation.token.expiry.time.ms": EXPIRY_MS,
         "delegation.token.max.lifetime.ms": MAX_LIFE_MS,
     }
-    made = SecuredKafka(libs, folder / "kafka", options, kerberos, nodes=3, more=more)
-    with pytest.MonkeyPatch.context() as patch:
-        if kerberos is not None:
-            for name, value in variables(kerberos).items():
-                patch.setenv(name, value)
-        yield from running(made)
+    folder = tmp_path_factory.mktemp("tokens") / "kafka"
+    with running_secured(SecuredKafka(libs, folder, java, realm, nodes=3, more=more)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def old_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     """One node of the last Kafka 3, without delegation tokens."""
     need_kafka()
-    libs, options = fetch_kafka.libs(fetch_kafka.OLD), class_archives.kafka_options(fetch_kafka.OLD)
-    folder = tmp_path_factory.mktemp("old")
-    yield from running(SecuredKafka(libs, folder / "kafka", options, has_tokens=False))
+    libs, java = fetch_kafka.libs(fetch_kafka.OLD), class_archives.kafka_options(fetch_kafka.OLD)
+    folder = tmp_path_factory.mktemp("old") / "kafka"
+    with running_secured(SecuredKafka(libs, folder, java, has_tokens=False)) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -87,50 +68,13 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def new_topic(kafka: SecuredKafka, replicas: int = REPLICAS) -> str:
-    """Make a topic."""
-    name = f"topic-{uuid.uuid4().hex[:12]}"
-    create_topic(kafka.bootstrap, name, PARTITIONS, None, replicas)
-    return name
-
-
-def unsigned_token(folder: Path) -> Path:
-    """Write a token that the tests' brokers take, and return its file."""
-    now = time.time()
-    parts = ({"alg": "none"}, {"sub": USER, "iat": now, "exp": now + 3600})
-    coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
-    file = folder / "token"
-    file.write_text(".".join(part.rstrip("=") for part in coded) + ".")
-    return file
-
-
-def login(kafka: SecuredKafka, mechanism: str, listener: str, folder: Path) -> dict[str, str]:
-    """Return the options by which the driver logs in."""
-    found = {
-        "bootstrap.servers": kafka.address(listener),
-        "security.protocol": listener,
-        "sasl.mechanism": mechanism,
-    }
-    if listener != "SASL_PLAINTEXT":
-        found["ssl.truststore.location"] = str(kafka.ca)
-    if mechanism == "OAUTHBEARER":
-        found["sasl.oauthbearer.token.endpoint.url"] = unsigned_token(folder).as_uri()
-    elif mechanism == "GSSAPI":
-        assert kafka.kdc is not None
-        found["sasl.kerberos.service.name"] = "kafka"
-        found["sasl.kerberos.principal"] = USER
-        found["sasl.kerberos.keytab"] = str(kafka.kdc.keytab(USER))
-    else:
-        # A process refuses to send the value of a reference unencrypted.
-        is_clear = mechanism == "PLAIN" and listener == "SASL_PLAINTEXT"
-        found["sasl.username"] = USER
-        found["sasl.password"] = PASSWORD if is_clear else f"${{env:{VARIABLE}}}"
-    return found
-
-
-def numbers(kafka: SecuredKafka, topic: str) -> list[int]:
-    """Return the numbers in a topic, sorted, read past all security."""
-    return sorted(int(each.value or b"-1") for each in read_with_confluent(kafka.bootstrap, topic))
+def of_driver(kafka: SecuredKafka, login: Login, folder: Path) -> dict[str, str]:
+    """Return the options by which only the driver can log in, if it has a password."""
+    given = options(kafka, login, folder)
+    # The values of references are not sent unencrypted.
+    if "sasl.password" in given and login != Login("PLAIN", "SASL_PLAINTEXT"):
+        given["sasl.password"] = f"${{env:{VARIABLE}}}"
+    return given
 
 
 JOB = """
@@ -200,32 +144,32 @@ def run(
 def test_executors_write_every_row_once_with_the_token_alone(
     cluster: SecuredKafka, master: str, tmp_path: Path
 ) -> None:
-    mechanisms = [each for each in MECHANISMS if each != "GSSAPI" or cluster.kdc is not None]
-    logins = [(each, listener) for each in mechanisms for listener in LISTENERS]
+    need_kdc()
     jobs = [
         {
             "topic": new_topic(cluster),
-            "options": login(cluster, mechanism, listener, tmp_path),
+            "options": of_driver(cluster, login, tmp_path),
             "rows": ROWS,
             "more": {"delegationToken.mechanism": f"SCRAM-SHA-{bits}"},
         }
-        for (mechanism, listener), bits in zip(logins, (256, 512) * len(logins), strict=False)
+        for login, bits in zip(LOGINS, (256, 512) * len(LOGINS), strict=False)
     ]
     done = run(master, tmp_path, jobs=jobs)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    for each, by in zip(jobs, logins, strict=True):
-        assert numbers(cluster, str(each["topic"])) == list(range(ROWS)), by
+    for each, login in zip(jobs, LOGINS, strict=True):
+        assert numbers(cluster, str(each["topic"])) == list(range(ROWS)), login
 
 
 def test_a_stream_goes_on_over_the_ends_of_several_tokens(
     cluster: SecuredKafka, master: str, tmp_path: Path
 ) -> None:
     seconds = 75
-    topic, options = new_topic(cluster), login(cluster, "SCRAM-SHA-512", "SASL_SSL", tmp_path)
-    before = tokens(cluster, options)
+    topic = new_topic(cluster)
+    given = of_driver(cluster, Login("SCRAM-SHA-512", "SASL_SSL"), tmp_path)
+    before = tokens(given)
     stream = {
         "topic": topic,
-        "options": options,
+        "options": given,
         "seconds": seconds,
         "checkpoint": str(tmp_path / "checkpoint"),
         "more": {"reportPath": str(tmp_path / "reports.jsonl")},
@@ -239,7 +183,7 @@ def test_a_stream_goes_on_over_the_ends_of_several_tokens(
     found = numbers(cluster, topic)
     assert found[:rows] == list(range(rows))
     assert len(set(found)) == len(found)
-    made = {name: hmac for name, hmac in tokens(cluster, options).items() if name not in before}
+    made = {name: hmac for name, hmac in tokens(given).items() if name not in before}
     # Each lives for 30 s, and the next one is created after 75 % of that.
     assert 2 <= len(made) <= 1 + seconds * 1000 / (0.75 * MAX_LIFE_MS) + 1
     assert len(batches) > 3 * len(made)
@@ -251,9 +195,9 @@ def test_a_stream_goes_on_over_the_ends_of_several_tokens(
         assert secret not in shown
 
 
-def tokens(kafka: SecuredKafka, options: dict[str, str]) -> dict[str, str]:
+def tokens(given: dict[str, str]) -> dict[str, str]:
     """Return the HMACs of the tokens that brokers have, by id; they keep expired ones for long."""
-    config = producer_config(options | {"sasl.password": PASSWORD})
+    config = producer_config(given | {"sasl.password": PASSWORD})
     with KafkaAdmin(config) as admin:
         found = admin.describe_delegation_token([f"User:{USER}"])
     return {each.token_id: each.hmac.value for each in found}
@@ -262,9 +206,9 @@ def tokens(kafka: SecuredKafka, options: dict[str, str]) -> dict[str, str]:
 def test_a_task_that_outlives_its_token_fails_with_the_brokers_setting(
     cluster: SecuredKafka, master: str, tmp_path: Path
 ) -> None:
-    topic, options = new_topic(cluster), login(cluster, "PLAIN", "SASL_SSL", tmp_path)
-    options |= {"delivery.timeout.ms": "15000", "request.timeout.ms": "5000", "linger.ms": "0"}
-    long = {"topic": topic, "options": options, "seconds": 40}
+    given = of_driver(cluster, Login("PLAIN", "SASL_SSL"), tmp_path)
+    given |= {"delivery.timeout.ms": "15000", "request.timeout.ms": "5000", "linger.ms": "0"}
+    long = {"topic": new_topic(cluster), "options": given, "seconds": 40}
     done = run(master, tmp_path, long=[long])
     assert done.returncode != 0
     said = done.stdout + done.stderr
@@ -276,8 +220,9 @@ def test_a_task_that_outlives_its_token_fails_with_the_brokers_setting(
 def test_brokers_without_tokens_are_known_before_a_job_starts(
     old_cluster: SecuredKafka, master: str, tmp_path: Path
 ) -> None:
-    topic, options = new_topic(old_cluster, 1), login(old_cluster, "PLAIN", "SASL_SSL", tmp_path)
-    job = {"topic": topic, "options": options, "rows": 10}
+    topic = new_topic(old_cluster, replicas=1)
+    given = of_driver(old_cluster, Login("PLAIN", "SASL_SSL"), tmp_path)
+    job = {"topic": topic, "options": given, "rows": 10}
     done = run(master, tmp_path, jobs=[job])
     assert done.returncode != 0
     said = done.stderr

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
-from spark_kafka_sink.records.utf8 import valid_utf8
+from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns

@@ -27,9 +27,10 @@ from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     Response,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from spark_kafka_sink.wire.primitives import Writer
-from spark_kafka_sink.wire.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 HANDSHAKE, TOKEN, METADATA, VERSIONS = 17, 36, 3, 18
 
@@ -366,6 +367,24 @@ def test_a_session_without_an_end_is_not_renewed_and_none_twice_within_a_second(
     broker = Broker()
     broker.let_in(lifetime_ms=100)
     for at, keys in ((0.2, [METADATA]), (0.99, [METADATA]), (1.0, [HANDSHAKE])):
+        broker.now = at
+        broker.send()
+        assert broker.look() == keys, at
+
+
+def test_the_second_begins_when_a_slow_broker_has_answered() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=1000)
+    broker.now = 1.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+    broker.now = 1.8
+    broker.answer(handshake())
+    assert broker.look() == [TOKEN]
+    broker.answer(token(lifetime_ms=1000))
+    assert broker.look() == [METADATA]
+    # The broker may have read SaslHandshake at 1.8 s.
+    for at, keys in ((2.7, [METADATA]), (2.8, [HANDSHAKE])):
         broker.now = at
         broker.send()
         assert broker.look() == keys, at
