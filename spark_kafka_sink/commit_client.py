@@ -69,7 +69,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.records.batch import BatchHeader, batch_header
 from spark_kafka_sink.records.default_record import DefaultBatch, one_record, read_batches
 from spark_kafka_sink.wire.describe_messages import (
@@ -127,7 +127,7 @@ from spark_kafka_sink.wire.transaction_messages import (
 )
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-__all__ = ["CommitClient", "with_login_identity"]
+__all__ = ["CommitClient", "login_identity"]
 
 _ALL_REPLICAS: Final = -1
 _TRANSACTION: Final = 1
@@ -189,7 +189,7 @@ class CommitClient:
     """Questions to the brokers of one cluster; a context manager, for one thread at a time.
 
     log_topic: the topic whose partition 0 is the commit log. brokers: that another client learned
-    from the cluster.
+    from the cluster. identity: as of `KafkaAdmin`.
     """
 
     def __init__(
@@ -198,12 +198,14 @@ class CommitClient:
         log_topic: str,
         brokers: Iterable[Node] = (),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        identity: str = "",
     ) -> None:
         self._log = TopicPartition(log_topic, LOG_PARTITION)
         self._request_timeout_ms = config.request_timeout_ms
         self._clock = clock
         self._random = Random()  # noqa: S311 - jitter, not secrets
-        self._client = ConsumerNetworkClient.of(config, clock, self._random)
+        self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
         self._client.set_initial_nodes(brokers)
         self._nodes: dict[int, Node] = {}
         self._answered: set[int] = set()

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from spark_kafka_sink.commit_client import CommitClient, with_login_identity
+from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.options import with_shipped_files
 
-_kept: dict[tuple[ProducerConfig, str], CommitClient] = {}
+_kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 
 
 @contextmanager
@@ -27,9 +27,10 @@ def commit_client(
 
     brokers: of the cluster, as they are known, for a new client.
     """
-    config = with_login_identity(with_shipped_files(config))
-    key = (config, log_topic)
-    client = _kept.pop(key, None) or CommitClient(config, log_topic, brokers)
+    config = with_shipped_files(config)
+    identity = login_identity(config)
+    key = (config, identity, log_topic)
+    client = _kept.pop(key, None) or CommitClient(config, log_topic, brokers, identity=identity)
     try:
         yield client
     except BaseException:
