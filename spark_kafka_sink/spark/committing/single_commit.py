@@ -89,11 +89,11 @@ def abort_batch(options: SinkOptions, plan: Plan | CommitRecord) -> None:
 
 def _of(options: SinkOptions) -> tuple[int, str]:
     """Return the version and the name of the application."""
-    wanted = options.exactly_once
-    if wanted is None or wanted.version is None or wanted.app_id is None:
+    selected = options.exactly_once
+    if selected is None or selected.version is None or selected.app_id is None:
         message = "a write without txnAppId and txnVersion is not exactly once; this is a bug"
         raise KafkaException(message)
-    return wanted.version, wanted.app_id
+    return selected.version, selected.app_id
 
 
 def commit_version(

@@ -39,26 +39,26 @@ _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
 @name_kafka_options()
-def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> Plan | CommitRecord:
+def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older ones, end what they left, and look whether the version is written.
 
     Return the plan, or the owner's record if the version is written already. Raise KafkaException
     if the owner's last run is torn, or if the brokers refuse something.
     """
     config = options.producer
-    _need_log(options, wanted.log_topic)
-    with commit_client(config, wanted.log_topic, options.brokers) as client:
+    _need_log(options, selected.log_topic)
+    with commit_client(config, selected.log_topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         client.check_brokers(deadline)
         run = Run(
-            owner=wanted.owner(options.topic),
+            owner=selected.owner(options.topic),
             name=uuid.uuid4().hex,
-            log=TopicPartition(wanted.log_topic, LOG_PARTITION),
+            log=TopicPartition(selected.log_topic, LOG_PARTITION),
             level=client.level(deadline),
             timeout_ms=config.transaction_timeout_ms,
         )
         begun = plan.begin(
-            run, deadline=deadline, version=wanted.version, partitions=_targets(options, wanted)
+            run, deadline=deadline, version=selected.version, partitions=_targets(options, selected)
         )
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
@@ -74,9 +74,9 @@ def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> Plan | CommitRecord:
     raise _explained(outcome.exception(), config)
 
 
-def _targets(options: SinkOptions, wanted: ExactlyOnce) -> tuple[TopicPartition, ...]:
+def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
     """Return the partitions that mode `single` adds to its transaction before its tasks run."""
-    if wanted.mode is not Mode.SINGLE:
+    if selected.mode is not Mode.SINGLE:
         return ()
     return tuple(
         TopicPartition(topic, number)

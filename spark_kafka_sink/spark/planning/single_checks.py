@@ -12,8 +12,8 @@ _MOST_TOPICS = 1000
 
 def check_layout(options: SinkOptions) -> None:
     """Raise ConfigException for mode `single` if rows were not laid out by `atomic_layout`."""
-    wanted = options.exactly_once
-    if wanted is None or wanted.mode is not Mode.SINGLE:
+    selected = options.exactly_once
+    if selected is None or selected.mode is not Mode.SINGLE:
         return
     if not options.laid_out:
         message = (
@@ -35,8 +35,8 @@ def check_targets(options: SinkOptions) -> None:
 
     With LogAppendTime, a broker's response does not tell whether it took a batch for a duplicate.
     """
-    wanted = options.exactly_once
-    if wanted is None or wanted.mode is not Mode.SINGLE:
+    selected = options.exactly_once
+    if selected is None or selected.mode is not Mode.SINGLE:
         return
     name = "message.timestamp.type"
     with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
