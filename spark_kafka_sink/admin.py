@@ -582,7 +582,11 @@ def _base64(hmac: bytes) -> Secret:
 
 
 def _bytes(hmac: Secret) -> bytes:
-    return base64.b64decode(checked("hmac", hmac, Secret, "the hmac of a DelegationToken").value)
+    if not isinstance(hmac, Secret):  # what else it is may be a secret, and is not shown
+        kind = type(hmac).__name__
+        message = f"hmac is of type {kind}: expected the hmac of a DelegationToken"
+        raise IllegalArgumentException(message)
+    return base64.b64decode(hmac.value)
 
 
 def _token_error(done: str, code: int) -> ApiException:

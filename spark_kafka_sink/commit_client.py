@@ -189,7 +189,7 @@ class CommitClient:
     """Questions to the brokers of one cluster; a context manager, for one thread at a time.
 
     log_topic: the topic whose partition 0 is the commit log. brokers: that another client learned
-    from the cluster. identity: as of `KafkaAdmin`.
+    from the cluster. identity: `login_identity` of the configuration.
     """
 
     def __init__(

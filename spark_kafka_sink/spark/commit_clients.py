@@ -29,7 +29,7 @@ def commit_client(
     """
     config = with_shipped_files(config)
     identity = login_identity(config)
-    key = (config, identity, log_topic)
+    key = (config, log_topic, identity)
     client = _kept.pop(key, None) or CommitClient(config, log_topic, brokers, identity=identity)
     try:
         yield client

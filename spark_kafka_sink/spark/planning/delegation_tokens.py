@@ -227,25 +227,16 @@ def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
         time.sleep(_PAUSE_S)
 
 
+_OF_LOGINS: Final = tuple(
+    name
+    for name in ProducerConfig.__struct_fields__
+    if name.startswith(("bootstrap_", "config_", "sasl_", "security_", "ssl_"))
+)
+
+
 def _owner(config: ProducerConfig, identity: str) -> bytes:
     """Return what tells the tokens of one user of one cluster from those of others."""
-    return encoded(
-        {
-            each.name: getattr(config, each.name)
-            for each in msgspec.structs.fields(ProducerConfig)
-            if each.name.startswith(_OF_LOGINS)
-        }
-        | {"identity": identity}
-    )
-
-
-_OF_LOGINS: Final = (
-    "bootstrap_",
-    "config_providers",
-    "sasl_",
-    "security_",
-    "ssl_",
-)
+    return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
 
 
 # -- the file --------------------------------------------------------------------------------------
