@@ -360,17 +360,17 @@ def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
     """Return the options of exactly once, checked against the others; None without it."""
-    wanted = exactly_once(given)
-    if wanted is None:
+    selected = exactly_once(given)
+    if selected is None:
         return None
-    check_exactly_once(wanted, producer, bad_rows.topic)
+    check_exactly_once(selected, producer, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
             "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "
             "runs again may have other rows then; remove it"
         )
         raise ConfigException(message)
-    return wanted
+    return selected
 
 
 def is_sink_option(name: str) -> bool:
