@@ -56,7 +56,7 @@ from spark_kafka_sink.network.request_client import (
     RequestFuture,
     by_one_caller,
 )
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
@@ -91,7 +91,7 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 
-__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "with_login_identity"]
+__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "login_identity"]
 
 logger = logging.getLogger(__name__)
 
@@ -186,6 +186,7 @@ class KafkaAdmin:
     that does not support headers, or another feature that the configuration needs, is rejected as
     soon as it describes topics, before any is created. brokers: brokers that another client learned
     from the cluster. They are used instead of bootstrap.servers, unless they cannot be reached.
+    identity: `login_identity` of the configuration; no other principal may log in then.
 
     Use it from one thread at a time, in the process that created it. While a call runs, a call of
     another thread raises IllegalStateException. So does every call in a forked child; leaving the
@@ -198,12 +199,13 @@ class KafkaAdmin:
         *,
         has_headers: bool | None = None,
         brokers: Iterable[Node] = (),
+        identity: str = "",
     ) -> None:
         self._config = checked("config", config, ProducerConfig, "a ProducerConfig")
-        self._acls = Acls.of(config)
         if has_headers is not None:
             checked("has_headers", has_headers, bool, "True, False or None")
         brokers = checked_brokers(brokers)
+        checked("identity", identity, str, "a str")
         self._has_headers = has_headers
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
@@ -211,7 +213,11 @@ class KafkaAdmin:
         self._backoff = ExponentialBackoff.of_ms(
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
-        self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self._client = ConsumerNetworkClient.of(
+            config, self._clock, self._random, identity=identity
+        )
+        self.acls = Acls.of(config, lambda: self._client.principal)
+        """Makes the commands that allow this client what brokers deny."""
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = brokers
         """The cluster's, as it has named them last."""
@@ -262,7 +268,7 @@ class KafkaAdmin:
             missing = [name for name in names if name not in found]
             last_error = None
             for answer in self._metadata(missing):
-                error = _topic_error(answer, self._acls)
+                error = _topic_error(answer, self.acls)
                 if error is None:
                     is_new = answer.name in self._created
                     found[answer.name or ""] = _description(answer, is_new=is_new)
@@ -326,7 +332,7 @@ class KafkaAdmin:
             if result.error_code != codes.NONE:
                 row = error_code(result.error_code)
                 message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
-                hint = self._acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
+                hint = self.acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
                 found[topic] = api_exception(
                     row.code,
                     f"{message}; {hint}" if hint else message,
@@ -356,7 +362,7 @@ class KafkaAdmin:
                 self._created.add(result.name)
             if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
                 continue
-            last_error = _creation_error(result, self._acls)
+            last_error = _creation_error(result, self.acls)
             if not error_code(result.error_code).retriable:
                 raise last_error
         return last_error
@@ -576,7 +582,11 @@ def _base64(hmac: bytes) -> Secret:
 
 
 def _bytes(hmac: Secret) -> bytes:
-    return base64.b64decode(checked("hmac", hmac, Secret, "the hmac of a DelegationToken").value)
+    if not isinstance(hmac, Secret):  # what else it is may be a secret, and is not shown
+        kind = type(hmac).__name__
+        message = f"hmac is of type {kind}: expected the hmac of a DelegationToken"
+        raise IllegalArgumentException(message)
+    return base64.b64decode(hmac.value)
 
 
 def _token_error(done: str, code: int) -> ApiException:

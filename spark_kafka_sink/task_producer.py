@@ -2,17 +2,19 @@
 
 It is a `KafkaProducer` without single rows, serializers and interceptors, so that a task's process
 does not import these. It begins no transaction and ends none. But it can join one that the driver
-has begun, and leave it, and keeps its connections meanwhile.
+has begun, and leave it, and keeps its connections meanwhile. It has besides what only a job of
+several producers needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.client.appender import slice_bytes
 from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -22,27 +24,34 @@ from spark_kafka_sink.errors import (
     Option,
 )
 from spark_kafka_sink.model import (
+    LARGEST_INT32,
     AppendFailure,
     Node,
     ProducerIdAndEpoch,
     TopicPartition,
+    check_callable,
+    check_counts,
+    check_topic_name,
     checked,
+    checked_number,
 )
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
+from spark_kafka_sink.producer.completion import PartitionDelivery
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedPartition, JoinedTransaction
 
-__all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
+__all__ = ["AppendFailure", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
     """A producer for columns.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`. The
-    end of a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
+    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`.
+    identity: `login_identity` of the configuration; no other principal may log in then. The end of
+    a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
     transactional.id, and KafkaException if no thread or socket can be created.
     """
 
@@ -52,6 +61,7 @@ class TaskProducer(BaseProducer):
         *,
         brokers: Iterable[Node] = (),
         allow_auto_create_topics: bool = True,
+        identity: str = "",
     ) -> None:
         what = "allow_auto_create_topics"
         checked(what, allow_auto_create_topics, bool, "True or False")
@@ -65,6 +75,7 @@ class TaskProducer(BaseProducer):
             _OwnPartitioner(config),
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
+            identity=identity,
         )
 
     def join_transaction(
@@ -102,7 +113,7 @@ class TaskProducer(BaseProducer):
                 self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
             ),
             random=Random(),  # noqa: S311 - jitter, not secrets
-            acls=Acls.of(self._config),
+            acls=Acls.of(self._config, lambda: self._thread.principal),
         )
         self._state.join(joined, withholds=withholds)
         self._joined = joined
@@ -120,6 +131,74 @@ class TaskProducer(BaseProducer):
         self._state.end_joined()
         self._joined = None
         return dict(joined.partitions)
+
+    def slice_bytes(self, partitions: int) -> int:
+        """Return the best size in bytes of the rows in one append, for so many partitions.
+
+        partitions: of all topics of the rows; 0 if unknown.
+        """
+        partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
+        self._caller.check_process()
+        return slice_bytes(partitions)
+
+    def limit_messages(
+        self,
+        max_message_bytes: Mapping[str, int],
+        refresh: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """Set the max.message.bytes of topics, replacing the earlier values.
+
+        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
+        compressed, the broker decides. refresh: returns the present values; called before
+        `append` rejects a row.
+        """
+        check_counts("max_message_bytes", max_message_bytes, 0)
+        check_callable("refresh", refresh, "what gives the max.message.bytes of topics")
+        self._caller.check_process()
+        self._columns.limit_messages(max_message_bytes, refresh)
+
+    def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
+        """Return the number of partitions of several topics; see `KafkaProducer.partitions_for`.
+
+        One request asks for all unknown topics, and another one for those with fewer partitions
+        than expected, all within one max.block.ms.
+        """
+        check_counts("expected", expected, 0)
+        for topic in expected:
+            check_topic_name(topic)
+        return self._partition_counts(expected)
+
+    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
+        """Return what has been acknowledged since the last call, by partition."""
+        self._caller.check_process()
+        return self._state.take_deliveries()
+
+    def forget_topics(self) -> None:
+        """Request the metadata of each topic again at its next use; keep brokers and connections.
+
+        Call this before new work that may begin long after the last: topics may have been deleted
+        and created again meanwhile. Raise if the producer cannot go on.
+        """
+        self._caller.before_call()
+        self._state.forget_topics()
+
+    @property
+    def record_limits(self) -> Mapping[str, int]:
+        """The largest record in bytes, with its overhead, by the option that sets this limit."""
+        self._caller.check_process()
+        return self._limits.by_option
+
+    @property
+    def topics_written(self) -> int:
+        """The number of topics that something was sent to since the producer was made."""
+        self._caller.check_process()
+        return self._state.metrics.topics_written
+
+    @property
+    def throttle_time_ms(self) -> int:
+        """The sum of the throttle times in all Produce responses, in milliseconds."""
+        self._caller.check_process()
+        return self._state.metrics.throttle_time_ms
 
 
 class _OwnPartitioner:

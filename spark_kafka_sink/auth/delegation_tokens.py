@@ -125,7 +125,6 @@ def with_delegation_token(
     return msgspec.structs.replace(
         config,
         **credentials | {"sasl_mechanism": mechanism},
-        login_identity="",
         delegation_token=token,
     )
 

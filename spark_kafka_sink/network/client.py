@@ -263,6 +263,11 @@ class NetworkClient:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown; any thread may read it."""
+        return "" if self._security is None else self._security.principal
+
     def in_flight_count(self) -> int:
         """Return the number of requests that wait for their response. Any thread may call this."""
         return sum(state.load for state in list(self._states.values()))

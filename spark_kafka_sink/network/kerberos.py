@@ -29,17 +29,22 @@ from spark_kafka_sink.network.option_values import OptionValues, content
 class Kerberos:
     """Makes the logins of one configuration. Raise ConfigException if it cannot.
 
-    wake: called by another thread when a login is ready.
+    wake: called by another thread when a login is ready. identity: the principal of the ticket
+    cache, if that is known.
     """
 
     def __init__(
-        self, config: ProducerConfig, values: OptionValues, wake: Callable[[], None]
+        self,
+        config: ProducerConfig,
+        values: OptionValues,
+        wake: Callable[[], None],
+        identity: str = "",
     ) -> None:
         self._config = config
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
         # The principal of the ticket cache at the first login.
-        self._cached_principal = config.login_identity or None
+        self._cached_principal = identity or None
         self._options()
         check_kerberos()
 
@@ -68,6 +73,11 @@ class Kerberos:
             f"of {printable(user)} by {GSSAPI}",
             chance,
         )
+
+    @property
+    def principal(self) -> str:
+        """The first part of the principal of the ticket cache, empty if it is not known yet."""
+        return (self._cached_principal or "").partition("@")[0].partition("/")[0]
 
     def identity(self) -> str:
         """Return the principal of the ticket cache, empty if the options name one.

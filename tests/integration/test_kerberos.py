@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from support.brokers.kdc import REALM, Kdc, read_by_kerberos
@@ -26,6 +25,7 @@ from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
+from spark_kafka_sink.task_producer import TaskProducer
 
 pytestmark = pytest.mark.kafka
 
@@ -182,12 +182,11 @@ def test_a_kept_producer_is_for_those_whose_tickets_the_cache_has(
     assert made[0] is made[1] is made[3]
     assert made[2] is not made[0]
     # A client does not become another user.
-    pinned = msgspec.structs.replace(config, login_identity=f"{other}@{REALM}")
     with (
+        TaskProducer(config, identity=f"{other}@{REALM}") as producer,
         pytest.raises(SaslAuthenticationException, match="does not change its user"),
-        KafkaAdmin(pinned) as admin,
     ):
-        admin.topics([topic])
+        producer.append(topic, pa.record_batch({"value": ["v"]}))
     for kept in pool._kept.values():
         kept.timer.cancel()
         kept.producer.close(0)

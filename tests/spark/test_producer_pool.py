@@ -333,7 +333,9 @@ def test_a_forked_child_has_no_producer_of_its_parent(
     options = sink_options({"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic})
     try:
         write_task(options, iter([values(1)]))
-        kept = POOL._kept[options.producer]  # in addition to those that earlier tests may have left
+        kept = POOL._kept[
+            options.producer, ""
+        ]  # in addition to those that earlier tests may have left
         with POOL._lock:  # as if another thread held it at the fork
             child = multiprocessing.get_context("fork").Process(
                 target=_write_in_child, args=(topic, kafka.bootstrap)

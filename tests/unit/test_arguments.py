@@ -35,11 +35,14 @@ from spark_kafka_sink.errors import (
     KafkaException,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata
+from spark_kafka_sink.task_producer import TaskProducer
 
-CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
+CLASSES: Final = (KafkaProducer, TaskProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
 # What nobody makes, but has from a call.
 RESULTS: Final = (RowFuture,)
+# What they inherit is looked at elsewhere, or is for who makes futures.
+WITH_THEIR_OWN_ONLY: Final = (RowFuture, TaskProducer)
 # Why the others have no cases of their own.
 NOT_CALLED: Final = {
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
@@ -58,11 +61,12 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
     "KafkaProducer.append": {"topic": TOPIC, "record_batch": BATCH},
     "KafkaProducer.send": {"topic": TOPIC},
     "KafkaProducer.partitions_for": {"topic": TOPIC},
-    "KafkaProducer.limit_messages": {"max_message_bytes": {}},
+    "TaskProducer.limit_messages": {"max_message_bytes": {}},
     "KafkaProducer.send_offsets_to_transaction": {
         "offsets": {},
         "group_metadata": ConsumerGroupMetadata("g"),
     },
+    "TaskProducer": {"config": producer_config(CONFIGS)},
     "TopicReader.read": {"topic": TOPIC},
     "KafkaAdmin": {"config": producer_config(CONFIGS)},
     "KafkaAdmin.topics": {"names": [TOPIC]},
@@ -96,20 +100,23 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(value_serializer)": [5, "no.such.Serializer"],
     "KafkaProducer(brokers)": NO_BROKERS,
     "KafkaProducer(allow_auto_create_topics)": [None, 1, "yes"],
+    "TaskProducer(config)": [None, 5, CONFIGS],
+    "TaskProducer(brokers)": NO_BROKERS,
+    "TaskProducer(allow_auto_create_topics)": [None, 1, "yes"],
     "KafkaProducer.append(topic)": [5, b"t", ["t"], "\ud800", "x" * 250],
     "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
     "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
     "KafkaProducer.append(built_in_partitioner)": [None, 1, "yes"],
     "KafkaProducer.append(lingers_since)": ["1", True, b"1", float("nan"), float("inf"), [1.0]],
     "KafkaProducer.spread_evenly(start)": [None, *NO_NUMBERS],
-    "KafkaProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
-    "KafkaProducer.limit_messages(max_message_bytes)": [
+    "TaskProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
+    "TaskProducer.limit_messages(max_message_bytes)": [
         None,
         5,
         [TOPIC],
         *({TOPIC: number} for number in [None, *NO_NUMBERS]),
     ],
-    "KafkaProducer.limit_messages(look_anew)": NO_FUNCTIONS,
+    "TaskProducer.limit_messages(refresh)": NO_FUNCTIONS,
     "KafkaProducer.send(topic)": NO_NAMES,
     "KafkaProducer.send(value)": NO_BYTES,
     "KafkaProducer.send(key)": NO_BYTES,
@@ -119,7 +126,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer.send(on_delivery)": NO_FUNCTIONS,
     "KafkaProducer.partitions_for(topic)": NO_NAMES,
     "KafkaProducer.partitions_for(expected)": [None, *NO_NUMBERS],
-    "KafkaProducer.partition_counts(expected)": [
+    "TaskProducer.partition_counts(expected)": [
         None,
         5,
         [TOPIC],
@@ -147,6 +154,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin(config)": [None, CONFIGS],
     "KafkaAdmin(has_headers)": [0, "no"],
     "KafkaAdmin(brokers)": NO_BROKERS,
+    "KafkaAdmin(identity)": [None, 5, b"alice"],
     "KafkaAdmin.topics(names)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
     "KafkaAdmin.topics(new)": [5, {"partitions": 1}],
     "KafkaAdmin.topic_configs(topic)": NO_NAMES,
@@ -193,8 +201,7 @@ def public_arguments() -> set[str]:
     for kind in (*CLASSES, *RESULTS):
         calls = {} if kind in RESULTS else {kind.__name__: inspect.signature(kind)}
         for name, function in inspect.getmembers(kind, inspect.isfunction):
-            # What is inherited is for who makes futures.
-            if not name.startswith("_") and (kind in CLASSES or name in vars(kind)):
+            if not name.startswith("_") and (kind not in WITH_THEIR_OWN_ONLY or name in vars(kind)):
                 calls[f"{kind.__name__}.{name}"] = inspect.signature(function)
         found |= {
             f"{call}({argument})"
@@ -229,6 +236,7 @@ def things() -> Iterator[dict[str, Any]]:
     producer, sending = KafkaProducer(options), KafkaProducer(options)
     with (
         TopicReader(CONFIGS) as reader,
+        TaskProducer(producer_config(CONFIGS)) as of_task,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
         for each in (producer, sending):
@@ -238,6 +246,7 @@ def things() -> Iterator[dict[str, Any]]:
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
+            "TaskProducer": of_task,
             "TopicReader": reader,
             "KafkaAdmin": admin,
             "NewTopic": NewTopic(),

@@ -78,14 +78,15 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    is_in_order: whether each batch got a higher offset than the one before.
+    went_back: a batch that got no higher offset than the one before: its offset, and the last of
+    those before.
     """
 
     first_offset: int = -1
     last_offset: int = -1
     records: int = 0
     last_sequence: int = NO_SEQUENCE
-    is_in_order: bool = True
+    went_back: tuple[int, int] | None = None
     duplicates: list[DuplicateBatch] = field(default_factory=list)
 
 
@@ -105,7 +106,7 @@ class JoinedDeliveries(Deliveries):
         written.records += batch.record_count
         written.last_sequence = increment_sequence(batch.base_sequence, batch.record_count - 1)
         if batch.base_offset <= written.last_offset:
-            written.is_in_order = False
+            written.went_back = (batch.base_offset, written.last_offset)
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)

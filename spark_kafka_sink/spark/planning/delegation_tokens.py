@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import BinaryIO, Final, Self
 
 import msgspec
 
-from spark_kafka_sink.admin import KafkaAdmin, with_login_identity
+from spark_kafka_sink.admin import KafkaAdmin, login_identity
 from spark_kafka_sink.auth.delegation_tokens import (
     DEFAULT_MECHANISM,
     FRESH_MS,
@@ -140,14 +141,16 @@ def checked_with_shared_token(
 
 @name_kafka_options()
 def _with_shared_token(options: SinkOptions) -> SinkOptions:
-    config = with_login_identity(options.producer)
-    owner = _owner(config)
+    config = options.producer
+    identity = login_identity(config)
+    owner = _owner(config, identity)
     token = _shared.get(owner)
     if token is None or not token.needs_nothing(_now_ms()):
         with _locked_file(config) as file:
             notes = _Notes.read(file)
             name = notes.name(owner)
-            token = _renewed(with_shipped_files(config), token, notes.tokens.get(name))
+            admin = partial(KafkaAdmin, with_shipped_files(config), identity=identity)
+            token = _renewed(admin, token, notes.tokens.get(name))
             notes.tokens[name] = _Note.of(token)
             notes.write(file)
         _shared[owner] = token
@@ -156,8 +159,7 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
 
 def _forget(config: ProducerConfig, token: DelegationToken) -> None:
     """Do not use a token any longer."""
-    config = with_login_identity(config)
-    owner = _owner(config)
+    owner = _owner(config, login_identity(config))
     _shared.pop(owner, None)
     with _locked_file(config) as file:
         notes = _Notes.read(file)
@@ -169,14 +171,14 @@ def _forget(config: ProducerConfig, token: DelegationToken) -> None:
 
 
 def _renewed(
-    config: ProducerConfig, token: _SharedToken | None, known: _Note | None
+    connect: Callable[[], KafkaAdmin], token: _SharedToken | None, known: _Note | None
 ) -> _SharedToken:
     """Return the token to use: the noted one, the same after a renewal, or another one.
 
     token: as this process knows it. While a valid token cannot be renewed, it is used as it is.
     """
     try:
-        with KafkaAdmin(config) as admin:
+        with connect() as admin:
             if known is not None and (token is None or _Note.of(token) != known):
                 # Another process has created or renewed it.
                 token = _described(admin, known)
@@ -225,26 +227,16 @@ def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
         time.sleep(_PAUSE_S)
 
 
-def _owner(config: ProducerConfig) -> bytes:
-    """Return what tells the tokens of one user of one cluster from those of others."""
-    return encoded(
-        {
-            each.name: getattr(config, each.name)
-            for each in msgspec.structs.fields(ProducerConfig)
-            if each.name.startswith(_OF_LOGINS)
-        }
-    )
-
-
-_OF_LOGINS: Final = (
-    "bootstrap_",
-    "config_providers",
-    "login_",
-    "provider_",
-    "sasl_",
-    "security_",
-    "ssl_",
+_OF_LOGINS: Final = tuple(
+    name
+    for name in ProducerConfig.__struct_fields__
+    if name.startswith(("bootstrap_", "config_", "sasl_", "security_", "ssl_"))
 )
+
+
+def _owner(config: ProducerConfig, identity: str) -> bytes:
+    """Return what tells the tokens of one user of one cluster from those of others."""
+    return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
 
 
 # -- the file --------------------------------------------------------------------------------------

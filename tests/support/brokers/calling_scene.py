@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from spark_kafka_sink.model import (
     TopicPartition,
 )
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.task_producer import TaskProducer
 from spark_kafka_sink.wire.admin_messages import (
     CreatableTopicResult,
     CreateTopicsResponse,
@@ -35,24 +36,38 @@ from spark_kafka_sink.wire.admin_messages import (
 )
 from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
 from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.pure.public_methods import public_methods
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"
 # Nothing writes to it, because the mock cluster's transaction markers have no checksum.
 TOPIC_READ: Final = "read"
-CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin)
+_OF_TASKS: Final = [
+    name for name in public_methods(TaskProducer) if name not in public_methods(KafkaProducer)
+]
+METHODS: Final = [
+    *(f"KafkaProducer.{name}" for name in public_methods(KafkaProducer)),
+    *(f"TaskProducer.{name}" for name in _OF_TASKS),
+    *(f"TopicReader.{name}" for name in public_methods(TopicReader)),
+    *(f"KafkaAdmin.{name}" for name in public_methods(KafkaAdmin)),
+]
+# A producer that has what tasks call as well: only a KafkaProducer has all kinds of user code.
+_Producer: Final = cast(
+    "type[KafkaProducer]",
+    type("KafkaProducer", (KafkaProducer,), {name: vars(TaskProducer)[name] for name in _OF_TASKS}),
+)
 _LINGER_MS: Final = 60_000
 _ROW: Final = pa.record_batch({"value": ["v"]})
 _NO_ERROR: Final = (None, None, None)
 _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
-    "KafkaProducer.limit_messages": ({TOPIC: 1_000_000},),
-    "KafkaProducer.partition_counts": ({TOPIC: 1},),
+    "TaskProducer.limit_messages": ({TOPIC: 1_000_000},),
+    "TaskProducer.partition_counts": ({TOPIC: 1},),
     "KafkaProducer.partitions_for": (TOPIC,),
     "KafkaProducer.send_offsets_to_transaction": (
         {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)},
         ConsumerGroupMetadata("group"),
     ),
-    "KafkaProducer.slice_bytes": (1,),
+    "TaskProducer.slice_bytes": (1,),
     "KafkaProducer.spread_evenly": (0,),
     "KafkaProducer.__exit__": _NO_ERROR,
     "TopicReader.read": (TOPIC_READ,),
@@ -95,9 +110,10 @@ class Scene:
         }
         if is_transactional:
             more["transactional.id"] = f"id-{uuid.uuid4().hex}"
-        self.producer = KafkaProducer(configs | more, value_serializer=self._serialize)
+        self.producer = _Producer(configs | more, value_serializer=self._serialize)
         self._things: dict[str, Any] = {
             "KafkaProducer": self.producer,
+            "TaskProducer": self.producer,
             "TopicReader": TopicReader(configs),
             "KafkaAdmin": KafkaAdmin(producer_config({"bootstrap.servers": admin_bootstrap})),
         }
@@ -142,11 +158,11 @@ class Scene:
     def limit(self) -> None:
         """Set a size limit that every row exceeds, until it is read again."""
 
-        def look_anew() -> dict[str, int]:
+        def refresh() -> dict[str, int]:
             self.run("look")
             return {}
 
-        self.producer.limit_messages({TOPIC: 1}, look_anew)
+        self.producer._columns.limit_messages({TOPIC: 1}, refresh)
 
     def append(self) -> None:
         """Append a row with a callback for failures."""

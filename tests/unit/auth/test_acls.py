@@ -107,6 +107,17 @@ def test_it_is_described_where_the_configuration_does_not_say_it(
     assert f", where User:NAME is {what}" in said or (what == "certificate" and what in said)
 
 
+def test_logins_show_the_name_that_the_configuration_does_not_say() -> None:
+    options = SASL | {"sasl.mechanism": "OAUTHBEARER"}
+    shown = [""]
+    acls = Acls.of(producer_config({"bootstrap.servers": "h:1"} | options), lambda: shown[0])
+    assert "User:NAME is the claim sub" in str(acls.hint(29, "t"))
+    shown[0] = "service account"
+    assert str(acls.hint(29, "t")).endswith(
+        "--allow-principal 'User:service account' --operation WRITE --operation DESCRIBE --topic t"
+    )
+
+
 def test_a_token_of_the_driver_has_the_rights_of_its_owner() -> None:
     token = DelegationToken(
         token_id="id",

@@ -112,7 +112,7 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
         metadata = producer._state.metadata
         # Somebody answers in the end, if the topic is asked for.
-        clock.after(0.3, producer.forget_topics)
+        clock.after(0.3, producer._state.forget_topics)
         clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
         assert give(producer, None, by_row=by_row) is None
 
