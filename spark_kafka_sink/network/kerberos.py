@@ -25,7 +25,6 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -33,6 +32,7 @@ from spark_kafka_sink.network.gssapi import (
     gssapi_exchange,
 )
 from spark_kafka_sink.network.option_values import OptionValues, content
+from spark_kafka_sink.network.sasl_authenticator import Login
 
 _T = TypeVar("_T")
 # What was made for a connection that did not come about; tickets' tokens are good for minutes.

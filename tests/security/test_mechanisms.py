@@ -30,7 +30,6 @@ from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.spark_processes import environment, standalone_cluster, submit
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.auth.mechanisms import SaslExchange
 from spark_kafka_sink.errors import (
     KafkaException,
     SaslAuthenticationException,
@@ -379,12 +378,11 @@ def test_sessions_of_5_seconds_are_renewed_for_60_and_rows_keep_their_order(
     renewals: list[str] = []
     begin = Connection._begin_login
 
-    def counted(
-        self: Connection, exchange: SaslExchange, event: ConnectionEvent, now: float
-    ) -> None:
-        if event is ConnectionEvent.RENEW:
+    def counted(self: Connection, event: ConnectionEvent, now: float) -> bool:
+        has_begun = begin(self, event, now)
+        if has_begun and event is ConnectionEvent.RENEW:
             renewals.append(self._peer)
-        begin(self, exchange, event, now)
+        return has_begun
 
     monkeypatch.setattr(Connection, "_begin_login", counted)
     topic = new_topic(cluster)
