@@ -71,6 +71,23 @@ class Secret:
         return hash(self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationToken:
+    """A delegation token (KIP-48): a client logs in with its id and its HMAC, until it expires.
+
+    hmac: as base64, the password of the login. owner: the principal whose rights the token has,
+    such as ``User:alice``. Times are milliseconds since 1970: the token was created, it expires if
+    it is not renewed, and it cannot be renewed any longer.
+    """
+
+    token_id: str
+    hmac: Secret
+    owner: str
+    issue_timestamp_ms: int
+    expiry_timestamp_ms: int
+    max_timestamp_ms: int
+
+
 class TopicPartition(NamedTuple):
     """A topic name and a partition number; the str is ``topic-3``, as in the Java client."""
 

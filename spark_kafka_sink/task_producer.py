@@ -1,21 +1,33 @@
 """TaskProducer: the producer of a Spark task, for Arrow batches alone.
 
-It is a `KafkaProducer` without single rows, transactions, serializers and interceptors, so that a
-task's process does not import these. It has besides what only a job of several producers needs.
+It is a `KafkaProducer` without single rows, serializers and interceptors, so that a task's process
+does not import these. It begins no transaction and ends none. But it can join one that the driver
+has begun, and leave it, and keeps its connections meanwhile. It has besides what only a job of
+several producers needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from random import Random
+from typing import TYPE_CHECKING
 
+from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.appender import slice_bytes
 from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import IllegalArgumentException, KafkaException
+from spark_kafka_sink.errors import (
+    IllegalArgumentException,
+    IllegalStateException,
+    KafkaException,
+    Option,
+)
 from spark_kafka_sink.model import (
     LARGEST_INT32,
     AppendFailure,
     Node,
+    ProducerIdAndEpoch,
     TopicPartition,
     check_callable,
     check_counts,
@@ -23,19 +35,23 @@ from spark_kafka_sink.model import (
     checked,
     checked_number,
 )
-from spark_kafka_sink.network.security import with_login_identity
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
 from spark_kafka_sink.producer.completion import PartitionDelivery
 
-__all__ = ["AppendFailure", "TaskProducer", "with_login_identity"]
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedPartition, JoinedTransaction
+
+__all__ = ["AppendFailure", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
     """A producer for columns.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`. The
-    end of a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
+    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`.
+    identity: `login_identity` of the configuration; no other principal may log in then. The end of
+    a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
     transactional.id, and KafkaException if no thread or socket can be created.
     """
 
@@ -45,19 +61,76 @@ class TaskProducer(BaseProducer):
         *,
         brokers: Iterable[Node] = (),
         allow_auto_create_topics: bool = True,
+        identity: str = "",
     ) -> None:
         what = "allow_auto_create_topics"
         checked(what, allow_auto_create_topics, bool, "True or False")
         checked("config", config, ProducerConfig, "a ProducerConfig")
         if config.transactional_id is not None:
-            message = "a task's producer has no transactions: remove transactional.id"
+            message = "a task's producer begins no transactions: remove transactional.id"
             raise IllegalArgumentException(message)
+        self._joined: JoinedTransaction | None = None
         super().__init__(
             config,
             _OwnPartitioner(config),
             brokers,
             allow_auto_create_topics=allow_auto_create_topics,
+            identity=identity,
         )
+
+    def join_transaction(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        transaction_version: int,
+        *,
+        adds_partitions: bool,
+        withholds: bool,
+    ) -> None:
+        """Write from now on in a transaction that another process begins and ends.
+
+        transaction_version: the finalized feature of the cluster. adds_partitions: whether to add
+        the partitions to the transaction where version 1 needs it, or whether that was done.
+        withholds: whether to send nothing before `flush`, unless memory is short.
+
+        What was appended before has to be flushed: raise IllegalStateException if it is not, or if
+        the producer is in a transaction. Any error from here on means that the transaction does not
+        have all rows: close the producer then.
+        """
+        from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
+
+        self._caller.before_call()
+        if self._config.acks_number != -1:
+            acks = Option("acks", self._config.acks)
+            message = f"a transaction needs acks=all, found {acks}"
+            raise IllegalStateException(message)
+        joined = JoinedTransaction(
+            transactional_id,
+            producer,
+            transaction_version,
+            adds_partitions=adds_partitions,
+            retry_backoff=ExponentialBackoff.of_ms(
+                self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+            ),
+            random=Random(),  # noqa: S311 - jitter, not secrets
+            acls=Acls.of(self._config, lambda: self._thread.principal),
+        )
+        self._state.join(joined, withholds=withholds)
+        self._joined = joined
+
+    def detach_transaction(self) -> dict[TopicPartition, JoinedPartition]:
+        """Flush, and write outside of the transaction from now on; it stays open.
+
+        Return what was written to each partition. Raise the error of a row that was not, and
+        IllegalStateException if the producer is in no transaction.
+        """
+        joined = self._joined
+        if joined is None:
+            raise IllegalStateException("the producer has joined no transaction")
+        self.flush()
+        self._state.end_joined()
+        self._joined = None
+        return dict(joined.partitions)
 
     def slice_bytes(self, partitions: int) -> int:
         """Return the best size in bytes of the rows in one append, for so many partitions.

@@ -38,7 +38,7 @@ def measure(given: argparse.Namespace, cells: Mapping[str, Cell]) -> int:
             spark=_new_session(),
             renew_session=_renewed,
             bootstrap=given.bootstrap,
-            topics=Topics(given.bootstrap),
+            topics=Topics(given.bootstrap, given.scale),
             meter=Meter(given.broker_pid),
             registry=registry,
             kafka_libs=given.kafka_libs,

@@ -146,37 +146,37 @@ class Provider:
 _GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
 
 
-def providers(options: Mapping[str, str]) -> dict[str, Provider]:
+def providers(named: Mapping[str, Mapping[str, str]]) -> dict[str, Provider]:
     """Return the providers by name: the three defaults, and those of `config.providers`.
 
-    Raise ConfigException for an option of `config.providers` that is not supported.
+    named: the options of each of the latter, by what follows config.providers.NAME. Raise
+    ConfigException for an option that is not supported.
     """
-    found = dict(_GIVEN)
-    unread = {name for name in options if name.startswith(f"{CONFIG_PROVIDERS}.")}
-    for name in _listed(options.get(CONFIG_PROVIDERS)) or ():
-        prefix = f"{CONFIG_PROVIDERS}.{name}."
-        java_class = options.get(f"{prefix}class", "")
-        kind = _KINDS.get(java_class.rpartition(".")[2])
-        if kind is None:
-            raise ConfigException(
-                f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
-            )
-        param = f"{prefix}param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
-        # An empty value restricts nothing, as in Java.
-        given = options.get(param) or None
-        if given is None:
-            found[name] = Provider(kind)
-        elif kind == ENV:
-            found[name] = Provider(kind, variables=_pattern(given, param))
-        else:
-            found[name] = Provider(kind, paths=_absolute(_listed(given) or [], param))
-        unread -= {f"{prefix}class", param}
+    return _GIVEN | {name: _provider(name, options) for name, options in named.items()}
+
+
+def _provider(name: str, options: Mapping[str, str]) -> Provider:
+    prefix = f"{CONFIG_PROVIDERS}.{name}."
+    java_class = options.get("class", "")
+    kind = _KINDS.get(java_class.rpartition(".")[2])
+    if kind is None:
+        raise ConfigException(
+            f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
+        )
+    param = f"param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
+    unread = options.keys() - {"class", param}
     if unread:
         raise ConfigException(
-            f"{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has .class, "
-            f".param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
+            f"{prefix}{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has "
+            f".class, .param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
         )
-    return found
+    # An empty value restricts nothing, as in Java.
+    given = options.get(param)
+    if not given:
+        return Provider(kind)
+    if kind == ENV:
+        return Provider(kind, variables=_pattern(given, prefix + param))
+    return Provider(kind, paths=_absolute(_listed(given) or [], prefix + param))
 
 
 class References:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Makes the machine of transactions, of a producer that has a transactional.id.
 MakeTransactions: TypeAlias = (
-    "Callable[[Sequences, ExponentialBackoff, Random], TransactionManager]"
+    "Callable[[Sequences, ExponentialBackoff, Random, Acls], TransactionManager]"
 )
 
 
@@ -47,11 +47,12 @@ def assemble(
     *,
     allow_auto_create_topics: bool = True,
     make_transactions: MakeTransactions | None = None,
+    identity: str = "",
 ) -> tuple[ProducerState, ProducerThread]:
     """Make the state of a producer and its thread, which does not run yet.
 
     brokers: the known ones of the cluster; make_transactions: makes the state machine of
-    transactions, if there is a transactional.id.
+    transactions, if there is a transactional.id. identity: see `Security`.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -61,21 +62,22 @@ def assemble(
     )
     network_metrics = NetworkMetrics(metrics)
     # Tasks begin at the same time; they know the brokers from the driver.
-    security = Security.of(config, is_one_of_many=bool(brokers))
+    security = Security.of(config, is_one_of_many=bool(brokers), identity=identity)
     client = _make_client(config, client_id, random, network_metrics, security)
     try:
         client.set_initial_nodes(brokers)
         retry_backoff = ExponentialBackoff.of_ms(
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
+        acls = Acls.of(config, lambda: client.principal)
         accumulator = _make_accumulator(config)
-        metadata = _make_metadata(config, retry_backoff, random, allow_auto_create_topics)
+        metadata = _make_metadata(config, retry_backoff, random, acls, allow_auto_create_topics)
         sequences: Sequences | None = None
         transactions: TransactionManager | None = None
         if config.enable_idempotence:
             sequences = Sequences(is_transactional=make_transactions is not None)
             if make_transactions is not None:
-                transactions = make_transactions(sequences, retry_backoff, random)
+                transactions = make_transactions(sequences, retry_backoff, random, acls)
         completion = BatchCompletion(
             accumulator=accumulator,
             metadata=metadata,
@@ -94,7 +96,7 @@ def assemble(
                 max_request_size_bytes=config.max_request_size,
                 request_timeout_ms=config.request_timeout_ms,
                 retry_backoff=retry_backoff,
-                acls=Acls.of(config),
+                acls=acls,
             ),
             accumulator=accumulator,
             metadata=metadata,
@@ -140,6 +142,7 @@ def _make_metadata(
     config: ProducerConfig,
     retry_backoff: ExponentialBackoff,
     random: Random,
+    acls: Acls,
     allow_auto_create_topics: bool,  # noqa: FBT001 - private, and called once
 ) -> ClusterMetadata:
     trigger_s = config.metadata_recovery_rebootstrap_trigger_ms / 1000
@@ -149,7 +152,7 @@ def _make_metadata(
         random,
         max_idle_s=config.metadata_max_idle_ms / 1000,
         rebootstrap_after_s=trigger_s if config.rebootstraps else None,
-        advice=Acls.of(config).writer_advice,
+        advice=acls.writer_advice,
         allow_auto_topic_creation=allow_auto_create_topics,
     )
 

@@ -87,6 +87,7 @@ class BaseProducer:
         *,
         allow_auto_create_topics: bool,
         make_transactions: MakeTransactions | None = None,
+        identity: str = "",
     ) -> None:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._config = config
@@ -102,6 +103,7 @@ class BaseProducer:
                 checked_brokers(brokers),
                 allow_auto_create_topics=allow_auto_create_topics,
                 make_transactions=make_transactions,
+                identity=identity,
             )
             self._thread = thread
             # None of these knows the producer: the I/O thread holds them, and has to end with it.
@@ -179,12 +181,17 @@ class BaseProducer:
         try:
             self.close(unclosed.AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
         except KafkaException as failure:  # what ended the block is what counts
-            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+            with safe_logging():
+                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
         if self._given_up:
             records = records_by_topic(self._given_up)
-            logger.error(
-                "%s was closed after %s: %s were not delivered", self._name, kind.__name__, records
-            )
+            with safe_logging():
+                logger.error(
+                    "%s was closed after %s: %s were not delivered",
+                    self._name,
+                    kind.__name__,
+                    records,
+                )
 
     # -- appending --------------------------------------------------------------------------------
 

@@ -115,6 +115,11 @@ class ProducerThread:
         return self._thread.is_alive()
 
     @property
+    def principal(self) -> str:
+        """Return the name by which brokers know the client; empty if logins have not shown it."""
+        return self._client.principal
+
+    @property
     def network_trouble(self) -> str:
         """Return the present problems with brokers; empty if none is known."""
         return self._client.last_errors()

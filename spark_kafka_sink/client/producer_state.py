@@ -32,6 +32,7 @@ from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -66,6 +67,8 @@ class ProducerState(ProducerLock):
         self._completion = completion
         self._sender = sender
         self._is_adaptive = is_adaptive
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, Deliveries] | None = None
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -206,9 +209,7 @@ class ProducerState(ProducerLock):
         def take() -> dict[str, TopicLoad] | None:
             call.check()
             room_bytes = pool.room_bytes
-            with self._change:
-                is_taken = pool.reserve(pending, size_bytes)
-            if is_taken:
+            if pool.reserve(pending, size_bytes):
                 self._track(topics)
                 return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
@@ -275,49 +276,75 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self.let_go(pending)
-                self.give_back(pending)
+            self.let_go(pending)
+            self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Count the memory of the batches that were full, and have them sent.
+        """Count the memory of the batches that were full, and have them sent; may be called twice.
 
         The I/O thread is woken once for all of them, so that more of them go in one request: that
         saves a tenth of a broker's CPU (docs/performance.md).
         """
         with self.lock:
-            with self._change:
-                self._account(pending.full)
+            if pending.full:
+                # First, as in `give_back`.
+                self._waiters.notify_all()
+                for batch in pending.full:
+                    if self.accumulator.may_be_sent(batch):
+                        with self._change:
+                            self.accumulator.settle(batch)
                 pending.full = []
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`."""
-        with self.lock, self._change:
+        """End `hold`; may be called twice."""
+        with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows."""
-        with self.lock, self._change:
-            self.accumulator.pool.give_back(pending)
+        """Return the reserved bytes of rows; may be called twice."""
+        with self.lock:
+            # First, so that a second call does what an interrupted one has not done. Who is woken
+            # waits for the lock.
             self._waiters.notify_all()
+            self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
         """Return everything that an append has taken; unpacked batches go to the I/O thread."""
-        with self.lock, self._change:
+        with self.lock:
             self.let_go(pending)
             self.give_back(pending)
             self.packed(pending)
 
-    def _account(self, batches: Iterable[ProducerBatch]) -> None:
-        """Count the memory of batches that were compressed."""
-        available = self.accumulator.pool.available_bytes
-        for batch in batches:
-            self.accumulator.packed(batch)
-        # The I/O thread notifies only of what it has done itself.
-        if self.accumulator.pool.available_bytes > available:
-            self._waiters.notify_all()
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
+        """Send batches in a transaction from now on.
+
+        withholds: whether to keep them until a flush, or until memory is short. Raise
+        IllegalStateException if batches are under way.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.join(joined)
+            self._alone = (self._sequences, self.deliveries)
+            self._sequences, self.deliveries = joined.sequences, joined.deliveries
+            if withholds:
+                self.accumulator.withhold()
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.end_joined()
+            self.accumulator.end_withholding()
+            if self._alone is not None:
+                (self._sequences, self.deliveries), self._alone = self._alone, None
 
     # -- transactions and the end -----------------------------------------------------------------
 
@@ -488,8 +515,12 @@ class ProducerState(ProducerLock):
         return self._sender.build(drained)
 
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
+        available = self.accumulator.pool.available_bytes
         for drained in sent.drained:
-            self._account(drained.batches)
+            for batch in drained.batches:
+                self.accumulator.packed(batch)
+        if self.accumulator.pool.available_bytes > available:
+            self._waiters.notify_all()
         for event in events:
             self._sender.handle(event, now)
 

@@ -44,14 +44,22 @@ def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
 
 
 def partition_error(
-    topic_partition: TopicPartition, code: int, node_id: int, api: str
+    topic_partition: TopicPartition,
+    code: int,
+    node_id: int,
+    api: str,
+    topic_advice: Callable[[int, str], str | None],
 ) -> ApiException:
-    """Return the exception for the error code of one partition in a response."""
+    """Return the exception for the error code of one partition in a response.
+
+    topic_advice: as from `reader_advice`.
+    """
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
-    if code in _ADVICE:
-        text += f"; {_ADVICE[code]}"
     topic, partition = topic_partition
+    hint = topic_advice(code, topic)
+    if hint is not None:
+        text += f"; {hint}"
     return api_exception(code, text, topic=topic, partition=partition, node_id=node_id, api=api)
 
 
@@ -161,7 +169,7 @@ class OffsetsLookup:
             self.found[answer.partition_index] = answer.offset
             return
         partition = TopicPartition(self._query.topic, answer.partition_index)
-        error = partition_error(partition, code, node_id, "ListOffsets")
+        error = partition_error(partition, code, node_id, "ListOffsets", self._metadata.advice)
         if not error_code(code).retriable:
             raise error
         self._wait(str(error), now)

@@ -358,7 +358,8 @@ class Reading:
     def _handle_error(
         self, partition: PartitionReading, node_id: int, code: int, now: float
     ) -> None:
-        error = partition_error(partition.topic_partition, code, node_id, "Fetch")
+        advice = self._metadata.advice
+        error = partition_error(partition.topic_partition, code, node_id, "Fetch", advice)
         if code == codes.OFFSET_OUT_OF_RANGE:
             partition.needs_offset = True
             partition.last_error = str(error)

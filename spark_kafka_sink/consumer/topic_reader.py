@@ -95,7 +95,7 @@ class TopicReader:
             self._retry_backoff,
             self._random,
             rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
-            advice=reader_advice(Acls.of(shared)),
+            advice=reader_advice(Acls.of(shared, lambda: self._client.principal)),
             allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None

@@ -46,6 +46,7 @@ from spark_kafka_sink.errors import (
     Option,
     ProtocolError,
     RetriableException,
+    SaslAuthenticationException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -177,6 +178,11 @@ class NetworkClient:
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
 
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown; any thread may read it."""
+        return "" if self._security is None else self._security.principal
+
     def in_flight_count(self) -> int:
         """Return the number of requests that wait for their response. Any thread may call this."""
         return sum(state.load for state in self._nodes)
@@ -235,7 +241,9 @@ class NetworkClient:
                     self._unassigned and state.retry_at > now
                 )
                 # The selector is woken when there is a login.
-                if is_wanted and state.awaits_login_since is None:
+                if state.awaits_login_since is not None:
+                    due.append(state.setup_until)
+                elif is_wanted:
                     due.append(state.retry_at)
                 continue
             if self._unassigned and state.throttled_until > now:
@@ -359,8 +367,7 @@ class NetworkClient:
             if not state.is_canonical:
                 state = self._nodes.canonical(state, self._resolver)
                 node = state.node
-            has_login = self._security is None or self._security.has_login(node)
-            if not state.may_log_in(now, has_login=has_login):
+            if not self._has_login(state, now):
                 return
             address = state.next_address(self._resolver)
         except (OSError, UnicodeError) as error:
@@ -394,6 +401,14 @@ class NetworkClient:
         self._channels[state.channel] = state
         self._selector.connect(state.channel, address, layer)
 
+    def _has_login(self, state: NodeState, now: float) -> bool:
+        """Return whether a new connection can log in now; it may have to wait."""
+        if self._security is None or self._security.has_login(state.node):
+            state.awaits_login_since = None
+            return True
+        state.awaiting_login(now, self._config.connection_setup_timeout, self._random)
+        return False
+
     def _connection_lost(
         self,
         state: NodeState,
@@ -425,10 +440,16 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason, error))
-        self._auth_error = error or self._auth_error
+        if not self._may_be_accepted_later(error):
+            self._auth_error = error or self._auth_error
         self._check_fatal_error()
         if self._nodes.are_given_up(state, reason, now):
             self.set_nodes({})
+
+    def _may_be_accepted_later(self, error: AuthenticationException | None) -> bool:
+        """Return whether a broker refused a login that it may accept soon."""
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        return is_refusal and self._security is not None and self._security.may_be_accepted_later
 
     def _check_fatal_error(self) -> None:
         """Decide whether no broker will ever accept this client, and if so, fail all its requests.
@@ -458,8 +479,15 @@ class NetworkClient:
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Close connections that exceeded the setup timeout or the request timeout."""
+        """Close connections that exceeded the setup timeout or the request timeout.
+
+        Also end the attempts for which there was no login in time.
+        """
         for state in self._nodes:
+            if state.is_late_for_login(now) and not self._has_login(state, now):
+                timeout = Option("socket.connection.setup.timeout.ms")
+                self._no_login(state, f"no ticket or token within {timeout}", now)
+                continue
             expired = state.expired(now, self._config.request_timeout_s)
             if expired is not None:
                 self._connection_lost(state, expired.reason, now, expired.code)
@@ -483,9 +511,15 @@ class NetworkClient:
                 self._flush(state)
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
-                self._connection_lost(
+                self._no_login(
                     state, f"no ticket or token within {timeout} to renew the session", now
                 )
+
+    def _no_login(self, state: NodeState, reason: str, now: float) -> None:
+        """Drop a connection, or an attempt, that has waited for a login for too long."""
+        if self._security is not None:
+            self._security.give_up(state.node)
+        self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""

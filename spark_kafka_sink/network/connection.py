@@ -147,7 +147,7 @@ _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # leaves the pause to the client (KIP-219); before, it has paused already.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
-    32: 2, 37: 1,
+    32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
 }  # fmt: skip
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
@@ -276,7 +276,7 @@ class Connection:
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
                 self.in_flight.complete_oldest()
-                yield from self._token_came(frame, 0, now)
+                yield from self._token_came(frame, None, now)
                 continue
             answered_id = response_correlation_id(frame)
             if sent is None or sent.correlation_id != answered_id:
@@ -365,10 +365,9 @@ class Connection:
         elif isinstance(response, SaslAuthenticateResponse):
             if response.error_code != error_codes.NONE:
                 raise self._authenticator.refusal(response.error_code, response.error_message)
+            lifetime_ms = response.session_lifetime_ms if sent.version > 0 else None
             # Java's client takes none as an empty token, too.
-            yield from self._token_came(
-                bytes(response.auth_bytes or b""), response.session_lifetime_ms, now
-            )
+            yield from self._token_came(bytes(response.auth_bytes or b""), lifetime_ms, now)
 
     # -- the login --------------------------------------------------------------------------------
 
@@ -420,13 +419,16 @@ class Connection:
         self._outgoing.append([len(token).to_bytes(4, "big") + token])
         self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
 
-    def _token_came(self, token: bytes, lifetime_ms: int, now: float) -> Iterator[NodeReady]:
-        """Take a token of the broker: answer it, or be done."""
+    def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
+        """Take a token of the broker: answer it, or be done.
+
+        lifetime_ms: of the session, 0 for no limit, None if the broker does not say it.
+        """
         answer = self._authenticator.step(token)
         if answer is not None:
             self._send_token(answer, now)
             return
-        self._authenticator.completed(lifetime_ms / 1000, now, is_renewal=self.is_renewing)
+        self._authenticator.completed(lifetime_ms, now, is_renewal=self.is_renewing)
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)

@@ -136,14 +136,6 @@ class NodeState:
         """Whether there is no connection and the back-off is over."""
         return self.connection is None and now >= self.retry_at
 
-    def may_log_in(self, now: float, *, has_login: bool) -> bool:
-        """Return whether a new connection can log in now, and note since when it cannot."""
-        if has_login:
-            self.awaits_login_since = None
-        elif self.awaits_login_since is None:
-            self.awaits_login_since = now
-        return has_login
-
     def next_address(self, resolver: HostResolver) -> Address:
         """Return the address to try: each address of the host in turn, then resolve again.
 
@@ -160,6 +152,17 @@ class NodeState:
             self.addresses = addresses
         self.last_address = self.addresses.pop(0)
         return self.last_address
+
+    def awaiting_login(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
+        """Record that an attempt waits for a login; it may take as long as a connection."""
+        if self.awaits_login_since is None:
+            self.awaits_login_since = now
+            self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
+
+    def is_late_for_login(self, now: float) -> bool:
+        """Return whether an attempt has waited for its login for as long as it may."""
+        is_waiting = self.connection is None and self.awaits_login_since is not None
+        return is_waiting and now >= self.setup_until
 
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
         """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
@@ -329,6 +332,7 @@ class NodeState:
             if not by_tls:
                 self.addresses = None
         self.connection = None
+        self.awaits_login_since = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
         self.last_attempt = now

@@ -15,7 +15,6 @@ from typing import Final
 from spark_kafka_sink.auth.jaas import JaasEntry, check_module, parse_jaas
 from spark_kafka_sink.auth.references import (
     ALLOWED_PATHS,
-    CONFIG_PROVIDERS,
     ProcessLimits,
     References,
     providers,
@@ -70,7 +69,7 @@ class OptionValues:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._files = Disk()
-        named = {CONFIG_PROVIDERS: config.config_providers, **dict(config.provider_options)}
+        named = {each.name: dict(each.options) for each in config.config_providers}
         self._limits = ProcessLimits.of(os.environ, "this process")
         self._references = References(providers(named), self._limits, os.environ, self._files)
 

@@ -100,9 +100,16 @@ class ConsumerNetworkClient:
         self._throttled_until: dict[int, float] = {}
 
     @classmethod
-    def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
-        """Return a client with its own network client."""
-        security = Security.of(config)
+    def of(
+        cls,
+        config: ProducerConfig,
+        clock: Callable[[], float],
+        random: Random,
+        *,
+        identity: str = "",
+    ) -> Self:
+        """Return a client with its own network client; identity: see `Security`."""
+        security = Security.of(config, identity=identity)
         selector_class = Selector if security is None else security.selector_class
         client = NetworkClient(
             selector_class(
@@ -165,6 +172,11 @@ class ConsumerNetworkClient:
     def last_errors(self) -> str:
         """Return a description of the nodes with errors."""
         return self._client.last_errors()
+
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown."""
+        return self._client.principal
 
     def close(self) -> None:
         """Close every connection."""

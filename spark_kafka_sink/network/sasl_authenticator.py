@@ -37,12 +37,15 @@ class Login:
 
     exchange: starts a SASL exchange, None while there are no credentials; raises
     SaslAuthenticationException if there will be none. user: its text is the user in messages.
-    chance: a random number from 0 to 1.
+    chance: a random number from 0 to 1. is_token: whether a delegation token logs in, so that each
+    session ends. hint: its text, if any, ends the message about a refusal.
     """
 
     exchange: Callable[[], SaslExchange | None]
     user: object
     chance: float = 0.0
+    is_token: bool = False
+    hint: object = ""
 
 
 class SaslAuthenticator:
@@ -59,6 +62,7 @@ class SaslAuthenticator:
         self._steps = 0
         self._renewals: list[float] = []
         self._renew_at = self._ends_at = self._began_at = float("inf")
+        self._logged_in_at = float("-inf")
 
     @property
     def is_used(self) -> bool:
@@ -103,7 +107,9 @@ class SaslAuthenticator:
         """Return the exception for a login that a broker refused; words: the broker's."""
         user = "" if self._login is None else f" {self._login.user}"
         said = printable(words) if words else error_code(code).name
+        hint = "" if self._login is None else str(self._login.hint)
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
+        sentence += f"; {hint}" if hint else ""
         if code == error_codes.ILLEGAL_SASL_STATE:
             return IllegalSaslStateException(sentence)
         return SaslAuthenticationException(sentence)
@@ -132,11 +138,20 @@ class SaslAuthenticator:
             raise ProtocolError(message, node_id=self._node_id)
         return self._exchange
 
-    def completed(self, lifetime_s: float, now: float, *, is_renewal: bool) -> None:
-        """Note the end of the exchange, and how long the session may last; 0 for no limit."""
+    def completed(self, lifetime_ms: int | None, now: float, *, is_renewal: bool) -> None:
+        """Note the end of the exchange, and how long the session may last.
+
+        lifetime_ms: 0 for no limit, None if the broker does not say it.
+        """
         self._exchange = None
+        if lifetime_ms == 0 and self._login is not None and self._login.is_token:
+            # Brokers accept an expired token until they delete it, and then close the connection.
+            code = error_codes.SASL_AUTHENTICATION_FAILED
+            raise self.refusal(code, "the delegation token has expired")
+        self._logged_in_at = now
         if is_renewal:
             self._renewals.append(now - self._began_at)
+        lifetime_s = (lifetime_ms or 0) / 1000
         self._renew_at = now + self._time_to_renew(lifetime_s)
         self._ends_at = now + lifetime_s
 
@@ -150,7 +165,8 @@ class SaslAuthenticator:
 
     def may_renew(self, now: float) -> bool:
         """Return whether the session is to be renewed now, and the last login is old enough."""
-        return now >= self._renew_at and now >= self._began_at + _RENEWAL_PAUSE_S
+        # From the end of the last login, since a slow broker may have read its beginning late.
+        return now >= self._renew_at and now >= self._logged_in_at + _RENEWAL_PAUSE_S
 
     def is_over(self, now: float) -> bool:
         """Return whether the session has ended."""

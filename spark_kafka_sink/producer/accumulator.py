@@ -122,6 +122,7 @@ class RecordAccumulator:
         self.pool = BufferPool(buffer_memory_bytes)
         self._flushes: set[object] = set()
         self._lingers = True
+        self._is_withheld = False
 
     @property
     def has_incomplete(self) -> bool:
@@ -206,6 +207,28 @@ class RecordAccumulator:
         """Make every batch sendable from here on: the producer is to end."""
         self._lingers = False
 
+    # -- withholding ------------------------------------------------------------------------------
+
+    def withhold(self) -> None:
+        """Send nothing, also no full batch, until a flush begins or memory is short.
+
+        The wait does not count as linger, nor as delivery.timeout.ms.
+        """
+        self._is_withheld = True
+
+    def end_withholding(self) -> None:
+        """Send batches as usual again."""
+        self._is_withheld = False
+
+    def _is_still_withheld(self, now: float) -> bool:
+        """Return whether nothing is to be sent yet; if that is over, batches count as new."""
+        if not self._flushes and self._lingers and not self.pool.is_short:
+            return True
+        self._is_withheld = False
+        for batch in self._incomplete:
+            batch.created_at = now
+        return False
+
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
@@ -274,13 +297,25 @@ class RecordAccumulator:
 
         Another call for the same batch, as in every attempt to send it, does nothing.
         """
+        if self.may_be_sent(batch):
+            self.settle(batch)
+
+    def may_be_sent(self, batch: ProducerBatch) -> bool:
+        """Note that no caller packs a batch any more, and its compression ratio.
+
+        Return whether `settle` is due. An interrupted caller may call this again.
+        """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
-            return
+            return False
         self._ratios.observe(
             batch.topic_partition.topic,
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
+        return True
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """Charge the bytes of a compressed batch in place of those of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)
@@ -305,6 +340,8 @@ class RecordAccumulator:
         An open batch is to be sent when it has lingered, or when it must not wait: while a flush, a
         close or the end of a transaction is under way. `sendable_for_room` has more.
         """
+        if self._is_withheld and self._is_still_withheld(now):
+            return []
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
@@ -324,7 +361,7 @@ class RecordAccumulator:
         others fill further. (Java's RecordAccumulator sends all of them once its pool is
         exhausted.) None is of the partitions of `others`, which were sendable before.
         """
-        if not self.pool.is_short:
+        if self._is_withheld or not self.pool.is_short:
             return
         excluded = self._held.union(self._sealed, (other.topic_partition for other in others))
         for topic_partition, batch in list(self._open.items()):
@@ -335,6 +372,8 @@ class RecordAccumulator:
 
     def next_sendable_at(self, now: float) -> float:
         """Return when `sendable` will return more than now because of time alone."""
+        if self._is_withheld:
+            return float("inf")
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
         due = min((at for at in waits if at > now), default=float("inf"))
         for batch in self._open.values():
@@ -391,6 +430,8 @@ class RecordAccumulator:
 
         `_incomplete` is in order of age, so only the expired batches are visited.
         """
+        if self._is_withheld:
+            return []
         found = []
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
@@ -415,6 +456,8 @@ class RecordAccumulator:
         Batches that a caller's thread works on past their time do not count. When it lets go of
         them, the I/O thread looks again.
         """
+        if self._is_withheld:
+            return float("inf")
         for batch in self._incomplete:
             expires_at = batch.created_at + self._delivery_timeout_s
             if expires_at > now or not self._is_worked_on(batch):

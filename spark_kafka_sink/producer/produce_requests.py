@@ -51,6 +51,7 @@ _LAST_PRODUCE_BY_NAME = 12
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -77,13 +78,13 @@ class SentBatches:
 
 
 class ProduceRequests:
-    """Makes requests and reads their answers."""
+    """Makes requests and reads their answers; transactions: in which the batches are, if any."""
 
     def __init__(
         self,
         metadata: ClusterMetadata,
         completion: BatchCompletion,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager | JoinedTransaction | None,
         *,
         acks: int,
         timeout_ms: int,
@@ -92,7 +93,7 @@ class ProduceRequests:
         self._timeout_ms = timeout_ms
         self._metadata = metadata
         self._completion = completion
-        self._transactions = transactions
+        self.transactions = transactions
         # The latest version that each node supports.
         self._versions: dict[int, int] = {}
 
@@ -122,7 +123,7 @@ class ProduceRequests:
                 topics[name] = topic
             topic.partition_data.append(PartitionProduceData(index=partition, records=records))
         names = {topic.topic_id: topic.name for topic in topics.values()}
-        transactions = self._transactions
+        transactions = self.transactions
         return ClientRequest(
             node_id=drained.node_id,
             message=ProduceRequest(
@@ -138,7 +139,7 @@ class ProduceRequests:
 
     def _max_produce_version(self, names: Mapping[UUID, str]) -> int | None:
         by_name = _LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None
-        in_transaction = self._transactions and self._transactions.max_produce_version
+        in_transaction = self.transactions and self.transactions.max_produce_version
         return in_transaction or by_name
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:

@@ -29,6 +29,7 @@ from spark_kafka_sink.records.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchInfo,
     batch_header,
+    crc_of,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.decoder import read_fields
@@ -229,6 +230,11 @@ class ProducerBatch:
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
+    def crc(self) -> int:
+        """The checksum of the batch as it was last sent; 0 before."""
+        return 0 if self._header is None else crc_of(self._header)
+
+    @property
     def records(self) -> Buffer:
         """The records as one buffer, as they will be sent."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -255,19 +261,21 @@ class ProducerBatch:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
+        size_bytes = len(piece)
+        if retained is not None and size_bytes >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(retained)
             retained.holders += 1
         else:
-            self.copied_bytes += len(piece)
+            self.copied_bytes += size_bytes
             if self._pieces and isinstance(self._pieces[-1], bytearray):
                 self._pieces[-1] += piece
             else:
                 self._pieces.append(bytearray(piece))
         self.record_count += records
-        self.records_bytes += len(piece)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+        self.records_bytes += size_bytes
+        if max_timestamp_ms > self.max_timestamp_ms:  # noqa: PLR1730 - a call may be interrupted
+            self.max_timestamp_ms = max_timestamp_ms
 
     def seal(self) -> None:
         """Close the batch for records."""

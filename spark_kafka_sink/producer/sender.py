@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    KafkaException,
+    TransactionAbortedException,
+    api_exception,
+)
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -59,6 +64,7 @@ from spark_kafka_sink.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -102,7 +108,7 @@ class Sender:
         sequences: Sequences | None,
         latencies: NodeLatencies,
         random: Random,
-        transactions: TransactionManager | None = None,
+        transactions: TransactionManager | JoinedTransaction | None = None,
     ) -> None:
         self._transactions = transactions
         self._config = config
@@ -123,12 +129,50 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
         self._throttled_until: dict[int, float] = {}
         self._muted: set[TopicPartition] = set()
         self.fatal_error: KafkaException | None = None
+
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction) -> None:
+        """Send batches in a transaction from now on.
+
+        Raise IllegalStateException if batches are under way, or for a producer that has
+        transactions.
+        """
+        self._check_idle("join")
+        if self._transactions is not None:
+            raise IllegalStateException("a producer in a transaction cannot join another one")
+        self._alone = (self._sequences, self._producer_id)
+        self._producer_id = None
+        self._follow(joined.sequences, joined)
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        self._check_idle("leave")
+        if self._alone is None:
+            raise IllegalStateException("the producer has joined no transaction")
+        (sequences, self._producer_id), self._alone = self._alone, None
+        self._follow(sequences, None)
+
+    def _check_idle(self, what: str) -> None:
+        if self._has_incomplete():
+            message = f"the producer cannot {what} a transaction while batches are under way: flush"
+            raise IllegalStateException(message)
+
+    def _follow(self, sequences: Sequences | None, joined: JoinedTransaction | None) -> None:
+        self._sequences, self._transactions = sequences, joined
+        self._completion.follow(sequences, joined)
+        self._produce.transactions = joined
 
     # -- what goes out ----------------------------------------------------------------------------
 
@@ -196,7 +240,7 @@ class Sender:
             self.fail_all(error)
         return self.fatal_error is not None
 
-    def _follow_transaction(self, transactions: TransactionManager) -> None:
+    def _follow_transaction(self, transactions: TransactionManager | JoinedTransaction) -> None:
         """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self._metadata.rebootstraps:
             self._rebootstraps = self._metadata.rebootstraps
@@ -217,7 +261,7 @@ class Sender:
             self._completion.abandon(batch, error)
 
     def _transactional_request(
-        self, transactions: TransactionManager, now: float
+        self, transactions: TransactionManager | JoinedTransaction, now: float
     ) -> tuple[ClientRequest | None, int | None]:
         """Return the transactional request that is due, or the node to connect to before."""
         has_incomplete = transactions.is_completing and self._has_incomplete()
@@ -319,10 +363,11 @@ class Sender:
     @property
     def nodes(self) -> Mapping[int, Node]:
         """The brokers to keep connections to: those of the metadata, and coordinators."""
-        known = self._metadata.nodes
-        if self._transactions is None:
+        # The I/O thread asks without the lock, while a caller may join or leave a transaction.
+        known, transactions = self._metadata.nodes, self._transactions
+        if transactions is None:
             return known
-        return {**self._transactions.coordinators.nodes, **known}
+        return {**transactions.coordinators.nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 

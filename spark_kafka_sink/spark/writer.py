@@ -18,14 +18,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_kafka_sink.commit.outcomes import Planned, Skipped
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
-from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.spark.committing.job_token import JobToken
     from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -44,34 +46,96 @@ def mode_refusal(mode: str) -> str:
     )
 
 
-class _TaskWriter:
-    """The part that writers of jobs and of streams share: their tasks."""
+class _OptionsOfTasks:
+    """The part that all writers share: the options of their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
 
+    def _unpacked(self) -> SinkOptions:
+        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
+        return options
+
+
+class _TaskWriter(_OptionsOfTasks):
+    """The part that writers of jobs and of streams share: tasks that write at least once."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
-        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
-        return write_task(options, iterator)
+        return write_task(self._unpacked(), iterator)
 
 
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
-    """Writes a batch job."""
+    """Writes a batch job.
+
+    token: the delegation token that ends with the job, if there is one.
+    """
 
     # The number of the micro-batch that the job writes, if any.
     _batch_id: int | None = None
+
+    def __init__(self, options: SinkOptions, token: JobToken | None = None) -> None:
+        super().__init__(options)
+        self._token = token
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
+        self._expire_token()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that are in Kafka cannot be removed."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """End the job's token. Rows that are in Kafka cannot be removed."""
+        self._expire_token()
+
+    def _expire_token(self) -> None:
+        if self._token is not None:
+            self._token.expire()
+
+
+class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
+    """Writes a batch job exactly once, in one transaction.
+
+    planned: what the plan came to; token: as of `KafkaArrowWriter`.
+    """
+
+    def __init__(
+        self, options: SinkOptions, planned: Planned | Skipped, token: JobToken | None = None
+    ) -> None:
+        super().__init__(options)
+        self._planned = planned
+        self._token = token
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Run a task. If the version is written already, the rows are at most counted."""
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+
+        options = self._unpacked()
+        if isinstance(self._planned, Planned):
+            return write_task(options, iterator, self._planned.plan)
+        if options.topic is not None:
+            return SkippedMessage()
+        return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_batch  # noqa: PLC0415 - as above
+
+        freeze_imports()
+        commit_batch(self._unpacked(), self._planned, messages)
+        if self._token is not None:
+            self._token.expire()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+
+        abort_batch(self._unpacked(), self._planned)
+        if self._token is not None:
+            self._token.expire()
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):

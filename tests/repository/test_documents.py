@@ -22,6 +22,8 @@ DEPLOYMENT = ROOT / "docs" / "deployment.md"
 SECURITY = ROOT / "docs" / "security.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
+# The average number of words in a sentence of the README.
+FEWEST_WORDS, MOST_WORDS = 12, 15
 PICTURE_BYTES = 100_000
 
 
@@ -50,6 +52,23 @@ def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert pages.README.stat().st_size <= README_BYTES
+
+
+def test_the_sentences_of_the_readme_are_short() -> None:
+    counts = [len(sentence.split()) for sentence in pages.sentences(pages.README.read_text())]
+    assert FEWEST_WORDS <= sum(counts) / len(counts) <= MOST_WORDS
+
+
+def test_sentences_are_those_of_paragraphs_and_lists() -> None:
+    text = (
+        "# A heading. It is none.\n\nOne has\na [link of words](a.md). `Two` is code, e.g. this.\n"
+        "\n```\nNo. Code.\n```\n| a. | b. |\n|---|---|\n\n![A picture. None.](a.svg)\n\n"
+        "- **Three:** a point. 4 is another.\n- [links](b.md), and more\n\nIt begins:\n"
+    )
+    assert list(pages.sentences(text)) == [
+        *("One has a link of words.", "`Two` is code, e.g. this."),
+        *("**Three:** a point.", "4 is another.", "It begins:"),
+    ]
 
 
 @pytest.mark.parametrize("command", ["make broker", "make demo", "make test"])

@@ -29,7 +29,7 @@ from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.client.transaction_calls import transaction_manager
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
-from spark_kafka_sink.network import client
+from spark_kafka_sink.network import client, security
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
@@ -52,6 +52,8 @@ class Simulation:
         self, scenario: Scenario, *, as_bytes: bool = False, tracing: bool = False
     ) -> None:
         self._scenario = scenario
+        # Logins are part of the real connection.
+        as_bytes = as_bytes or scenario.shape.session_s is not None
         self._as_bytes = as_bytes
         self._random = Random(scenario.seed + 1)
         self.scheduler = Scheduler(tracing=tracing)
@@ -123,6 +125,7 @@ class Simulation:
                 time=clock,
             ),
             mock.patch.object(io_thread, "threading", no_threads),
+            mock.patch.object(security, "Selector", return_value=self.network),
             mock.patch.multiple(
                 client,
                 Connection=Connection if self._as_bytes else MessageConnection,

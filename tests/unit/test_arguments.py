@@ -154,6 +154,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin(config)": [None, CONFIGS],
     "KafkaAdmin(has_headers)": [0, "no"],
     "KafkaAdmin(brokers)": NO_BROKERS,
+    "KafkaAdmin(identity)": [None, 5, b"alice"],
     "KafkaAdmin.topics(names)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
     "KafkaAdmin.topics(new)": [5, {"partitions": 1}],
     "KafkaAdmin.topic_configs(topic)": NO_NAMES,

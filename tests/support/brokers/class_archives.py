@@ -7,7 +7,6 @@ this environment's Spark in the environment. A JVM that an archive does not fit 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from job import kafka_jars
+from job import kafka_jars, lock
 
 from support.brokers import fetch_kafka, processes
 from support.brokers.jvm import SHORT_LIVED
@@ -62,8 +61,8 @@ def kafka_options(version: str) -> list[str]:
 def make() -> None:
     """Make the missing archives. Another test run may do so at the same time."""
     kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
-    with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    waiting = "waiting for another process that archives classes …"
+    with lock.locked(kafka_jars.cache_folder() / "archives.lock", waiting):
         _make()
 
 

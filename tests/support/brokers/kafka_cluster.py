@@ -7,14 +7,16 @@ Nodes can be killed, stopped and started again individually.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
 import resource
 import secrets
 import socket
 import subprocess
+import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,28 +35,36 @@ _FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
 # Below Linux's range for outgoing connections, so that no connection takes the port of a node that
 # is down.
 _PORTS = range(20_000, 32_000)
-# Processes that search ports at the same time mostly use different ones, because a free port is
-# taken only once a JVM has started.
-_PROCESSES = 61
-# The ports that were returned last: their processes may not listen yet.
-_returned: deque[int] = deque(maxlen=100)
+_returned: set[int] = set()
 _lock = threading.Lock()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that are free, and that no earlier call returned of late."""
+    """Return ports of 127.0.0.1 that are free, and that this function returned nowhere else.
+
+    A port is taken only once a JVM listens there, and a node that is down needs its port again. So
+    a process claims its ports as long as it runs, also against another run of the tests.
+    """
     with _lock, contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
-            port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
+            port = secrets.choice(_PORTS)
             if port in _returned:
                 continue
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
+                fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
-                _returned.append(port)
+                _returned.add(port)
         return found
+
+
+@functools.cache
+def _claims() -> int:
+    """Return the descriptor of a file in which a locked byte is a port that a process claims."""
+    path = Path(tempfile.gettempdir()) / f"spark-kafka-sink-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 class KafkaCluster:
@@ -225,6 +235,7 @@ class KafkaCluster:
                 "log.retention.ms": -1,
                 # For topics that a test does not create itself.
                 "log.retention.bytes": 1 << 30,
+                "log.segment.bytes": 256 << 20,
             }
             | self._settings
         )

@@ -139,6 +139,8 @@ def _reasons(table: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _written(value: object) -> str:
+    if value == ():
+        return "``"
     if value is None:
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -244,8 +244,11 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
 def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
     with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
         producer.send(TOPIC, b"v")
-        free = producer._state.accumulator.pool.available_bytes
+        pool = producer._state.accumulator.pool
+        free = pool.available_bytes
         producer._caller.reserve(PendingAppend(), free + 1, producer._caller.row_call())
+        # Of what was reserved for it, the row keeps its own bytes alone.
+        assert 0 < 100_000 - (free + 1) - pool.available_bytes < 100
 
 
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:

@@ -118,4 +118,8 @@ def test_what_no_retry_helps_is_raised_with_its_partition() -> None:
         TopicAuthorizationException, match=r"t-0 cannot be read: ListOffsets .* grant READ"
     ) as refused:
         world.answer(future, UNAUTHORIZED)
+    assert (
+        f"--allow-principal User:alice --operation READ --operation DESCRIBE --topic {TOPIC}"
+        in (str(refused.value))
+    )
     assert (refused.value.topic, refused.value.partition, refused.value.node_id) == (TOPIC, 0, 1)

@@ -195,3 +195,41 @@ def test_what_a_refusal_taught_is_kept_until_a_higher_limit_is_told(
     assert _full_bytes_of(accumulator, TOPIC) == [half]
     accumulator.limit_topics(said)
     assert _full_bytes_of(accumulator, TOPIC) == [half if is_kept else 801]
+
+
+def test_withheld_batches_wait_for_a_flush_and_the_wait_does_not_count() -> None:
+    producer = PureProducer([1, 1], Settings(linger=5.0, delivery_timeout=10.0))
+    producer.ready()
+    producer.accumulator.withhold()
+    producer.append(0, [b"x" * 400] * 8)
+    producer.append(1, [b"small"])
+    producer.now = 500.0
+    assert producer.poll() == []
+    assert producer.accumulator.next_sendable_at(500.0) == float("inf")
+    assert producer.accumulator.next_expiry_at(500.0) == float("inf")
+    producer.accumulator.begin_flush("flush")
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+    assert producer.done() == []
+    producer.now = 510.0
+    producer.poll()
+    assert {type(batch.error).__name__ for batch in producer.done()} == {"TimeoutException"}
+
+
+def test_withheld_batches_go_as_usual_once_memory_is_short() -> None:
+    producer = PureProducer([1], Settings(linger=5.0, buffer_memory=4000))
+    producer.ready()
+    producer.accumulator.withhold()
+    producer.append(0, [b"x" * 400] * 4)
+    producer.now = 100.0
+    assert producer.poll() == []
+    producer.append(0, [b"x" * 400] * 4)
+    requests = producer.poll()
+    assert len(requests) == 1
+    while requests:
+        for request in requests:
+            producer.answer(request)
+        requests = producer.poll()
+    producer.append(0, [b"small"])
+    assert producer.poll() == []
+    assert producer.accumulator.next_sendable_at(100.0) == pytest.approx(105.0), "it lingers again"
