@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Final, Generic, Protocol, Self, TypeAlias, TypeVar
@@ -68,7 +69,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
-from spark_kafka_sink.records.batch import batch_header
+from spark_kafka_sink.network.security import login_identity
+from spark_kafka_sink.records.batch import BatchHeader, batch_header
 from spark_kafka_sink.records.default_record import DefaultBatch, one_record, read_batches
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
@@ -124,6 +126,8 @@ from spark_kafka_sink.wire.transaction_messages import (
     ListTransactionsResponse,
 )
 from spark_kafka_sink.wire.versions import NodeApiVersions
+
+__all__ = ["CommitClient", "login_identity"]
 
 _ALL_REPLICAS: Final = -1
 _TRANSACTION: Final = 1
@@ -185,7 +189,7 @@ class CommitClient:
     """Questions to the brokers of one cluster; a context manager, for one thread at a time.
 
     log_topic: the topic whose partition 0 is the commit log. brokers: that another client learned
-    from the cluster.
+    from the cluster. identity: `login_identity` of the configuration.
     """
 
     def __init__(
@@ -194,12 +198,14 @@ class CommitClient:
         log_topic: str,
         brokers: Iterable[Node] = (),
         clock: Callable[[], float] = time.monotonic,
+        *,
+        identity: str = "",
     ) -> None:
         self._log = TopicPartition(log_topic, LOG_PARTITION)
         self._request_timeout_ms = config.request_timeout_ms
         self._clock = clock
         self._random = Random()  # noqa: S311 - jitter, not secrets
-        self._client = ConsumerNetworkClient.of(config, clock, self._random)
+        self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
         self._client.set_initial_nodes(brokers)
         self._nodes: dict[int, Node] = {}
         self._answered: set[int] = set()
@@ -219,8 +225,7 @@ class CommitClient:
             DescribeProducers: self._describe_producers,
             ReadMarker: self._read_marker,
         }
-        self.warnings: list[str] = []
-        """What was ignored in the log, and why."""
+        self._warnings: list[str] = []
 
     def __enter__(self) -> Self:
         return self
@@ -236,6 +241,51 @@ class CommitClient:
     def close(self) -> None:
         """Close every connection; what was asked has no answer then."""
         self._client.close()
+
+    # -- what tasks ask ---------------------------------------------------------------------------
+
+    def log_ends(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of partitions, with records of open transactions.
+
+        Raise ApiException, and TimeoutException at the deadline.
+        """
+        return {each: self._until(self._end, each, deadline) for each in partitions}
+
+    def header_at(
+        self, partition: TopicPartition, offset: int, deadline: float
+    ) -> BatchHeader | None:
+        """Return the header of the batch that begins at an offset; None if none does.
+
+        Raise as `log_ends` does.
+        """
+        found = self._until(partial(self._fetch, offset=offset), partition, deadline)
+        headers = [each.header for each in read_batches(found.records or b"")]
+        return next((each for each in headers if each.base_offset == offset), None)
+
+    def _until(
+        self,
+        question: Callable[[TopicPartition], _Steps[_T]],
+        partition: TopicPartition,
+        deadline: float,
+    ) -> _T:
+        """Put a question to the leader of a partition until it answers."""
+        attempts = 0
+        while True:
+            try:
+                return self._complete(question(partition), deadline)
+            except _NoReplyError as error:
+                is_over = not error_code(error.code).retriable or self._clock() >= deadline
+                if is_over:
+                    topic, number = partition
+                    raise api_exception(
+                        error.code, error.reason, topic=topic, partition=number
+                    ) from None
+                self._leaders.pop(partition, None)
+                wait = self._clock() + min(_LOOK_UP_WAIT_S * 2**attempts, _LONGEST_LOOK_UP_WAIT_S)
+                self._complete(_pause(wait), deadline)
+                attempts += 1
 
     # -- the cluster ------------------------------------------------------------------------------
 
@@ -326,6 +376,11 @@ class CommitClient:
     def now(self) -> float:
         """Return the time by the clock of machines, for their deadlines."""
         return self._clock()
+
+    def take_warnings(self) -> list[str]:
+        """Return what was ignored in the log, and why, since the last call."""
+        taken, self._warnings = self._warnings, []
+        return taken
 
     def ask(self, questions: Iterable[Question]) -> None:
         """Begin to ask questions; `answers` returns the replies."""
@@ -675,7 +730,7 @@ class CommitClient:
             reader.read(LogEntry.of(each) for each in batches)
             position = batches[-1].header.last_offset + 1
             self._logs[ask.key] = (reader, position)
-        self.warnings += reader.take_warnings()
+        self._warnings += reader.take_warnings()
         return LogRead(reader.reading(ask.key))
 
     def _read_marker(self, ask: ReadMarker) -> _Steps[Reply]:
@@ -701,12 +756,12 @@ class CommitClient:
     def _end(self, partition: TopicPartition) -> _Steps[int]:
         """Return the high watermark."""
         node_id = yield from self._leader(partition)
-        wanted = ListOffsetsPartition(
+        requested = ListOffsetsPartition(
             partition_index=partition.partition, timestamp=LATEST_TIMESTAMP
         )
         request = ListOffsetsRequest(
             isolation_level=READ_UNCOMMITTED,
-            topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
+            topics=[ListOffsetsTopic(name=partition.topic, partitions=[requested])],
         )
         response = yield from self._send(node_id, request, min_version=_LISTS_RELIABLE_ENDS_SINCE)
         if not isinstance(response, ListOffsetsResponse):
@@ -720,7 +775,7 @@ class CommitClient:
 
     def _fetch(self, partition: TopicPartition, offset: int) -> _Steps[PartitionData]:
         node_id = yield from self._leader(partition)
-        wanted = FetchPartition(
+        requested = FetchPartition(
             partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
         )
         request = FetchRequest(
@@ -728,7 +783,7 @@ class CommitClient:
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
             isolation_level=READ_UNCOMMITTED,
-            topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=partition.topic, partitions=[requested])],
         )
         response = yield from self._send(node_id, request, max_version=_LAST_FETCH_BY_NAME)
         if not isinstance(response, FetchResponse):
@@ -777,7 +832,7 @@ def _too_old(node: Node, api: Api, version: int, versions: NodeApiVersions) -> A
     has = f"{api.name} up to version {latest}" if latest >= 0 else f"no {api.name}"
     message = (
         f"exactlyOnce needs {api.name} {version} or later, as brokers of Kafka 3.6 and later have "
-        f"it: broker {node} has {has}"
+        f"it: {node} has {has}"
     )
     return api_exception(codes.UNSUPPORTED_VERSION, message, node_id=node.id, api=api.name)
 

@@ -25,6 +25,7 @@ from spark_kafka_sink.model import (
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
+    check_counts,
     check_topic_name,
     checked,
     checked_brokers,
@@ -159,7 +160,8 @@ class KafkaProducer(BaseProducer):
         TopicAuthorizationException).
         """
         check_topic_name(topic)
-        return self.partition_counts({topic: expected})[topic]
+        check_counts("expected", {topic: expected}, 0)
+        return self._partition_counts({topic: expected})[topic]
 
     # -- transactions -----------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import RecordMetadata, check_timeout, checked
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors, unsent_metadata
 from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
+from spark_kafka_sink.producer.partitioner import GroupedRows
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
-from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]

@@ -28,7 +28,6 @@ from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner, unfinished
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.slices import topic_load
 from spark_kafka_sink.records.layout import OpenBatch
 from spark_kafka_sink.wire.exchange import ClientRequest, Event
 
@@ -114,11 +113,8 @@ class ProducerState(ProducerLock):
 
     def undelivered(self) -> Counter[str]:
         """Return by topic the number of batches' records, neither acknowledged nor failed."""
-        records = Counter[str]()
         with self.lock:
-            for batch in self.accumulator.incomplete:
-                records[batch.topic_partition.topic] += batch.record_count
-        return records
+            return self.accumulator.undelivered()
 
     def refuse(self, records: int, error: KafkaException) -> None:
         """Count records that a caller could not append."""
@@ -166,15 +162,11 @@ class ProducerState(ProducerLock):
 
         An error that another caller got is asked about again.
         """
-        metadata, now, is_known = self.metadata, self._clock(), True
-        for name in topics:
-            metadata.track(name, now)
-            is_known = is_known and metadata.topic(name) is not None
-        if not is_known:
+        if not self.metadata.track_all(topics, self._clock()):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits; see `KafkaProducer.limit_messages`."""
+        """Keep batches at their topics' limits; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
@@ -210,9 +202,7 @@ class ProducerState(ProducerLock):
         def take() -> dict[str, TopicLoad] | None:
             call.check()
             room_bytes = pool.room_bytes
-            with self._change:
-                is_taken = pool.reserve(pending, size_bytes)
-            if is_taken:
+            if pool.reserve(pending, size_bytes):
                 self._track(topics)
                 return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
@@ -244,8 +234,8 @@ class ProducerState(ProducerLock):
         """Return what topics have waiting."""
         with self.lock:
             return {
-                name: topic_load(
-                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                name: self.accumulator.topic_load(
+                    name, topic, self.latencies, adaptive=self._is_adaptive
                 )
                 for name, topic in topics.items()
             }
@@ -279,49 +269,47 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self.let_go(pending)
-                self.give_back(pending)
+            self.let_go(pending)
+            self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Count the memory of the batches that were full, and have them sent.
+        """Count the memory of the batches that were full, and have them sent; may be called twice.
 
         The I/O thread is woken once for all of them, so that more of them go in one request: that
         saves a tenth of a broker's CPU (docs/performance.md).
         """
         with self.lock:
-            with self._change:
-                self._account(pending.full)
+            if pending.full:
+                # First, as in `give_back`.
+                self._waiters.notify_all()
+                for batch in pending.full:
+                    if self.accumulator.may_be_sent(batch):
+                        with self._change:
+                            self.accumulator.settle(batch)
                 pending.full = []
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`."""
-        with self.lock, self._change:
+        """End `hold`; may be called twice."""
+        with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows."""
-        with self.lock, self._change:
-            self.accumulator.pool.give_back(pending)
+        """Return the reserved bytes of rows; may be called twice."""
+        with self.lock:
+            # First, so that a second call does what an interrupted one has not done. Who is woken
+            # waits for the lock.
             self._waiters.notify_all()
+            self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
         """Return everything that an append has taken; unpacked batches go to the I/O thread."""
-        with self.lock, self._change:
+        with self.lock:
             self.let_go(pending)
             self.give_back(pending)
             self.packed(pending)
-
-    def _account(self, batches: Iterable[ProducerBatch]) -> None:
-        """Count the memory of batches that were compressed."""
-        available = self.accumulator.pool.available_bytes
-        for batch in batches:
-            self.accumulator.packed(batch)
-        # The I/O thread notifies only of what it has done itself.
-        if self.accumulator.pool.available_bytes > available:
-            self._waiters.notify_all()
 
     # -- a joined transaction ---------------------------------------------------------------------
 
@@ -520,8 +508,12 @@ class ProducerState(ProducerLock):
         return self._sender.build(drained)
 
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
+        available = self.accumulator.pool.available_bytes
         for drained in sent.drained:
-            self._account(drained.batches)
+            for batch in drained.batches:
+                self.accumulator.packed(batch)
+        if self.accumulator.pool.available_bytes > available:
+            self._waiters.notify_all()
         for event in events:
             self._sender.handle(event, now)
 

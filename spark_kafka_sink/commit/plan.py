@@ -21,11 +21,11 @@ from spark_kafka_sink.commit import resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
-    DecidedTransaction,
     LogReading,
     Place,
     RecordState,
 )
+from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
     ONGOING,
     AddPartitions,
@@ -58,28 +58,6 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 _S = PlanState
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """Tasks may run."""
-
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """The version is written: nothing is to be done."""
-
-    record: CommitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Torn:
-    """An older run was decided, and some of its transactions were aborted: their rows are lost."""
-
-    record: CommitRecord
-    lost: tuple[DecidedTransaction, ...]
 
 
 Outcome: TypeAlias = Planned | Skipped | Torn | Failure

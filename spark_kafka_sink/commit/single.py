@@ -17,6 +17,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
+from spark_kafka_sink.commit.outcomes import Aborted, Clear, Committed, CommittedBefore, Undecided
 from spark_kafka_sink.commit.questions import (
     EMPTY,
     ONGOING,
@@ -49,30 +50,6 @@ from spark_kafka_sink.model import TopicPartition
 
 _S = SingleState
 _UNDECIDED_PAUSE_S: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """All rows are visible. record: what the log has."""
-
-    record: CommitRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """Nothing of the transaction is visible."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedBefore:
-    """An abort came too late: the transaction was committed, or had no partition at level 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Undecided:
-    """It is not known whether the transaction is committed. The next plan finds out."""
-
-    failure: Failure
 
 
 Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Undecided | Failure
@@ -357,18 +334,18 @@ def _over(machine: Single, state: SingleState, outcome: Outcome) -> Step[Single]
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """A task's look at its partitions; outcome: True if no other attempt has written to them."""
+    """A task's look at its partitions."""
 
     plan: Plan
     deadline: float
     waiting: frozenset[Ask]
-    outcome: bool | Failure | None = None
+    outcome: Clear | Failure | None = None
 
 
 def look(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Looking]:
     """Return the machine for a task, and its questions."""
     asks = tuple(DescribeProducers(each) for each in partitions)
-    machine = Looking(plan, deadline, frozenset(asks), None if asks else True)
+    machine = Looking(plan, deadline, frozenset(asks), None if asks else Clear())
     return Step(machine, tuple(map(Question, asks)))
 
 
@@ -391,4 +368,4 @@ def step_look(machine: Looking, answer: Answer, now: float) -> Step[Looking]:
         )
         return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))
     waiting = machine.waiting - {answer.ask}
-    return Step(replace(machine, waiting=waiting, outcome=None if waiting else True))
+    return Step(replace(machine, waiting=waiting, outcome=None if waiting else Clear()))

@@ -16,7 +16,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -25,6 +24,7 @@ from spark_kafka_sink.network.gssapi import (
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import Login
 
 
 class Kerberos:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import ProducerRecord, RecordMetadata
 from spark_kafka_sink.plugins import loading
 from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
@@ -68,7 +69,8 @@ class ProducerInterceptors:
                         made,
                     )
             except Exception:
-                logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
+                with safe_logging():
+                    logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
         return record
 
     def on_acknowledgement(

@@ -37,15 +37,16 @@ def call_in_caller(
     """Call user code from a caller's thread; return the exception that the caller must raise.
 
     functions: all are called, whatever others raise. Exceptions are logged; the first BaseException
-    that is not an Exception is returned.
+    that is not an Exception is returned, also if a log handler raised it.
     """
     raised: BaseException | None = None
     for function in functions:
         try:
-            function(*arguments)
-        except Exception as error:  # noqa: BLE001 - see above
-            with suppress(Exception):
-                _log(what, function, arguments, error)
+            try:
+                function(*arguments)
+            except Exception as error:  # noqa: BLE001 - see above
+                with suppress(Exception):
+                    _log(what, function, arguments, error)
         except BaseException as error:  # noqa: BLE001 - returned
             if raised is None:
                 raised = error

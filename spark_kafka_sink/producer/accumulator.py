@@ -33,7 +33,7 @@ It has no lock and no clock: its callers hold the producer's lock, and the time 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -42,6 +42,8 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import BufferPool, Reservation
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
     ProducerBatch,
     RetainedBuffer,
@@ -142,10 +144,31 @@ class RecordAccumulator:
         """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
-    def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
-        """Return how many batches of each partition wait to be sent."""
+    def undelivered(self) -> Counter[str]:
+        """Return by topic the number of records that are neither acknowledged nor failed."""
+        records = Counter[str]()
+        for batch in self._incomplete:
+            records[batch.topic_partition.topic] += batch.record_count
+        return records
+
+    def topic_load(
+        self, name: str, topic: TopicMetadata, latencies: NodeLatencies, *, adaptive: bool
+    ) -> TopicLoad:
+        """Return the partitions to spread rows over, and what each has waiting.
+
+        These are the partitions with a leader, or all if none has one. adaptive: whether queue
+        lengths count, and whether partitions whose leader accepts no data are left out while others
+        do (KIP-794).
+        """
+        with_leader = topic.available or list(range(len(topic.leaders)))
+        batch_bytes = self.full_bytes(name)
+        if not adaptive:
+            return TopicLoad(available=with_leader, queue_lengths=None, batch_bytes=batch_bytes)
+        quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
+        available = quick or with_leader
         none: deque[ProducerBatch] = deque()
-        return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
+        lengths = [len(self._queues.get(TopicPartition(name, p), none)) for p in available]
+        return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Keep batches below the limits of their topics, which replace the limits before.
@@ -281,13 +304,25 @@ class RecordAccumulator:
 
         Another call for the same batch, as in every attempt to send it, does nothing.
         """
+        if self.may_be_sent(batch):
+            self.settle(batch)
+
+    def may_be_sent(self, batch: ProducerBatch) -> bool:
+        """Note that no caller packs a batch any more, and its compression ratio.
+
+        Return whether `settle` is due. An interrupted caller may call this again.
+        """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
-            return
+            return False
         self._ratios.observe(
             batch.topic_partition.topic,
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
+        return True
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """Charge the bytes of a compressed batch in place of those of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)

@@ -261,19 +261,21 @@ class ProducerBatch:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
+        size_bytes = len(piece)
+        if retained is not None and size_bytes >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(retained)
             retained.holders += 1
         else:
-            self.copied_bytes += len(piece)
+            self.copied_bytes += size_bytes
             if self._pieces and isinstance(self._pieces[-1], bytearray):
                 self._pieces[-1] += piece
             else:
                 self._pieces.append(bytearray(piece))
         self.record_count += records
-        self.records_bytes += len(piece)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+        self.records_bytes += size_bytes
+        if max_timestamp_ms > self.max_timestamp_ms:  # noqa: PLR1730 - a call may be interrupted
+            self.max_timestamp_ms = max_timestamp_ms
 
     def seal(self) -> None:
         """Close the batch for records."""
@@ -285,7 +287,8 @@ class ProducerBatch:
         Needs no lock: one thread packs a batch, and `settle` accounts for the memory afterwards.
         """
         if not self.packed:
-            self._pieces = list(self.codec(self._pieces))
+            if self.codec.compress is not None:
+                self._pieces = [self.codec.compress(self._pieces)]
             self.packed = True
 
     def settle(self) -> int:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.layout import Cut, OpenBatch, Runs, lay_out
 from spark_kafka_sink.records.varint import (
     FieldBytes,
     Int64s,
@@ -46,6 +47,22 @@ class EncodedRecords:
 
     buffer: memoryview
     offsets: Int64s
+
+
+def encode_rows(
+    columns: RecordColumns, runs: Runs, opens: Sequence[OpenBatch]
+) -> tuple[list[Cut], EncodedRecords]:
+    """Lay the rows out over their partitions' batches and encode them, in partition order.
+
+    opens: the open batch of each run.
+    """
+    timestamps = columns.timestamps_ms
+    largest_delta = max(batch.records for batch in opens) + len(columns)
+    span = span_ms(timestamps, [b.base_timestamp_ms for b in opens if b.records])
+    bounds = record_size_bounds(columns, span, largest_delta)
+    layout = lay_out(runs, bounds[runs.order], timestamps[runs.order], opens)
+    encoded = encode(columns, runs.order, layout.offset_deltas, layout.timestamp_deltas)
+    return layout.cuts, encoded
 
 
 def encode(

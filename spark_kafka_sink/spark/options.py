@@ -37,6 +37,13 @@ from spark_kafka_sink.config import (
 from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import TOPIC_NAME, Node
+from spark_kafka_sink.spark.exactly_once import (
+    EXACTLY_ONCE_OPTIONS,
+    ExactlyOnce,
+    check_exactly_once,
+    exactly_once,
+    transaction_defaults,
+)
 
 # The part before the path in file:/a, file:///a and file://localhost/a, and similar.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
@@ -191,6 +198,7 @@ _OWN: Final = {
     for name in (
         "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
         "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds: the path of save(path), the name and checkpoint of a stream; and
@@ -248,7 +256,7 @@ class SinkOptions:
 
     new_topic: for creating missing topics, None if they are not created.
     delegation_token_mechanism: by which tasks log in with a token that the driver creates, None if
-    they log in as the driver does.
+    they log in as the driver does. exactly_once: None for at least once.
 
     The driver finds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` laid the rows out. max_message_bytes, partitions: of the topic, None
@@ -262,6 +270,7 @@ class SinkOptions:
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
+    exactly_once: ExactlyOnce | None = None
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -332,15 +341,35 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
-    producer = producer_config(kafka, defaults=SINK_DEFAULTS, lenient=lenient)
+    defaults = {**SINK_DEFAULTS, **transaction_defaults(given)}
+    producer = producer_config(kafka, defaults=defaults, lenient=lenient)
+    bad_rows = bad_row_policy(given, topic or None, producer.acks)
     return SinkOptions(
         producer=producer,
         topic=topic or None,
         report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
-        bad_rows=bad_row_policy(given, topic or None, producer.acks),
+        bad_rows=bad_rows,
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
+        exactly_once=_exactly_once(given, producer, bad_rows),
     )
+
+
+def _exactly_once(
+    given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
+) -> ExactlyOnce | None:
+    """Return the options of exactly once, checked against the others; None without it."""
+    selected = exactly_once(given)
+    if selected is None:
+        return None
+    check_exactly_once(selected, producer, bad_rows.topic)
+    if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
+        message = (
+            "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "
+            "runs again may have other rows then; remove it"
+        )
+        raise ConfigException(message)
+    return selected
 
 
 def is_sink_option(name: str) -> bool:

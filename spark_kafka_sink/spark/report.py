@@ -9,9 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.commit.attempts import AttemptTransaction
 
 # The first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
@@ -229,10 +232,18 @@ class CommitReport:
 
 
 @dataclass(kw_only=True)
+class SkippedMessage(WriterCommitMessage):
+    """A task whose rows are written already; rows: how many it has, None if it read none."""
+
+    rows: int | None = None
+
+
+@dataclass(kw_only=True)
 class SinkCommitMessage(WriterCommitMessage):
     """The rows that one task wrote.
 
-    started_at: seconds since 1970; partitions: those of good rows.
+    started_at: seconds since 1970; partitions: those of good rows; transaction: what was written
+    exactly once, None for at least once.
     """
 
     report: TaskReport
@@ -241,3 +252,4 @@ class SinkCommitMessage(WriterCommitMessage):
     bad_rows: BadRowsReport
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
+    transaction: AttemptTransaction | None = None

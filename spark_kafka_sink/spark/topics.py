@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig
@@ -31,9 +31,6 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.options import SinkOptions
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @contextmanager
@@ -61,25 +58,18 @@ def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool 
 class MissingTopics:
     """The topics that a task creates if they are missing; each is checked once.
 
-    topic: of all rows, None for a topic column; new: settings of new topics, None to create none.
+    new: settings of new topics, None to create none.
     """
 
-    def __init__(self, options: SinkOptions, topic: str | None, new: NewTopic | None) -> None:
+    def __init__(self, options: SinkOptions, new: NewTopic | None) -> None:
         self._options = options
-        self._topic = topic
         self._new = new
         self._there: set[str] = set()
 
-    def create_those_of(self, batch: pa.RecordBatch) -> None:
-        """Create the missing topics of an Arrow batch; see `create`."""
-        if self._new is None:
-            return
-        if self._topic is not None:
-            self.create([self._topic])
-            return
-        # Spark's strings may hold bytes that are not UTF-8.
-        met = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
-        self.create([name.decode(errors="replace") for name in met])
+    @property
+    def is_needed(self) -> bool:
+        """Whether there may be topics to create."""
+        return self._new is not None
 
     def create(self, names: Iterable[str]) -> None:
         """Create missing topics, if the option createTopics is set.

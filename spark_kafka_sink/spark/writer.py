@@ -20,12 +20,14 @@ from pyspark.sql.datasource import (
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
-from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.commit.attempts import Plan
+    from spark_kafka_sink.commit.log_record import CommitRecord
     from spark_kafka_sink.spark.committing.job_token import JobToken
     from spark_kafka_sink.spark.options import SinkOptions
 
@@ -45,19 +47,26 @@ def mode_refusal(mode: str) -> str:
     )
 
 
-class _TaskWriter:
-    """The part that writers of jobs and of streams share: their tasks."""
+class _OptionsOfTasks:
+    """The part that all writers share: the options of their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
 
+    def _unpacked(self) -> SinkOptions:
+        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
+        return options
+
+
+class _TaskWriter(_OptionsOfTasks):
+    """The part that writers of jobs and of streams share: tasks that write at least once."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
-        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
-        return write_task(options, iterator)
+        return write_task(self._unpacked(), iterator)
 
 
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
@@ -84,6 +93,50 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         self._expire_token()
 
     def _expire_token(self) -> None:
+        if self._token is not None:
+            self._token.expire()
+
+
+class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
+    """Writes a batch job exactly once, in one transaction.
+
+    plan: the plan of the run, or the owner's record if the version is written already; token: as
+    of `KafkaArrowWriter`.
+    """
+
+    def __init__(
+        self, options: SinkOptions, plan: Plan | CommitRecord, token: JobToken | None = None
+    ) -> None:
+        super().__init__(options)
+        self._plan = plan
+        self._token = token
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Run a task. If the version is written already, the rows are at most counted."""
+        from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+
+        options = self._unpacked()
+        if isinstance(self._plan, Plan):
+            return write_task(options, iterator, self._plan)
+        if options.topic is not None:
+            return SkippedMessage()
+        return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_batch  # noqa: PLC0415 - as above
+
+        freeze_imports()
+        commit_batch(self._unpacked(), self._plan, messages)
+        if self._token is not None:
+            self._token.expire()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+
+        abort_batch(self._unpacked(), self._plan)
         if self._token is not None:
             self._token.expire()
 

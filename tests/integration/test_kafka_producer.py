@@ -48,7 +48,7 @@ def test_what_was_appended_is_there_after_flush_with_its_offsets(
         producer.flush()
         producer.append(topic, values("c"))
         producer.flush(30.0)
-        delivery = producer.take_deliveries()[TopicPartition(topic, 0)]
+        delivery = producer._state.take_deliveries()[TopicPartition(topic, 0)]
     assert (delivery.records, delivery.batches) == (3, 2)
     assert (delivery.first_offset, delivery.last_offset) == (0, 2)
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"a", b"b", b"c"]
@@ -58,7 +58,7 @@ def test_lingering_records_go_without_a_flush(kafka: KafkaCluster, new_topic: Ne
     topic = new_topic(1)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 10}) as producer:
         producer.append(topic, values("a"))
-        wait_until(producer, producer.take_deliveries)
+        wait_until(producer, producer._state.take_deliveries)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
 
 

@@ -20,9 +20,8 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import EncodedRecords, record_sizes
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords, encode_rows, record_sizes
 from spark_kafka_sink.records.layout import Cut, group_by_partition
 
 _RETRY_S = 0.01
@@ -125,9 +124,8 @@ class Application:
         partitions = self._scenario.shape.partitions
         runs = group_by_partition(np.array(append.partitions, np.int64))
         targets = [partitions[number] for number in runs.partitions]
-        rows = Rows(columns, sorted({tp.topic for tp in targets}), None, None)
         opens = accumulator.hold(targets)
-        cuts, encoded = encode_rows(GroupedRows(rows, runs, targets), opens)
+        cuts, encoded = encode_rows(columns, runs, opens)
         in_order = [numbers[row] for row in runs.order.tolist()]
         self._scheduler.after(
             self._moment(), self._append, targets, cuts, encoded, reservation, in_order

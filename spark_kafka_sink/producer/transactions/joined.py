@@ -54,7 +54,7 @@ _LAST_PRODUCE_V1: Final = 11
 _BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
 _ADDING_WAIT_S: Final = 0.060
 # After so many attempts there is another cause.
-_MOST_TURNS: Final = 20
+_MOST_CONCURRENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +78,15 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    is_in_order: whether each batch got a higher offset than the one before.
+    went_back: a batch that got no higher offset than the one before: its offset, and the last of
+    those before.
     """
 
     first_offset: int = -1
     last_offset: int = -1
     records: int = 0
     last_sequence: int = NO_SEQUENCE
-    is_in_order: bool = True
+    went_back: tuple[int, int] | None = None
     duplicates: list[DuplicateBatch] = field(default_factory=list)
 
 
@@ -105,7 +106,7 @@ class JoinedDeliveries(Deliveries):
         written.records += batch.record_count
         written.last_sequence = increment_sequence(batch.base_sequence, batch.record_count - 1)
         if batch.base_offset <= written.last_offset:
-            written.is_in_order = False
+            written.went_back = (batch.base_offset, written.last_offset)
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
@@ -218,9 +219,9 @@ class JoinedTransaction:
         """Return when `due` will return a request because of time alone."""
         return self._queue.next_due_at()
 
-    def takes_turns(self, code: int, attempts: int) -> bool:
+    def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch was refused because of another producer of the transaction."""
-        return code in _BUSY and attempts < _MOST_TURNS
+        return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- what comes back --------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -30,14 +30,24 @@ from spark_kafka_sink.spark.planning.preflight import (
     make_dead_letter_path,
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     BATCH_ID,
+    ExactlyOnceWriter,
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
     MicroBatchWriter,
     batch_id_of,
     mode_refusal,
+)
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.committing.job_token import JobToken
+
+NOT_FOR_STREAMS: Final = (
+    "exactlyOnce is not complete for streams and write_batch in this version, so it cannot be used "
+    "there: remove the option, or set it to false"
 )
 
 
@@ -61,29 +71,27 @@ class KafkaDataSource(DataSource):
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
-    def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
+    def writer(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> KafkaArrowWriter | ExactlyOnceWriter:
         """Plan a batch write. Raise ConfigException, DataException and errors of the brokers."""
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
-        return self.plan(schema)
-
-    def plan(self, schema: StructType) -> KafkaArrowWriter:
-        """Check everything that can be checked before there are rows; raise as `writer` does."""
         options, batch_id = self.check(schema)
         if batch_id is not None:
             return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
         if options.delegation_token_mechanism is None:
-            options = check_environment(options, schema, in_batches=False, may_remember=False)
-            return KafkaArrowWriter(options)
+            return _planned(options, schema, None)
         options, token = with_job_token(options)
         try:
-            options = check_environment(options, schema, in_batches=False, may_remember=False)
+            return _planned(options, schema, token)
         except BaseException:
             if token is not None:
                 token.expire()
             raise
-        return KafkaArrowWriter(options, token)
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
         """Check options and columns; return the options, and the batch number of `write_batch`.
@@ -94,7 +102,12 @@ class KafkaDataSource(DataSource):
         batch_id = batch_id_of(given)
         if batch_id is not None:
             del given[BATCH_ID]
-        return _checked_options(given, schema), batch_id
+        options = _checked_options(given, schema)
+        if options.exactly_once is not None:
+            if batch_id is not None:
+                raise ConfigException(NOT_FOR_STREAMS)
+            options.exactly_once.check_batch()
+        return options, batch_id
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
@@ -104,15 +117,31 @@ class KafkaDataSource(DataSource):
         """
         freeze_imports()
         options = _checked_options(self.options, schema)
+        if options.exactly_once is not None:
+            raise ConfigException(NOT_FOR_STREAMS)
         if not self._is_copy:
             options = _checked_micro_batch(options, schema)
         return KafkaStreamArrowWriter(options)
 
 
+def _planned(
+    options: SinkOptions, schema: StructType, token: JobToken | None
+) -> KafkaArrowWriter | ExactlyOnceWriter:
+    """Check what a job needs, and plan it where it is to be written exactly once."""
+    options = check_environment(options, schema, in_batches=False, may_remember=False)
+    if options.exactly_once is None:
+        return KafkaArrowWriter(options, token)
+    from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
+
+    return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
+
+
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = sink_options(given)
     check_schema(schema, options.topic)
-    return replace(options, laid_out=laid_out_counts(schema))
+    options = replace(options, laid_out=laid_out_counts(schema))
+    check_layout(options)
+    return options
 
 
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
@@ -137,6 +166,7 @@ def check_environment(
     has_headers = "headers" in schema.names
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
+    check_targets(options)
     warn_of_unsent_columns(schema)
     return options
 

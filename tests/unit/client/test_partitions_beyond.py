@@ -41,7 +41,7 @@ def append(producer: KafkaProducer) -> int:
 
 def count(producer: KafkaProducer) -> int:
     """Ask how many partitions there are."""
-    return producer.partition_counts({TOPIC: 2})[TOPIC]
+    return producer._partition_counts({TOPIC: 2})[TOPIC]
 
 
 LOOKS = pytest.mark.parametrize("look", [append, count])

@@ -13,8 +13,8 @@ from support.pure.pure_producer import TOPIC
 from spark_kafka_sink.client.appender import SliceOwner
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import AppendFailure, TopicPartition
+from spark_kafka_sink.producer.partitioner import GroupedRows
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
-from spark_kafka_sink.producer.slices import GroupedRows
 from spark_kafka_sink.records.layout import Runs
 from spark_kafka_sink.serde.arrow_columns import read_rows
 

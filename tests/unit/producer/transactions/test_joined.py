@@ -122,7 +122,7 @@ def test_it_tells_what_was_written_to_each_partition() -> None:
     assert (written[FIRST].first_offset, written[FIRST].last_offset) == (40, 51)
     assert (written[FIRST].records, written[FIRST].last_sequence) == (4, 3)
     assert (written[SECOND].records, written[SECOND].last_sequence) == (1, 0)
-    assert written[FIRST].is_in_order
+    assert written[FIRST].went_back is None
     assert not written[FIRST].duplicates
     assert transaction.deliveries.partitions[FIRST].records == 4
 
@@ -146,7 +146,7 @@ def test_it_flags_a_batch_that_its_broker_has_already_and_one_that_goes_back() -
     assert (duplicate.base_offset, duplicate.base_sequence, duplicate.records) == (40, 0, 2)
     assert duplicate.attempts == 1
     assert duplicate.crc == sent.crc == int.from_bytes(bytes_of(first)[17:21])
-    assert not written.is_in_order
+    assert written.went_back == (20, 41)
 
 
 def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_numbers() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.slices import MANY_PARTITIONS, SLICE_BYTES, slice_bytes, slice_ends
+from spark_kafka_sink.client.appender import MANY_PARTITIONS, SLICE_BYTES, slice_bytes, slice_ends
 from spark_kafka_sink.records.encoder import record_sizes
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
