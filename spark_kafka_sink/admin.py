@@ -51,6 +51,7 @@ from spark_kafka_sink.model import (
     checked_list,
     checked_number,
 )
+from spark_kafka_sink.network.option_values import find_shipped_files
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -92,7 +93,7 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 
-__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "login_identity"]
+__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "find_shipped_files", "login_identity"]
 
 logger = logging.getLogger(__name__)
 

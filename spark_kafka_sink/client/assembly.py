@@ -18,8 +18,9 @@ from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator

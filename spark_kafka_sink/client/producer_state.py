@@ -113,11 +113,8 @@ class ProducerState(ProducerLock):
 
     def undelivered(self) -> Counter[str]:
         """Return by topic the number of batches' records, neither acknowledged nor failed."""
-        records = Counter[str]()
         with self.lock:
-            for batch in self.accumulator.incomplete:
-                records[batch.topic_partition.topic] += batch.record_count
-        return records
+            return self.accumulator.undelivered()
 
     def refuse(self, records: int, error: KafkaException) -> None:
         """Count records that a caller could not append."""
@@ -165,11 +162,7 @@ class ProducerState(ProducerLock):
 
         An error that another caller got is asked about again.
         """
-        metadata, now, is_known = self.metadata, self._clock(), True
-        for name in topics:
-            metadata.track(name, now)
-            is_known = is_known and metadata.topic(name) is not None
-        if not is_known:
+        if not self.metadata.track_all(topics, self._clock()):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:

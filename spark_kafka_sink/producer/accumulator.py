@@ -33,7 +33,7 @@ It has no lock and no clock: its callers hold the producer's lock, and the time 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -143,6 +143,13 @@ class RecordAccumulator:
     def incomplete(self) -> list[ProducerBatch]:
         """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
+
+    def undelivered(self) -> Counter[str]:
+        """Return by topic the number of records that are neither acknowledged nor failed."""
+        records = Counter[str]()
+        for batch in self._incomplete:
+            records[batch.topic_partition.topic] += batch.record_count
+        return records
 
     def topic_load(
         self, name: str, topic: TopicMetadata, latencies: NodeLatencies, *, adaptive: bool

@@ -163,13 +163,13 @@ def test_another_owner_s_open_transaction_in_the_log_hides_nothing(
     job: SingleJob, new_topic: NewTopic
 ) -> None:
     neighbour = SingleJob(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
-    leave_a_record_open(neighbour)
+    write_an_open_record(neighbour)
     job.run(ROWS)
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     assert job.committed == VALUES
 
 
-def leave_a_record_open(job: SingleJob) -> None:
+def write_an_open_record(job: SingleJob) -> None:
     """Write a record of the owner into the log, in a transaction that nobody ends."""
     from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
     from spark_kafka_sink.commit.questions import AddPartitions, WriteRecord, Written

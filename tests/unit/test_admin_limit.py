@@ -118,7 +118,7 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
 
 def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
     """Make one that talks to a network of the test."""
-    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_: network)
+    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: network)
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
     return KafkaAdmin(config)
 

@@ -20,8 +20,6 @@ from spark_kafka_sink.commit.outcomes import (
     Aborted,
     Committed,
     CommittedBefore,
-    Planned,
-    Skipped,
     Undecided,
 )
 from spark_kafka_sink.commit.steps import Failure
@@ -40,16 +38,16 @@ _fit: set[str] = set()
 @name_kafka_options()
 def commit_batch(
     options: SinkOptions,
-    planned: Planned | Skipped,
+    plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
     """Commit a batch job, and publish its report; say so if its version was written before.
 
-    Raise KafkaException if it is not committed.
+    plan: the owner's record in that case. Raise KafkaException if it is not committed.
     """
     version, name = _of(options)
-    if isinstance(planned, Skipped):
-        at = datetime.fromtimestamp(planned.record.written_at / 1000, UTC)
+    if isinstance(plan, CommitRecord):
+        at = datetime.fromtimestamp(plan.written_at / 1000, UTC)
         say(
             f"pykafka: skipped: version {version} of application {name} was written before; its "
             f"last write was at {at.isoformat(timespec='milliseconds')}"
@@ -62,7 +60,7 @@ def commit_batch(
         if isinstance(message, SinkCommitMessage) and message.transaction is not None
     ]
     commit_version(
-        planned.plan,
+        plan,
         version,
         attempts,
         report.rows,
@@ -75,27 +73,27 @@ def commit_batch(
 
 
 @name_kafka_options()
-def abort_batch(options: SinkOptions, planned: Planned | Skipped) -> None:
+def abort_batch(options: SinkOptions, plan: Plan | CommitRecord) -> None:
     """Abort a batch job that has failed, and say what came of it."""
-    if isinstance(planned, Skipped):
+    if isinstance(plan, CommitRecord):
         return
     try:
-        line = abort_run(planned.plan, options.producer, options.brokers)
+        line = abort_run(plan, options.producer, options.brokers)
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = (
-            f"the write of {planned.plan.run.owner} could not be aborted now ({error}); the "
-            f"brokers abort it within {planned.plan.run.timeout_ms} ms"
+            f"the write of {plan.run.owner} could not be aborted now ({error}); the "
+            f"brokers abort it within {plan.run.timeout_ms} ms"
         )
     say(f"pykafka: {line}")
 
 
 def _of(options: SinkOptions) -> tuple[int, str]:
     """Return the version and the name of the application."""
-    wanted = options.exactly_once
-    if wanted is None or wanted.version is None or wanted.app_id is None:
+    selected = options.exactly_once
+    if selected is None or selected.version is None or selected.app_id is None:
         message = "a write without txnAppId and txnVersion is not exactly once; this is a bug"
         raise KafkaException(message)
-    return wanted.version, wanted.app_id
+    return selected.version, selected.app_id
 
 
 def commit_version(

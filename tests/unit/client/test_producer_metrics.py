@@ -15,8 +15,9 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.metrics import Metrics
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.producer.buffer_pool import Reservation
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
