@@ -97,7 +97,7 @@ def test_a_job_that_died_is_cleaned_up_by_the_next(job: SingleJob) -> None:
 
 def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
     old, new = job.plan(), job.plan()
-    with pytest.raises(KafkaException):
+    with pytest.raises(KafkaException, match="superseded by a newer run of application 'job'"):
         job.write(old, {0: ["old"]})
     messages = job.write(new, {0: ["new"]})
     old_messages: list[WriterCommitMessage | None] = []

@@ -22,7 +22,7 @@ from spark_kafka_sink.commit.outcomes import (
     CommittedBefore,
     Undecided,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
@@ -47,11 +47,7 @@ def commit_batch(
     """
     version, name = _of(options)
     if isinstance(plan, CommitRecord):
-        at = datetime.fromtimestamp(plan.written_at / 1000, UTC)
-        say(
-            f"pykafka: skipped: version {version} of application {name} was written before; its "
-            f"last write was at {at.isoformat(timespec='milliseconds')}"
-        )
+        say(skipped(plan, version, name))
         return
     report = commit_report(messages)
     attempts = [
@@ -70,6 +66,15 @@ def commit_batch(
     )
     publish(report, options.report_path)
     say(f"pykafka: committed version {version} of application {name} in one transaction")
+
+
+def skipped(record: CommitRecord, version: int, app_id: str) -> str:
+    """Return the line about a version that is written already."""
+    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"pykafka: skipped: version {version} of application {app_id} was written before; its last "
+        f"write was at {at}"
+    )
 
 
 @name_kafka_options()
@@ -145,9 +150,21 @@ def commit_version(
         )
         raise KafkaException(message) from outcome.failure.exception()
     if isinstance(outcome, Failure):
-        raise outcome.exception()
+        raise _explained(outcome, rows)
     message = f"the commit ended with {outcome!r}; this is a bug"
     raise KafkaException(message)
+
+
+def _explained(failure: Failure, rows: int) -> KafkaException:
+    error = failure.exception()
+    if failure.kind is not FailureKind.TIMED_OUT:
+        return error
+    message = (
+        f"{error.message} (kafka.transaction.timeout.ms), before its {rows} rows were committed: "
+        "nothing of the job is visible; raise the option, up to transaction.max.timeout.ms of the "
+        "brokers, or write less in one job"
+    )
+    return error.with_message(message)
 
 
 def abort_run(plan: Plan, config: ProducerConfig, brokers: Sequence[Node]) -> str:
