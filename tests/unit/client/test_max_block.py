@@ -220,12 +220,12 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])
-def test_a_negative_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
+def test_an_invalid_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
     with made() as producer:
         producer._state.metadata.track(TOPIC, clock.now)
         producer._state.metadata.update(answer([1]), clock.now)
         sent = producer.send(TOPIC, b"v")
-        with pytest.raises(IllegalArgumentException, match=f"negative: found {timeout}, expected"):
+        with pytest.raises(IllegalArgumentException, match=f"{timeout}[:,] expected"):
             producer.close(timeout)
         assert not sent.done()
         assert not producer.send(TOPIC, b"w").done()

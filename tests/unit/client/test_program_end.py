@@ -91,6 +91,21 @@ PROGRAMS = {
             "KeyboardInterrupt",
         ],
     ),
+    "ctrl-c in with while a callback does not return": Program(
+        "base_producer._LAST_CALLBACKS_S, base_producer._LAST_CALLBACKS_AT_EXIT_S = 3600, 0.1\n"
+        "begun = threading.Event()\n"
+        "with made(options=AT_ONCE) as producer:\n"
+        "    producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
+        "    begun.wait()\n"
+        "    signal.raise_signal(signal.SIGINT)",
+        -2,
+        [
+            "KafkaProducer mine is closed, but its I/O thread has not ended: a callback may hold",
+            "closing KafkaProducer mine after KeyboardInterrupt failed: callbacks have not ended",
+            "Traceback",
+            "KeyboardInterrupt",
+        ],
+    ),
     "ctrl-c": Program(
         "producer = made(); send(producer); signal.raise_signal(signal.SIGINT)",
         -2,
