@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.commit import single
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
@@ -26,7 +26,7 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish, say
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import SinkCommitMessage
@@ -150,13 +150,13 @@ def commit_version(
         )
         raise KafkaException(message) from outcome.failure.exception()
     if isinstance(outcome, Failure):
-        raise _explained(outcome, rows)
+        raise _explained(outcome, rows, run, config)
     message = f"the commit ended with {outcome!r}; this is a bug"
     raise KafkaException(message)
 
 
-def _explained(failure: Failure, rows: int) -> KafkaException:
-    error = failure.exception()
+def _explained(failure: Failure, rows: int, run: Run, config: ProducerConfig) -> KafkaException:
+    error = exception_of(failure, run, config)
     if failure.kind is not FailureKind.TIMED_OUT:
         return error
     message = (

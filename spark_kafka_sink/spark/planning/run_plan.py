@@ -16,11 +16,10 @@ from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
 from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException, ConfigException, KafkaException, TimeoutException
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
 
@@ -71,7 +70,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
-    raise _explained(outcome.exception(), config)
+    raise exception_of(outcome, run, config)
 
 
 def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
@@ -97,16 +96,6 @@ def _torn(run: Run, torn: Torn) -> KafkaException:
         f"{lost}; see python -m spark_kafka_sink.recover"
     )
     return KafkaException(message)
-
-
-def _explained(error: KafkaException, config: ProducerConfig) -> KafkaException:
-    if isinstance(error, ApiException) and error.code == codes.INVALID_TRANSACTION_TIMEOUT:
-        message = (
-            f"{error.message}; kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: "
-            "expected at most the transaction.max.timeout.ms of the brokers"
-        )
-        return error.with_message(message)
-    return error
 
 
 # -- the commit log -------------------------------------------------------------------------------

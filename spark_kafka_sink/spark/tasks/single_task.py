@@ -24,7 +24,7 @@ from spark_kafka_sink.commit.questions import ONGOING, Described, DescribeTransa
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -111,7 +111,7 @@ class SingleTask:
             begun = single.look(self._plan, partitions, deadline=deadline)
             found = client.run(begun, single.step_look).outcome
             if isinstance(found, Failure):
-                raise found.exception()
+                raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
 
     def end(self) -> AttemptTransaction:
