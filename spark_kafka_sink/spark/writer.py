@@ -86,15 +86,11 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
-        self._expire_token()
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """End the job's token. Rows that are in Kafka cannot be removed."""
-        self._expire_token()
-
-    def _expire_token(self) -> None:
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -129,16 +125,14 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
         freeze_imports()
         commit_batch(self._unpacked(), self._plan, messages)
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
         from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan)
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -175,3 +169,9 @@ class MicroBatchWriter(KafkaArrowWriter):
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
         self._batch_id = batch_id
+
+
+def _expire(token: JobToken | None) -> None:
+    """End the token of a batch job, if it has one."""
+    if token is not None:
+        token.expire()

@@ -22,8 +22,8 @@ from spark_kafka_sink.commit.questions import (
     EMPTY,
     ONGOING,
     ActiveProducer,
-    AddPartitions,
     Added,
+    AddPartitions,
     Ask,
     Described,
     DescribeProducers,
@@ -249,7 +249,7 @@ class Brokers:
         number: int,
         epoch: int,
         commit: bool,
-        version: int,  # noqa: FBT001
+        version: int,
     ) -> tuple[Raw, World]:
         found = world.ids[number]
         if found is None:

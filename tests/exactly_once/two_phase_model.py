@@ -100,7 +100,7 @@ class Scenario:
     stopped: str = ""
 
 
-class Violation(Exception):  # noqa: N818 - it is what the model looks for
+class Violation(Exception):
     """A state that breaks a promise."""
 
 
@@ -209,7 +209,7 @@ class Model:
             state = next(
                 each
                 for each in self.successors(state)
-                if each.drivers[1:] == state.drivers[1:] and ABORTING != each.drivers[0].phase
+                if each.drivers[1:] == state.drivers[1:] and each.drivers[0].phase != ABORTING
             )
         attempts = tuple((GONE,) for _ in state.attempts[: len(self._attempts_of(0))])
         attempts += state.attempts[len(attempts) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ def test_the_token_of_a_job_that_fails_ends_too(
     with pytest.raises(PySparkException, match="broken row"):
         driver.save(bad, topic)
     assert driver.tokens() == []
-    with pytest.raises(PySparkException, match="does not exist"):
+    with pytest.raises(PySparkException, match="create the topic"):
         driver.save(rows(spark), f"no-{topic}", kafka_max_block_ms="3000")
     assert driver.tokens() == []
 
@@ -124,26 +124,28 @@ class Gate:
 
         return frame.mapInArrow(wait, frame.schema)
 
-    def run(self, job: partial[None], look: partial[None]) -> None:
-        """Run a job, and look around while its tasks run."""
+    def run(self, job: Callable[[], None], look: Callable[[], None]) -> None:
+        """Run a job, and look around in another thread while its tasks wait."""
         failed: list[BaseException] = []
+        is_over = threading.Event()
 
         def work() -> None:
+            while not self._reached.exists() and not is_over.wait(0.02):
+                pass
             try:
-                job()
+                look()
             except BaseException as error:  # noqa: BLE001 - for the test to raise
                 failed.append(error)
+            finally:
+                self._open.touch()
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:
-            while thread.is_alive() and not self._reached.exists():
-                thread.join(0.02)
-            if thread.is_alive():
-                look()
+            job()
         finally:
-            self._open.touch()
-            thread.join(120)
+            is_over.set()
+            thread.join(60)
         if failed:
             raise failed[0]
 
@@ -185,7 +187,7 @@ def test_what_goes_to_tasks_has_the_token_and_no_credentials_of_the_driver(
         assert not any(PASSWORD.encode() in each for each in contents)
 
     gate = Gate(tmp_path)
-    gate.run(partial(driver.save, gate.held(rows(spark)), topic), partial(look))
+    gate.run(lambda: driver.save(gate.held(rows(spark)), topic), look)
     assert seen == [True]
     secured_kafka.check_rows(topic, ROWS)
 

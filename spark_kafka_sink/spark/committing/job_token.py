@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.spark.committing.job_commit import say
-from spark_kafka_sink.spark.options import name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import name_kafka_options
 from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
@@ -57,12 +57,12 @@ class JobToken:
     @classmethod
     def keep(cls, config: ProducerConfig, token: DelegationToken) -> Self | None:
         """Keep what is needed to end a token; None, with a warning, if that is impossible."""
-        whole = encoded(_Kept(config, token))
-        part = secrets.token_bytes(len(whole))
+        content = encoded(_Kept(config, token))
+        part = secrets.token_bytes(len(content))
         made = cls(token.token_id, f".pykafka-token-{secrets.token_hex(16)}", part)
         try:
             with os.fdopen(_create(made._path), "wb") as file:
-                file.write(_xor(whole, part))
+                file.write(_xor(content, part))
         except OSError as error:
             logger.warning(
                 "the delegation token %s will not be expired after the job: its credentials cannot "
@@ -83,7 +83,7 @@ class JobToken:
         """End the token, unless that was done before. If it fails, say so on stderr."""
         try:
             path = self._path
-            whole = _xor(path.read_bytes(), self.part)
+            content = _xor(path.read_bytes(), self.part)
             path.unlink()
         except FileNotFoundError:
             return
@@ -91,7 +91,7 @@ class JobToken:
             self._say_failure(without_path(error))
             return
         try:
-            kept = msgspec.json.decode(whole, type=_Kept, dec_hook=lambda kind, text: kind(text))
+            kept = msgspec.json.decode(content, type=_Kept, dec_hook=lambda kind, text: kind(text))
             _expire(kept)
         except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
             self._say_failure(str(error))
@@ -102,7 +102,7 @@ class JobToken:
 
 def _expire(kept: _Kept) -> None:
     max_block_ms = min(_MAX_BLOCK_MS, kept.config.max_block_ms)
-    config = msgspec.structs.replace(with_shipped_files(kept.config), max_block_ms=max_block_ms)
+    config = msgspec.structs.replace(kept.config, max_block_ms=max_block_ms)
     with KafkaAdmin(config) as admin:
         while True:
             try:

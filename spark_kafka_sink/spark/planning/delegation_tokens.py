@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import BinaryIO, Final, Self
+from io import FileIO
+from typing import Final, Self
 
 import msgspec
 
@@ -48,9 +49,10 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     TimeoutException,
 )
+from spark_kafka_sink.logs import warn_once, without_path
 from spark_kafka_sink.model import DelegationToken
 from spark_kafka_sink.spark.committing.job_token import JobToken, encoded
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
     Raise errors of the brokers within kafka.max.block.ms.
     """
     config = options.producer
-    with KafkaAdmin(with_shipped_files(config)) as admin:
+    with KafkaAdmin(config) as admin:
         token = admin.create_delegation_token()
     life = TokenLife.created(token, _now_ms())
     return _with_token(options, life.token), JobToken.keep(config, life.token)
@@ -149,7 +151,7 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
         with _locked_file(config) as file:
             notes = _Notes.read(file)
             name = notes.name(owner)
-            admin = partial(KafkaAdmin, with_shipped_files(config), identity=identity)
+            admin = partial(KafkaAdmin, config, identity=identity)
             token = _renewed(admin, token, notes.tokens.get(name))
             notes.tokens[name] = _Note.of(token)
             notes.write(file)
@@ -262,19 +264,23 @@ class _Notes(msgspec.Struct):
     tokens: dict[str, _Note]
 
     @classmethod
-    def read(cls, file: BinaryIO | None) -> Self:
+    def read(cls, file: FileIO | None) -> Self:
         """Read the file; it is empty at first, and there is none without a SparkContext."""
         if file is not None:
             with suppress(msgspec.MsgspecError):  # broken off
                 return msgspec.json.decode(file.read(), type=cls)
         return cls(secrets.token_hex(16), {})
 
-    def write(self, file: BinaryIO | None) -> None:
+    def write(self, file: FileIO | None) -> None:
         """Replace the content of the file."""
-        if file is not None:
+        if file is None:
+            return
+        try:
             file.seek(0)
             file.truncate()
             file.write(msgspec.json.encode(self))
+        except OSError as error:
+            _warn_of_file(error)
 
     def name(self, owner: bytes) -> str:
         """Return the name of an owner in the file."""
@@ -282,18 +288,17 @@ class _Notes(msgspec.Struct):
 
 
 @contextmanager
-def _locked_file(config: ProducerConfig) -> Iterator[BinaryIO | None]:
-    """Open the application's file for this process alone; None if no SparkContext runs.
+def _locked_file(config: ProducerConfig) -> Iterator[FileIO | None]:
+    """Open the application's file for this process alone; None if there cannot be one.
 
     Raise TimeoutException if other processes use it for kafka.max.block.ms.
     """
-    folder = driver_folder()
-    if folder is None:
+    descriptor = _open()
+    if descriptor is None:
         yield None
         return
-    flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW
     deadline = time.monotonic() + config.max_block_ms / 1000
-    with os.fdopen(os.open(folder / _FILE, flags, 0o600), "r+b") as file:
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -309,3 +314,22 @@ def _locked_file(config: ProducerConfig) -> Iterator[BinaryIO | None]:
             else:
                 break
         yield file
+
+
+def _open() -> int | None:
+    folder = driver_folder()
+    if folder is None:  # no SparkContext runs
+        return None
+    try:
+        return os.open(folder / _FILE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        _warn_of_file(error)
+        return None
+
+
+def _warn_of_file(error: OSError) -> None:
+    warn_once(
+        logger,
+        "processes that plan micro-batches do not share their delegation token: the file for its "
+        f"id cannot be written on the driver ({without_path(error)})",
+    )

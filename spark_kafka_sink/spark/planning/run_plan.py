@@ -21,7 +21,7 @@ from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _torn(run: Run, torn: Torn) -> KafkaException:
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:
     """Create the topic of the commit log if it is missing, and check that it is compacted."""
-    config = with_shipped_files(options.producer)
+    config = options.producer
     with KafkaAdmin(config, brokers=options.brokers) as admin:
         try:
             admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
@@ -193,7 +193,7 @@ def write_task(
         name_kafka_options(),
         suggest_create_topics(options),
         _in_transaction(plan, options),
-        POOL.producer(with_shipped_files(options.producer), options.brokers) as producer,
+        POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
         transaction = None if plan is None else _join(plan, options, producer)

@@ -28,6 +28,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     api_exception,
 )
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.spark import session
 from spark_kafka_sink.spark.committing import job_token
@@ -345,13 +346,28 @@ def test_a_file_that_is_broken_off_is_begun_again(brokers: Brokers, tmp_path: Pa
     assert shared() == second
 
 
-def test_a_link_is_not_followed(brokers: Brokers, tmp_path: Path) -> None:
+def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     target = tmp_path / "precious"
     target.write_text("content")
     (tmp_path / delegation_tokens._FILE).symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
-        shared()
+    _warn.cache_clear()
+    assert shared() == shared()
     assert target.read_text() == "content"
+    assert "do not share their delegation token" in caplog.text
+    assert str(tmp_path) not in caplog.text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is always full")
+def test_a_file_that_cannot_be_written_fails_no_micro_batch(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(delegation_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {})))
+    _warn.cache_clear()
+    assert shared() == shared()
+    assert "cannot be written on the driver" in caplog.text
 
 
 def test_no_process_waits_for_ever_for_another_one(brokers: Brokers, tmp_path: Path) -> None:
