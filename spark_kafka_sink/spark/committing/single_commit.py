@@ -70,23 +70,30 @@ def commit_micro_batch(
     if all(isinstance(message, SkippedMessage) for message in messages):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
         if skips:
-            _compare(skips)
+            _compare(options, skips)
         return
     report = commit_report(messages, batch_id)
     written = [message for message in messages if isinstance(message, SinkCommitMessage)]
     plan, micro_batch = _common(written)
     mark = StreamMark(micro_batch.query_id, batch_id, report.rows, micro_batch.run_id)
     record = _next_record(plan, report.rows).after_batch(mark)
-    if not report.rows:
-        say(f"pykafka: {abort_run(plan, options.producer, options.brokers)}; it has no rows")
-    else:
+    if report.rows:
         commit_record(options, plan, record, _attempts(messages))
+    else:
+        _end_unused(options, plan)
     publish(report, options.report_path)
 
 
-def _compare(skips: Sequence[SkippedMessage]) -> None:
+def _end_unused(options: SinkOptions, plan: Plan) -> None:
+    """End a transaction without rows, which level 1 has begun at the plan: it holds up readers."""
+    if plan.run.level < 2:
+        abort_run(plan, options.producer, options.brokers)
+
+
+def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     """Check that a micro-batch that was written before has as many rows as then."""
     plan, micro_batch = _common(skips)
+    _end_unused(options, plan)
     last = None if plan.record is None else plan.record.last_batch(micro_batch.query_id)
     rows = sum(message.rows or 0 for message in skips)
     if last is None or last.rows != rows:
