@@ -105,7 +105,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_topic_that_does_not_come_takes_max_block_ms(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, answer_s: float | None, new: NewTopic | None
 ) -> None:
-    def network(_: ProducerConfig, __: Callable[[], float], ___: Random, *, identity: str) -> Network:
+    def network(
+        _: ProducerConfig, __: Callable[[], float], ___: Random, *, identity: str
+    ) -> Network:
         assert not identity
         return Network(clock, answer_s)
 
