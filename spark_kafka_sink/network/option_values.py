@@ -32,7 +32,7 @@ _MAX_FILE_BYTES: Final = 16 << 20
 # Files of the kernel are not read, or a process's environment could be read in spite of the limits.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 # Files in memory, where some keep their secrets.
-_MEMORY: Final = "/dev/shm/"
+_MEMORY: Final = "/dev/shm/"  # noqa: S108 - only read
 # A scheme such as dbfs: or s3://. A single letter may be a drive.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/")
 
