@@ -38,6 +38,7 @@ from spark_kafka_sink.errors import (
     topic_refusal,
 )
 from spark_kafka_sink.model import (
+    LARGEST_INT16,
     LARGEST_INT32,
     LARGEST_INT64,
     DelegationToken,
@@ -50,6 +51,7 @@ from spark_kafka_sink.model import (
     checked_list,
     checked_number,
 )
+from spark_kafka_sink.network.option_values import find_shipped_files
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -91,7 +93,7 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 
-__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "login_identity"]
+__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "find_shipped_files", "login_identity"]
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,6 @@ _CONFIG_ERRORS: Final = frozenset(
 )
 # select() does not accept infinity.
 _MAX_WAIT_S: Final = 3600.0
-_LARGEST_INT16: Final = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class NewTopic:
         if self.partitions is not None:
             checked_number("partitions", self.partitions, 1, LARGEST_INT32)
         if self.replication is not None:
-            checked_number("replication", self.replication, 1, _LARGEST_INT16)
+            checked_number("replication", self.replication, 1, LARGEST_INT16)
         for setting in checked("configs", self.configs, tuple, "pairs of name and value"):
             pair = checked("one of configs", setting, tuple, "a pair of name and value")
             if len(pair) != 2:
@@ -443,11 +444,7 @@ class KafkaAdmin:
         """
         asked = None
         if owners is not None:
-            split = (str(owner).partition(":") for owner in checked_list("owners", owners, "names"))
-            asked = [
-                DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
-                for kind, _, name in split
-            ]
+            asked = [_owner(owner) for owner in checked_list("owners", owners, "names")]
         request = DescribeDelegationTokenRequest(owners=asked)
         found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
         return [
@@ -579,6 +576,16 @@ _TokenResponse = TypeVar(
 
 def _base64(hmac: bytes) -> Secret:
     return Secret(base64.b64encode(hmac).decode())
+
+
+def _owner(owner: object) -> DescribeDelegationTokenOwner:
+    what = f"one of owners, {owner!r:.60},"
+    check_text(what, owner)
+    kind, colon, name = str(owner).partition(":")
+    if not (kind and colon and name):
+        message = f"{what} is no principal: expected its type and name, such as User:alice"
+        raise IllegalArgumentException(message)
+    return DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
 
 
 def _bytes(hmac: Secret) -> bytes:

@@ -756,12 +756,12 @@ class CommitClient:
     def _end(self, partition: TopicPartition) -> _Steps[int]:
         """Return the high watermark."""
         node_id = yield from self._leader(partition)
-        wanted = ListOffsetsPartition(
+        requested = ListOffsetsPartition(
             partition_index=partition.partition, timestamp=LATEST_TIMESTAMP
         )
         request = ListOffsetsRequest(
             isolation_level=READ_UNCOMMITTED,
-            topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])],
+            topics=[ListOffsetsTopic(name=partition.topic, partitions=[requested])],
         )
         response = yield from self._send(node_id, request, min_version=_LISTS_RELIABLE_ENDS_SINCE)
         if not isinstance(response, ListOffsetsResponse):
@@ -775,7 +775,7 @@ class CommitClient:
 
     def _fetch(self, partition: TopicPartition, offset: int) -> _Steps[PartitionData]:
         node_id = yield from self._leader(partition)
-        wanted = FetchPartition(
+        requested = FetchPartition(
             partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
         )
         request = FetchRequest(
@@ -783,7 +783,7 @@ class CommitClient:
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
             isolation_level=READ_UNCOMMITTED,
-            topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
+            topics=[FetchTopic(topic=partition.topic, partitions=[requested])],
         )
         response = yield from self._send(node_id, request, max_version=_LAST_FETCH_BY_NAME)
         if not isinstance(response, FetchResponse):
@@ -832,7 +832,7 @@ def _too_old(node: Node, api: Api, version: int, versions: NodeApiVersions) -> A
     has = f"{api.name} up to version {latest}" if latest >= 0 else f"no {api.name}"
     message = (
         f"exactlyOnce needs {api.name} {version} or later, as brokers of Kafka 3.6 and later have "
-        f"it: broker {node} has {has}"
+        f"it: {node} has {has}"
     )
     return api_exception(codes.UNSUPPORTED_VERSION, message, node_id=node.id, api=api.name)
 

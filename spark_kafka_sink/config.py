@@ -314,8 +314,8 @@ class ProducerConfig(
     """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
     folder is a file that `--files` has shipped."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A PEM file with the certificates to trust; none: the system's certificates. It is read for
-    each connection. A name without a folder is a file shipped with `--files`."""
+    """A file with the certificates to trust, in PEM or PKCS12; none: the system's certificates. It
+    is read for each connection. A name without a folder is a file shipped with `--files`."""
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
@@ -323,10 +323,10 @@ class ProducerConfig(
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
-    """Without effect: PEM files have no password."""
+    """The password of a PKCS12 file; PEM files have none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A PEM file with the client's private key and its chain of certificates, for brokers that
-    require it."""
+    """A file with the client's private key and its chain of certificates, in PEM or PKCS12, for
+    brokers that require it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
@@ -336,7 +336,7 @@ class ProducerConfig(
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """Without effect: PEM files have no password; that of the key is ssl.key.password."""
+    """The password of a PKCS12 file; PEM files have none, but ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
     """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(

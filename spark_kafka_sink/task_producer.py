@@ -24,6 +24,7 @@ from spark_kafka_sink.errors import (
     Option,
 )
 from spark_kafka_sink.model import (
+    LARGEST_INT16,
     LARGEST_INT32,
     AppendFailure,
     Node,
@@ -31,6 +32,7 @@ from spark_kafka_sink.model import (
     TopicPartition,
     check_callable,
     check_counts,
+    check_text,
     check_topic_name,
     checked,
     checked_number,
@@ -65,6 +67,7 @@ class TaskProducer(BaseProducer):
     ) -> None:
         what = "allow_auto_create_topics"
         checked(what, allow_auto_create_topics, bool, "True or False")
+        check_text("identity", identity)
         checked("config", config, ProducerConfig, "a ProducerConfig")
         if config.transactional_id is not None:
             message = "a task's producer begins no transactions: remove transactional.id"
@@ -99,6 +102,11 @@ class TaskProducer(BaseProducer):
         """
         from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
 
+        check_text("transactional_id", transactional_id)
+        checked("producer", producer, ProducerIdAndEpoch, "a ProducerIdAndEpoch")
+        version = checked_number("transaction_version", transaction_version, 0, LARGEST_INT16)
+        checked("adds_partitions", adds_partitions, bool, "True or False")
+        checked("withholds", withholds, bool, "True or False")
         self._caller.before_call()
         if self._config.acks_number != -1:
             acks = Option("acks", self._config.acks)
@@ -107,7 +115,7 @@ class TaskProducer(BaseProducer):
         joined = JoinedTransaction(
             transactional_id,
             producer,
-            transaction_version,
+            version,
             adds_partitions=adds_partitions,
             retry_backoff=ExponentialBackoff.of_ms(
                 self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
@@ -124,6 +132,7 @@ class TaskProducer(BaseProducer):
         Return what was written to each partition. Raise the error of a row that was not, and
         IllegalStateException if the producer is in no transaction.
         """
+        self._caller.check_open()
         joined = self._joined
         if joined is None:
             raise IllegalStateException("the producer has joined no transaction")

@@ -179,7 +179,10 @@ class BaseProducer:
             return
         # As Java's try-with-resources: what was sent before the error is delivered.
         try:
-            self.close(unclosed.AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
+            if issubclass(kind, KeyboardInterrupt):
+                self._close_once(unclosed.AT_EXIT_S, _LAST_CALLBACKS_AT_EXIT_S)
+            else:
+                self.close()
         except KafkaException as failure:  # what ended the block is what counts
             with safe_logging():
                 logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it

@@ -389,7 +389,7 @@ def _too_late(machine: Committing, left_ms: int) -> Failure:
     timeout_ms = machine.plan.run.timeout_ms
     sentence = (
         f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions end "
-        f"after {timeout_ms} ms: raise kafka.transaction.timeout.ms (and the brokers' "
+        f"after {timeout_ms} ms: raise transaction.timeout.ms (and the brokers' "
         "transaction.max.timeout.ms where needed), or write less at a time"
     )
     return Failure(FailureKind.TIMED_OUT, sentence)

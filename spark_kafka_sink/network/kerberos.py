@@ -7,15 +7,15 @@ its connection is made, and before a session is renewed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
-from spark_kafka_sink.logs import masked, without_path
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -23,7 +23,8 @@ from spark_kafka_sink.network.gssapi import (
     gssapi_exchange,
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
-from spark_kafka_sink.network.option_values import OptionValues, content
+from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import Login
 
 
 class Kerberos:
@@ -114,23 +115,31 @@ class Kerberos:
             None if entry is None else entry.options,
             self._values.text("sasl.kerberos.principal", principal),
             self._values.text("sasl.kerberos.keytab", keytab),
-            config.sasl_kerberos_service_name,
+            self._values.text("sasl.kerberos.service.name", config.sasl_kerberos_service_name),
         )
         if options.keytab is None:
+            self._check_cache(options.cache)
             return options, b""
         if keytab:
             origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
             name = Path(options.keytab).name
             origin = f"the keytab {name} of {Option('sasl.jaas.config')}"
+        found = self._values.content(options.keytab, origin)
+        check_keytab(found, origin)
+        return replace(options, keytab=self._values.path(options.keytab)), found
+
+    def _check_cache(self, cache: str | None) -> None:
+        """Raise ConfigException if this process may not read the ticket cache that JAAS names."""
+        path = (cache or "").removeprefix("FILE:")
+        if not path.startswith("/"):
+            return
         try:
-            found = content(options.keytab)
-        except (OSError, ValueError) as error:
-            why = without_path(error)
-        else:
-            check_keytab(found, origin)
-            return options, found
-        raise ConfigException(f"{origin} cannot be read: {why}")
+            self._values.path(path)
+        except ConfigException as error:
+            raise ConfigException(
+                f"ticketCache of {Option('sasl.jaas.config')} cannot be read: {error}"
+            ) from None
 
 
 def _host(node: Node) -> str:

@@ -1,18 +1,21 @@
-"""NodeState: the connection of one node and its history; `least_loaded` chooses a node.
+"""NodeStates: what a client knows of the nodes, and of the connection to each (NodeState).
 
-It decides when a node may be tried again, at which address, and how long an attempt may take (one
-node of the Java client's ClusterConnectionStates). It uses no socket and no clock.
+They decide which node to use, when one may be tried again, at which address, and how long an
+attempt may take (ClusterConnectionStates of the Java client). They use no socket and no clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, Literal, NamedTuple, Self
 
+from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
@@ -27,6 +30,57 @@ WITHOUT_TLS: Final = "it may be a listener without TLS"
 # second.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_READY_S: Final = 5.0
+# The limits for brokers learned from the driver: after this many failures, or the first failure
+# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
+_INITIAL_NODES_FAILURES: Final = 2
+_INITIAL_NODES_S: Final = 15.0
+# The time without any response after which a warning lists the failing nodes.
+_NO_RESPONSE_S: Final = 5.0
+_MAX_LISTED: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """The configuration of a client's connections; times in seconds, infinity for never.
+
+    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
+    """
+
+    client_id: str
+    request_timeout_s: float
+    reconnect_backoff: ExponentialBackoff
+    connection_setup_timeout: ExponentialBackoff
+    connections_max_idle_s: float
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
+        "use_all_dns_ips"
+    )
+    rebootstraps: bool = True
+
+    @classmethod
+    def of(cls, config: ProducerConfig, client_id: str) -> Self:
+        """Return the network options of a configuration."""
+        idle_ms = config.connections_max_idle_ms
+        return cls(
+            client_id=client_id,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            reconnect_backoff=ExponentialBackoff.of_ms(
+                config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
+            ),
+            connection_setup_timeout=ExponentialBackoff.of_ms(
+                config.socket_connection_setup_timeout_ms,
+                config.socket_connection_setup_timeout_max_ms,
+            ),
+            connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else float("inf"),
+            client_dns_lookup=config.client_dns_lookup,
+            rebootstraps=config.rebootstraps,
+        )
+
+
+class Expired(NamedTuple):
+    """Why a connection has taken too long, and the error code of its requests."""
+
+    reason: str
+    code: int
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +159,11 @@ class NodeState:
             self.awaits_login_since = now
             self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
+    def is_late_for_login(self, now: float) -> bool:
+        """Return whether an attempt has waited for its login for as long as it may."""
+        is_waiting = self.connection is None and self.awaits_login_since is not None
+        return is_waiting and now >= self.setup_until
+
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
         """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
         self.last_attempt = self.last_used = now
@@ -156,6 +215,81 @@ class NodeState:
         if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
             return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
+
+    def expired(self, now: float, request_timeout_s: float) -> Expired | None:
+        """Return whether the connection exceeded the setup timeout or the request timeout."""
+        connection = self.connection
+        if connection is None:
+            return None
+        where = connection.state
+        if now >= self.setup_until:
+            option = Option("socket.connection.setup.timeout.ms")
+            reason = f"the connection was still {where.value} after {option}"
+            if where is ConnectionState.CONNECTING:
+                reason = f"no connection within {option}"
+            return Expired(reason, error_codes.NETWORK_EXCEPTION)
+        if now >= connection.in_flight.expires_at():
+            timeout = Option("request.timeout.ms", round(request_timeout_s * 1000))
+            reason = f"no response within {timeout}"
+            if where is ConnectionState.CHECKING_API_VERSIONS:
+                reason += f", even to ApiVersions; {NO_BROKER}"
+            elif not connection.is_ready:
+                reason += f" {where.value}"
+            return Expired(reason, error_codes.REQUEST_TIMED_OUT)
+        return None
+
+    def next_deadline(self, config: NetworkConfig) -> float:
+        """Return when the connection expires, has to log in, or has been unused for too long."""
+        connection, due = self.connection, self.setup_until
+        if connection is None:
+            return due
+        due = min(due, connection.in_flight.expires_at())
+        if connection.awaits_login_since is not None:
+            due = min(due, connection.awaits_login_since + config.request_timeout_s)
+        if self.is_ready and not self.load:
+            due = min(due, self.last_used + config.connections_max_idle_s)
+        return due
+
+    @property
+    def why_closed(self) -> str:
+        """The likely reason why the peer closed the connection, for messages."""
+        connection = self.connection
+        if connection is None or connection.is_inside_answer:
+            return "" if connection is None else " in the middle of a response"
+        if connection.state is ConnectionState.TLS_HANDSHAKE:
+            return (
+                f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
+                f"{Option('security.protocol')} with the broker's listeners"
+            )
+        if connection.state is ConnectionState.CHECKING_API_VERSIONS:
+            return f" before it answered ApiVersions; {NO_BROKER}"
+        if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
+            return " during the SASL login without an error: some brokers reject a login this way"
+        if self._hung_up_on_first_request:
+            return (
+                " before it answered the first request; it may expect SASL: compare the port and "
+                f"{Option('security.protocol')} with the broker's listeners"
+            )
+        return ""
+
+    @property
+    def may_have_other_protocol(self) -> bool:
+        """Whether a listener of another security protocol closes connections like this one."""
+        connection = self.connection
+        is_in_handshake = (
+            connection is not None and connection.state is ConnectionState.TLS_HANDSHAKE
+        )
+        return is_in_handshake or self._hung_up_on_first_request
+
+    @property
+    def _hung_up_on_first_request(self) -> bool:
+        connection = self.connection
+        return (
+            connection is not None
+            and connection.is_ready
+            and not connection.has_answered
+            and len(connection.in_flight) > 0
+        )
 
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
@@ -229,3 +363,129 @@ def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> Nod
         elif state.can_connect(now) and (idle is None or state.last_attempt < idle.last_attempt):
             idle = state
     return ready or preparing or idle
+
+
+class NodeStates:
+    """The nodes that a client knows (ClusterConnectionStates). Bootstrap addresses have ids < 0."""
+
+    def __init__(self, bootstrap: Iterable[Node], config: NetworkConfig) -> None:
+        as_written = config.client_dns_lookup == "use_all_dns_ips"
+        self._by_id = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
+        self._rebootstraps = config.rebootstraps
+        # Failures still tolerated for brokers learned from the driver, and the time from which one
+        # failure is enough.
+        self._failures_left = 0
+        self._tolerant_until = float("inf")
+        self._initial_nodes_error = ""
+        # Since when no node is ready although a connection is needed.
+        self._silent_since: float | None = None
+        self._has_warned = False
+
+    def __iter__(self) -> Iterator[NodeState]:
+        """Iterate over those of now, which may change meanwhile."""
+        return iter(list(self._by_id.values()))
+
+    def get(self, node_id: int) -> NodeState | None:
+        """Return a node, None if it is not known."""
+        return self._by_id.get(node_id)
+
+    def replace(self, nodes: Mapping[int, Node]) -> Iterator[tuple[NodeState, str]]:
+        """Replace the brokers; yield the nodes to disconnect from before it goes on, with reasons.
+
+        If `nodes` is empty, these are all.
+        """
+        self._failures_left = 0
+        if nodes:
+            self._initial_nodes_error = ""
+        for state in self:
+            if not nodes:
+                yield state, "reconnecting to the bootstrap servers"
+            elif state.node.id < 0:  # the brokers are known, so its failure no longer matters
+                state.last_error = ""
+        for node_id in [n for n in self._by_id if n >= 0 and n not in nodes]:
+            yield self._by_id.pop(node_id), "the cluster no longer lists this broker"
+        named_by = next((s.node for s in self if s.node.id < 0 and s.is_ready), None)
+        for node_id, node in nodes.items():
+            known = self._by_id.get(node_id)
+            if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
+                continue
+            if known is not None:
+                yield known, f"the broker moved to {node.host}:{node.port}"
+            self._by_id[node_id] = NodeState(node, named_by=named_by)
+
+    def tolerate_failures(self, now: float) -> None:
+        """Tolerate some failures of the brokers, which another client has learned."""
+        self._failures_left = _INITIAL_NODES_FAILURES
+        self._tolerant_until = now + _INITIAL_NODES_S
+
+    def are_given_up(self, state: NodeState, reason: str, now: float) -> bool:
+        """Note a failure; return whether brokers of another client are to be given up for it."""
+        if not self._failures_left or state.node.id < 0 or state.addresses:
+            return False
+        self._failures_left -= 1
+        if self._failures_left and now < self._tolerant_until:
+            return False
+        self._initial_nodes_error = f"{state.node}: {reason}"
+        return True
+
+    def errors(self, now: float, problem: str = "") -> str:
+        """Return a description of all nodes that have a problem; problem: that of all of them."""
+        found = [(state.node, state.problem(now)) for state in self]
+        failures = [problem, *(f"{node}: {problem}" for node, problem in found if problem)]
+        failures = list(filter(None, [*failures, self._initial_nodes_error]))
+        if len(failures) > _MAX_LISTED:
+            failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
+        return "; ".join(failures)
+
+    def silence_s(self, now: float, *, is_needed: bool) -> float | None:
+        """Return for how long no node has answered, once, where that is worth a warning.
+
+        is_needed: whether a connection is needed.
+        """
+        if not is_needed or any(state.is_ready and not state.last_error for state in self):
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now >= self._silent_since + _NO_RESPONSE_S and not self._has_warned:
+            self._has_warned = True
+            return now - self._silent_since
+        return None
+
+    @property
+    def silence_ends_at(self) -> float:
+        """Return when `silence_s` is worth a warning, if nothing changes; infinity for never."""
+        if self._silent_since is None or self._has_warned:
+            return float("inf")
+        return self._silent_since + _NO_RESPONSE_S
+
+    def oldest_unused(self) -> NodeState | None:
+        """Return the node whose connection has been unused for longest, None if all are in use."""
+        unused = [state for state in self if state.is_ready and not state.load]
+        return min(unused, key=lambda state: state.last_used, default=None)
+
+    def canonical(self, state: NodeState, resolver: HostResolver) -> NodeState:
+        """Replace a bootstrap host by its canonical names, and return the first of them."""
+        names = resolver.canonical_names(state.node.host)
+        del self._by_id[state.node.id]
+        next_id = min([-1, *self._by_id, state.node.id]) - 1
+        made = [
+            NodeState(Node(id=next_id - number, host=name, port=state.node.port))
+            for number, name in enumerate(names)
+        ]
+        self._by_id.update({each.node.id: each for each in made})
+        return made[0]
+
+    def least_loaded(self, now: float, random: Random) -> NodeState | None:
+        """Return the least loaded broker, or bootstrap address if there are no brokers.
+
+        A bootstrap connection that is still open counts as a broker, which saves a connection.
+        """
+        brokers = [state for state in self if state.node.id >= 0]
+        bootstrap = [state for state in self if state.node.id < 0]
+        in_use = [*brokers, *(state for state in bootstrap if state.connection is not None)]
+        chosen = least_loaded(in_use, now, random)
+        if chosen is None and all(state.connection is None for state in in_use):
+            if brokers and not self._rebootstraps:
+                return None
+            chosen = least_loaded(bootstrap, now, random)
+        return chosen

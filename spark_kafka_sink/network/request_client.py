@@ -21,7 +21,8 @@ from spark_kafka_sink import error_codes
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception, error_code
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.wire.exchange import (

@@ -49,11 +49,11 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node
 from spark_kafka_sink.network.aws import AwsTokens
-from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.network.ssl_options import tls_settings
 

@@ -15,9 +15,9 @@ from spark_kafka_sink.auth.pem import StoreKind, store_kind
 from spark_kafka_sink.auth.pkcs12 import keystore, truststore
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
-from spark_kafka_sink.logs import masked, warn_once, without_path
+from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import Secret
-from spark_kafka_sink.network.option_values import OptionValues, content
+from spark_kafka_sink.network.option_values import OptionValues
 
 TLS_1_3_SUITES: Final = (
     "TLS_AES_256_GCM_SHA384",
@@ -150,22 +150,8 @@ class _Stores:
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
         # With unresolved references.
-        shown = masked(location)
-        origin = f"the file {shown} of {option}"
-        scheme, is_url, _ = path.partition("://")
-        if is_url:
-            raise ConfigException(
-                f"{option} is {shown}, and {scheme}: is not a folder of this machine: ship the "
-                "file with --files, and set the option to its name"
-            )
-        try:
-            found = content(path)
-        except (OSError, ValueError) as error:
-            why = without_path(error)
-        else:
-            why = ""
-        if why:
-            raise ConfigException(f"{origin} cannot be read: {why}")
+        origin = f"the file {masked(location)} of {option}"
+        found = self._values.content(path, origin)
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
             if password is not None:
                 warn_once(

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # The wait of a batch that a broker refuses because it verifies another producer's of the same
 # transaction. With waits of these lengths, 100 producers have all written their first batches after
 # a fifth of a second.
-_TURN_S: Final = (0.010, 0.060)
+_CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
 class Decision(Enum):
@@ -224,15 +224,17 @@ class BatchCompletion:
         # If a newer leader is known already, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         transactions = self._transactions
-        takes_turns = transactions is not None and transactions.takes_turns(code, batch.attempts)
-        if takes_turns:
-            wait = self._random.uniform(*_TURN_S)
+        is_concurrent = transactions is not None and transactions.is_concurrent(
+            code, batch.attempts
+        )
+        if is_concurrent:
+            wait = self._random.uniform(*_CONCURRENT_WAIT_S)
         else:
             wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
         batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
         self._accumulator.reenqueue(batch)
-        if code not in self._retried and not takes_turns:
+        if code not in self._retried and not is_concurrent:
             self._retried.add(code)
             again = f"{batch.record_count} record(s) are sent again after {why}"
             self._warnings.append(f"{batch.topic_partition}: {again}")

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.spark.options import with_shipped_files
 
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 
@@ -27,7 +26,6 @@ def commit_client(
 
     brokers: of the cluster, as they are known, for a new client.
     """
-    config = with_shipped_files(config)
     identity = login_identity(config)
     key = (config, log_topic, identity)
     client = _kept.pop(key, None) or CommitClient(config, log_topic, brokers, identity=identity)

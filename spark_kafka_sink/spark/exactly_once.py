@@ -131,7 +131,7 @@ def _version(value: str | None) -> int | None:
 
 
 def check_exactly_once(
-    wanted: ExactlyOnce, producer: ProducerConfig, dead_letter_topic: str | None
+    selected: ExactlyOnce, producer: ProducerConfig, dead_letter_topic: str | None
 ) -> None:
     """Raise ConfigException for options that do not go with exactly once."""
     conflicts = []
@@ -139,13 +139,13 @@ def check_exactly_once(
         conflicts.append(f"{Option('acks', producer.acks)}: set it to all, or remove it")
     if not producer.enable_idempotence:
         conflicts.append(f"{Option('enable.idempotence')}=false: remove it")
-    if wanted.mode is Mode.SINGLE and dead_letter_topic is not None:
+    if selected.mode is Mode.SINGLE and dead_letter_topic is not None:
         conflicts.append(
             f"deadLetterTopic={dead_letter_topic}, which every task would write to: use "
             "deadLetterPath, or exactlyOnce=two-phase"
         )
     if conflicts:
-        message = f"exactlyOnce={wanted.mode.value} does not go with {conflicts[0]}"
+        message = f"exactlyOnce={selected.mode.value} does not go with {conflicts[0]}"
         raise ConfigException(message)
 
 

@@ -22,10 +22,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from pyspark import SparkFiles
 
-from spark_kafka_sink.admin import NewTopic
+from spark_kafka_sink.admin import NewTopic, find_shipped_files
 from spark_kafka_sink.auth.delegation_tokens import DEFAULT_MECHANISM, checked_token_mechanism
 from spark_kafka_sink.config import (
     ProducerConfig,
@@ -360,17 +359,17 @@ def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
     """Return the options of exactly once, checked against the others; None without it."""
-    wanted = exactly_once(given)
-    if wanted is None:
+    selected = exactly_once(given)
+    if selected is None:
         return None
-    check_exactly_once(wanted, producer, bad_rows.topic)
+    check_exactly_once(selected, producer, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
             "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "
             "runs again may have other rows then; remove it"
         )
         raise ConfigException(message)
-    return wanted
+    return selected
 
 
 def is_sink_option(name: str) -> bool:
@@ -506,27 +505,16 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
-_MAY_BE_SHIPPED: Final = (
-    "sasl_kerberos_keytab",
-    "sasl_oauthbearer_assertion_file",
-    "sasl_oauthbearer_assertion_private_key_file",
-    "sasl_oauthbearer_assertion_template_file",
-    "ssl_truststore_location",
-    "ssl_keystore_location",
-)
+def _shipped(name: str) -> str | None:
+    """Return where a file is that `--files` has shipped to this process, None if there is none.
 
-
-def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
-    """Return the configuration with this process's paths of the files that `--files` shipped.
-
-    An option may name such a file by its name alone. Driver and executors keep them in different
-    folders, so each process looks for its own.
+    Driver and executors keep them in different folders, so each process looks for its own.
     """
-    found = {}
-    for option in _MAY_BE_SHIPPED:
-        name = getattr(config, option)
-        # Only Spark's processes have a folder for them.
-        with suppress(AssertionError):
-            if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
-                found[option] = shipped
-    return msgspec.structs.replace(config, **found) if found else config
+    # Only Spark's processes have a folder for them.
+    with suppress(AssertionError):
+        path = SparkFiles.get(name)
+        return path if Path(path).is_file() else None
+    return None
+
+
+find_shipped_files(_shipped)

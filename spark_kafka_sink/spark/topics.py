@@ -30,7 +30,7 @@ from spark_kafka_sink.errors import (
     internal_topic_error,
 )
 from spark_kafka_sink.model import TOPIC_NAME
-from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class MissingTopics:
         for name in missing:
             check_not_internal(self._options.producer, name)
         if missing:
-            producer = with_shipped_files(self._options.producer)
+            producer = self._options.producer
             with KafkaAdmin(producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))
 
@@ -127,7 +127,7 @@ def retention_of(settings: Mapping[str, str | None]) -> int | None:
 def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
     """Ask the cluster for `retention_of` topics that a column names; None where it does not say."""
     try:
-        with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
+        with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
             found = admin.configs_of_topics(topics, RETENTION_SETTINGS)
     except ApiException as error:
         logger.info("the retention of topics is not known: %s", error)
@@ -156,7 +156,7 @@ class TopicLimit:
     def refreshed(self) -> dict[str, int]:
         """Read the limit again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
-            with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:
+            with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

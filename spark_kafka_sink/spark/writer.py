@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.commit.outcomes import Planned, Skipped
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
@@ -27,6 +26,8 @@ from spark_kafka_sink.spark.worker import freeze_imports
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.commit.attempts import Plan
+    from spark_kafka_sink.commit.log_record import CommitRecord
     from spark_kafka_sink.spark.committing.job_token import JobToken
     from spark_kafka_sink.spark.options import SinkOptions
 
@@ -85,37 +86,35 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
-        self._expire_token()
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """End the job's token. Rows that are in Kafka cannot be removed."""
-        self._expire_token()
-
-    def _expire_token(self) -> None:
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once, in one transaction.
 
-    planned: what the plan came to; token: as of `KafkaArrowWriter`.
+    plan: the plan of the run, or the owner's record if the version is written already; token: as
+    of `KafkaArrowWriter`.
     """
 
     def __init__(
-        self, options: SinkOptions, planned: Planned | Skipped, token: JobToken | None = None
+        self, options: SinkOptions, plan: Plan | CommitRecord, token: JobToken | None = None
     ) -> None:
         super().__init__(options)
-        self._planned = planned
+        self._plan = plan
         self._token = token
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task. If the version is written already, the rows are at most counted."""
+        from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
         options = self._unpacked()
-        if isinstance(self._planned, Planned):
-            return write_task(options, iterator, self._planned.plan)
+        if isinstance(self._plan, Plan):
+            return write_task(options, iterator, self._plan)
         if options.topic is not None:
             return SkippedMessage()
         return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
@@ -125,17 +124,15 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         from spark_kafka_sink.spark.committing.single_commit import commit_batch  # noqa: PLC0415 - as above
 
         freeze_imports()
-        commit_batch(self._unpacked(), self._planned, messages)
-        if self._token is not None:
-            self._token.expire()
+        commit_batch(self._unpacked(), self._plan, messages)
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
         from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._planned)
-        if self._token is not None:
-            self._token.expire()
+        abort_batch(self._unpacked(), self._plan)
+        _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -172,3 +169,9 @@ class MicroBatchWriter(KafkaArrowWriter):
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
         self._batch_id = batch_id
+
+
+def _expire(token: JobToken | None) -> None:
+    """End the token of a batch job, if it has one."""
+    if token is not None:
+        token.expire()

@@ -160,8 +160,8 @@ def test_many_tasks_write_into_one_transaction_and_all_rows_become_visible_at_on
         producer.append(topic, rows(number, f"before {number}"))
         producer.flush()
         driver.join(producer, adds=not added)
-        for turn in range(3):
-            producer.append(topic, rows(number, *(f"{number}.{turn}.{n}" for n in range(100))))
+        for number_ in range(3):
+            producer.append(topic, rows(number, *(f"{number}.{number_}.{n}" for n in range(100))))
         written = producer.detach_transaction()
         partition = TopicPartition(topic, number)
         assert set(written) == {partition}
@@ -181,7 +181,7 @@ def test_many_tasks_write_into_one_transaction_and_all_rows_become_visible_at_on
         assert driver.last_sequence(TopicPartition(topic, number)) == (299, 1)
     assert stable_ends(cluster.bootstrap, topic, 8) == [1] * 8, "what is open is visible"
     assert driver.end() == 0
-    inside = [f"{n}.{turn}.{i}" for n in range(8) for turn in range(3) for i in range(100)]
+    inside = [f"{n}.{number_}.{i}" for n in range(8) for number_ in range(3) for i in range(100)]
     outside = [f"{when} {number}" for when in ("before", "after") for number in range(8)]
     assert committed_values(cluster.bootstrap, topic) == sorted(inside + outside)
 

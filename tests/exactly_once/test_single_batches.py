@@ -97,7 +97,7 @@ def test_a_job_that_died_is_cleaned_up_by_the_next(job: SingleJob) -> None:
 
 def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
     old, new = job.plan(), job.plan()
-    with pytest.raises(KafkaException):
+    with pytest.raises(KafkaException, match="superseded by a newer run of application 'job'"):
         job.write(old, {0: ["old"]})
     messages = job.write(new, {0: ["new"]})
     old_messages: list[WriterCommitMessage | None] = []
@@ -163,13 +163,13 @@ def test_another_owner_s_open_transaction_in_the_log_hides_nothing(
     job: SingleJob, new_topic: NewTopic
 ) -> None:
     neighbour = SingleJob(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
-    leave_a_record_open(neighbour)
+    write_an_open_record(neighbour)
     job.run(ROWS)
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     assert job.committed == VALUES
 
 
-def leave_a_record_open(job: SingleJob) -> None:
+def write_an_open_record(job: SingleJob) -> None:
     """Write a record of the owner into the log, in a transaction that nobody ends."""
     from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
     from spark_kafka_sink.commit.questions import AddPartitions, WriteRecord, Written

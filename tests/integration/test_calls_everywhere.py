@@ -84,7 +84,9 @@ KafkaProducer.send_offsets_to_transaction .  c  c  .  .  .  .  f  x  x  .  r  . 
 KafkaProducer.spread_evenly               .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
 KafkaProducer.__enter__                   .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 KafkaProducer.__exit__                    .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .  .
+TaskProducer.detach_transaction           .  -  -  -  -  -  -  f  x  x  -  -  -  -  -  -  -  -
 TaskProducer.forget_topics                .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+TaskProducer.join_transaction             .  -  -  -  -  -  -  f  x  x  -  -  -  -  -  -  -  -
 TaskProducer.limit_messages               .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 TaskProducer.partition_counts             .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
 TaskProducer.record_limits                .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
@@ -98,6 +100,10 @@ TopicReader.__enter__                     .  .  .  .  .  .  .  f  .  b  .  .  . 
 TopicReader.__exit__                      .  .  .  .  .  .  .  .  .  b  .  .  .  .  .  .  .  .
 KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.configs_of_topics              .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.create_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.describe_delegation_token      .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.expire_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.renew_delegation_token         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topics                         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.__enter__                      .  .  .  .  .  .  .  f  .  b  .  .  .  .  .  .  .  .
@@ -105,7 +111,13 @@ KafkaAdmin.__exit__                       .  .  .  .  .  .  .  .  .  b  .  .  . 
 """
 # Why a cell is not applicable.
 _NO_ROW: Final = "no row can be sent before it, so no user code has run"
+_BETWEEN_ROWS: Final = "the sink calls it between the rows of two attempts, and no user has it"
 NOT_APPLICABLE: Final = {
+    **{
+        (f"TaskProducer.{name}_transaction", when): _BETWEEN_ROWS
+        for name in ("join", "detach")
+        for when in (*IN_USER_CODE, *RAISING)
+    },
     **{("KafkaProducer.begin_transaction", when): _NO_ROW for when in RAISING},
     **{("KafkaProducer.init_transactions", when): _NO_ROW for when in RAISING},
 }
@@ -243,6 +255,9 @@ class Walk:
             self._walk(method, "cl", after_close)
             self._walk(method, "cg", while_closing)
             for column in IN_USER_CODE:
+                if (method, column) in NOT_APPLICABLE:
+                    self.found[method, column] = "-"
+                    continue
                 self._walk(method, column, in_user_code, column)
             for column in RAISING:
                 self._walk_raising(method, column)

@@ -564,8 +564,11 @@ def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, to
     allow_as_it_says(secured_kafka, str(by_producer.value))
     writes_once_allowed(lambda: write(options, topic, rows=1))
 
+    reads = options.copy()
+    del reads["max.block.ms"]
+
     def read() -> None:
-        with TopicReader(options) as reader:
+        with TopicReader(reads) as reader:
             assert sum(batch.num_rows for batch in reader.read(topic)) == 1
 
     # The topic may be described by now, so Fetch is the request that is denied.

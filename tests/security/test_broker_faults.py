@@ -16,6 +16,7 @@ from support.brokers.steady_load import SteadyLoad, leader_of, wait_for_leader_b
 from support.oracles.readers import create_topic, read_with_confluent
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.network.tls import TlsContext, TlsLayer
 
 pytestmark = [
     pytest.mark.kafka,
@@ -41,11 +42,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
         yield running
 
 
-def test_new_keys_every_4_mib_are_no_trouble_for_1_gib(cluster: SecuredKafka) -> None:
+def test_new_keys_every_4_mib_are_no_trouble_for_1_gib(
+    cluster: SecuredKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = "topic-of-1-gib"
     create_topic(cluster.bootstrap, topic, PARTITIONS, None, 1)
     size, rows = 64 * 1024, 16 * 1024
     values = pa.array([b"%0*d" % (size, row) for row in range(256)])
+    asked = key_updates(monkeypatch)
     with KafkaProducer(by_tls(cluster) | {"batch.size": str(1 << 20)}) as producer:
         for _ in range(rows // len(values)):
             producer.append(topic, pa.record_batch({"value": values}))
@@ -54,6 +58,28 @@ def test_new_keys_every_4_mib_are_no_trouble_for_1_gib(cluster: SecuredKafka) ->
         assert measured(producer, "connection-creation-total") <= 1 + PARTITIONS
         assert measured(producer, "connection-close-total") <= 1
     assert end_offsets(cluster, topic) == rows
+    assert asked.count("read") >= (1 << 30) // (4 << 20) - PARTITIONS
+    assert asked.count("write") >= PARTITIONS
+
+
+def key_updates(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets the direction of each KeyUpdate from now on."""
+    found: list[str] = []
+    layer = TlsContext.layer
+
+    def noted(
+        _connection: object, direction: str, _version: object, _kind: object, message: object,
+        _data: bytes,
+    ) -> None:  # fmt: skip
+        if getattr(message, "name", "") == "KEY_UPDATE":
+            found.append(direction)
+
+    def watched(self: TlsContext, host: str, peer: str) -> TlsLayer:
+        self.context._msg_callback = noted  # type: ignore[attr-defined] # private in the module ssl
+        return layer(self, host, peer)
+
+    monkeypatch.setattr(TlsContext, "layer", watched)
+    return found
 
 
 def end_offsets(kafka: SecuredKafka, topic: str) -> int:

@@ -158,6 +158,7 @@ def read_by_kafka_python(login: Login, given: Mapping[str, str], topic: str) -> 
         config |= {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
     consumer = kafka_python.KafkaConsumer(topic, **config)
     try:
-        return sorted(int(record.value) for record, _ in zip(consumer, range(ROWS), strict=False))
+        # The consumer comes last: asked for one more, it would wait for it.
+        return sorted(int(record.value) for _, record in zip(range(ROWS), consumer, strict=False))
     finally:
         consumer.close()

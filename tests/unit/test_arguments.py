@@ -34,7 +34,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     KafkaException,
 )
-from spark_kafka_sink.model import ConsumerGroupMetadata
+from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch
 from spark_kafka_sink.task_producer import TaskProducer
 
 CLASSES: Final = (KafkaProducer, TaskProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
@@ -67,6 +67,13 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
         "group_metadata": ConsumerGroupMetadata("g"),
     },
     "TaskProducer": {"config": producer_config(CONFIGS)},
+    "TaskProducer.join_transaction": {
+        "transactional_id": "tid",
+        "producer": ProducerIdAndEpoch(1, 0),
+        "transaction_version": 2,
+        "adds_partitions": True,
+        "withholds": False,
+    },
     "TopicReader.read": {"topic": TOPIC},
     "KafkaAdmin": {"config": producer_config(CONFIGS)},
     "KafkaAdmin.topics": {"names": [TOPIC]},
@@ -93,6 +100,8 @@ NO_OFFSETS: Final = [None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {"0": 0}, {Tru
 NO_FRAMES: Final = [None, 5, "df", [("k", "v")], SESSION]
 NO_SESSIONS: Final = [None, 5, "spark", [SESSION], SparkSession]
 NO_COLUMNS: Final = [5, True, b"key", ["key"]]
+# Secrets alone: what else is given may be one, and its text is not printed.
+NO_HMACS: Final = [None, 5, b"hmac", "aG1hYw=="]
 NO_SINK_OPTIONS: Final[list[Any]] = [*NO_OPTIONS, {"topic": ["t"]}, {"topic": b"t"}, {"topic": {}}]
 WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(configs)": NO_OPTIONS,
@@ -103,6 +112,12 @@ WRONG: Final[dict[str, list[Any]]] = {
     "TaskProducer(config)": [None, 5, CONFIGS],
     "TaskProducer(brokers)": NO_BROKERS,
     "TaskProducer(allow_auto_create_topics)": [None, 1, "yes"],
+    "TaskProducer(identity)": [None, 5, b"alice"],
+    "TaskProducer.join_transaction(transactional_id)": [None, 5, b"tid", "\ud800"],
+    "TaskProducer.join_transaction(producer)": [None, 5, (1, 0)],
+    "TaskProducer.join_transaction(transaction_version)": [None, 2**15, *NO_NUMBERS],
+    "TaskProducer.join_transaction(adds_partitions)": [None, 1, "yes"],
+    "TaskProducer.join_transaction(withholds)": [None, 1, "yes"],
     "KafkaProducer.append(topic)": [5, b"t", ["t"], "\ud800", "x" * 250],
     "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
     "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
@@ -162,6 +177,12 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin.configs_of_topics(topics)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
     "KafkaAdmin.configs_of_topics(names)": [None, 5, "max.message.bytes", [5], ["\ud800"]],
     "KafkaAdmin.check_creation(new)": [None, 5],
+    "KafkaAdmin.create_delegation_token(max_lifetime_ms)": ["1", 1.5, True, [1], 0, -1, 2**63],
+    "KafkaAdmin.renew_delegation_token(hmac)": NO_HMACS,
+    "KafkaAdmin.expire_delegation_token(hmac)": NO_HMACS,
+    "KafkaAdmin.describe_delegation_token(owners)": [
+        *(5, "User:alice", [5], ["alice"], ["User:"], [":alice"], ["User:\ud800"]),
+    ],
     "NewTopic(partitions)": [0, *NO_NUMBERS],
     "NewTopic(replication)": [0, 2**15, *NO_NUMBERS],
     "NewTopic(configs)": [None, {"a": "b"}, ("a",), (("a",),), (("a", 5),), (("a", "\ud800"),)],

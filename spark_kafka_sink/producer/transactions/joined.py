@@ -54,7 +54,7 @@ _LAST_PRODUCE_V1: Final = 11
 _BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
 _ADDING_WAIT_S: Final = 0.060
 # After so many attempts there is another cause.
-_MOST_TURNS: Final = 20
+_MOST_CONCURRENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +219,9 @@ class JoinedTransaction:
         """Return when `due` will return a request because of time alone."""
         return self._queue.next_due_at()
 
-    def takes_turns(self, code: int, attempts: int) -> bool:
+    def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch was refused because of another producer of the transaction."""
-        return code in _BUSY and attempts < _MOST_TURNS
+        return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- what comes back --------------------------------------------------------------------------
 

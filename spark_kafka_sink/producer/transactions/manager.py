@@ -439,7 +439,7 @@ class TransactionManager:
 
     # -- what goes wrong --------------------------------------------------------------------------
 
-    def takes_turns(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
+    def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
         """Return whether a batch was refused because of another producer of the transaction."""
         return False
 

@@ -26,7 +26,7 @@ from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.spark.committing.job_commit import say
-from spark_kafka_sink.spark.options import name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import name_kafka_options
 from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class JobToken:
 
 def _expire(kept: _Kept) -> None:
     max_block_ms = min(_MAX_BLOCK_MS, kept.config.max_block_ms)
-    config = msgspec.structs.replace(with_shipped_files(kept.config), max_block_ms=max_block_ms)
+    config = msgspec.structs.replace(kept.config, max_block_ms=max_block_ms)
     with KafkaAdmin(config) as admin:
         while True:
             try:

@@ -20,11 +20,9 @@ from spark_kafka_sink.commit.outcomes import (
     Aborted,
     Committed,
     CommittedBefore,
-    Planned,
-    Skipped,
     Undecided,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
@@ -40,20 +38,16 @@ _fit: set[str] = set()
 @name_kafka_options()
 def commit_batch(
     options: SinkOptions,
-    planned: Planned | Skipped,
+    plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
     """Commit a batch job, and publish its report; say so if its version was written before.
 
-    Raise KafkaException if it is not committed.
+    plan: the owner's record in that case. Raise KafkaException if it is not committed.
     """
     version, name = _of(options)
-    if isinstance(planned, Skipped):
-        at = datetime.fromtimestamp(planned.record.written_at / 1000, UTC)
-        say(
-            f"pykafka: skipped: version {version} of application {name} was written before; its "
-            f"last write was at {at.isoformat(timespec='milliseconds')}"
-        )
+    if isinstance(plan, CommitRecord):
+        say(skipped(plan, version, name))
         return
     report = commit_report(messages)
     attempts = [
@@ -62,7 +56,7 @@ def commit_batch(
         if isinstance(message, SinkCommitMessage) and message.transaction is not None
     ]
     commit_version(
-        planned.plan,
+        plan,
         version,
         attempts,
         report.rows,
@@ -74,28 +68,37 @@ def commit_batch(
     say(f"pykafka: committed version {version} of application {name} in one transaction")
 
 
+def skipped(record: CommitRecord, version: int, app_id: str) -> str:
+    """Return the line about a version that is written already."""
+    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"pykafka: skipped: version {version} of application {app_id} was written before; its last "
+        f"write was at {at}"
+    )
+
+
 @name_kafka_options()
-def abort_batch(options: SinkOptions, planned: Planned | Skipped) -> None:
+def abort_batch(options: SinkOptions, plan: Plan | CommitRecord) -> None:
     """Abort a batch job that has failed, and say what came of it."""
-    if isinstance(planned, Skipped):
+    if isinstance(plan, CommitRecord):
         return
     try:
-        line = abort_run(planned.plan, options.producer, options.brokers)
+        line = abort_run(plan, options.producer, options.brokers)
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = (
-            f"the write of {planned.plan.run.owner} could not be aborted now ({error}); the "
-            f"brokers abort it within {planned.plan.run.timeout_ms} ms"
+            f"the write of {plan.run.owner} could not be aborted now ({error}); the "
+            f"brokers abort it within {plan.run.timeout_ms} ms"
         )
     say(f"pykafka: {line}")
 
 
 def _of(options: SinkOptions) -> tuple[int, str]:
     """Return the version and the name of the application."""
-    wanted = options.exactly_once
-    if wanted is None or wanted.version is None or wanted.app_id is None:
+    selected = options.exactly_once
+    if selected is None or selected.version is None or selected.app_id is None:
         message = "a write without txnAppId and txnVersion is not exactly once; this is a bug"
         raise KafkaException(message)
-    return wanted.version, wanted.app_id
+    return selected.version, selected.app_id
 
 
 def commit_version(
@@ -147,9 +150,21 @@ def commit_version(
         )
         raise KafkaException(message) from outcome.failure.exception()
     if isinstance(outcome, Failure):
-        raise outcome.exception()
+        raise _explained(outcome, rows)
     message = f"the commit ended with {outcome!r}; this is a bug"
     raise KafkaException(message)
+
+
+def _explained(failure: Failure, rows: int) -> KafkaException:
+    error = failure.exception()
+    if failure.kind is not FailureKind.TIMED_OUT:
+        return error
+    message = (
+        f"{error.message} (kafka.transaction.timeout.ms), before its {rows} rows were committed: "
+        "nothing of the job is visible; raise the option, up to transaction.max.timeout.ms of the "
+        "brokers, or write less in one job"
+    )
+    return error.with_message(message)
 
 
 def abort_run(plan: Plan, config: ProducerConfig, brokers: Sequence[Node]) -> str:

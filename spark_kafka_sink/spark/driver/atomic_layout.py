@@ -38,7 +38,6 @@ from spark_kafka_sink.spark.options import (
     check_given_options,
     name_kafka_options,
     sink_options,
-    with_shipped_files,
 )
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -149,7 +148,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
     with (
         name_kafka_options(),
         suggest_create_topics(options),
-        KafkaAdmin(with_shipped_files(options.producer), has_headers=frame.has("headers")) as admin,
+        KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
     ):
         found = admin.topics(names, options.new_topic)
     return Topics.of({name: found[name].partitions for name in names})

@@ -29,8 +29,8 @@ from spark_kafka_sink.spark.planning.preflight import (
     check_report_path,
     make_dead_letter_path,
 )
-from spark_kafka_sink.spark.planning.run_plan import check_layout, check_targets, plan_run
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     BATCH_ID,
@@ -131,6 +131,8 @@ def _planned(
     options = check_environment(options, schema, in_batches=False, may_remember=False)
     if options.exactly_once is None:
         return KafkaArrowWriter(options, token)
+    from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
+
     return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
 
 

@@ -52,7 +52,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once, without_path
 from spark_kafka_sink.model import DelegationToken
 from spark_kafka_sink.spark.committing.job_token import JobToken, encoded
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
     Raise errors of the brokers within kafka.max.block.ms.
     """
     config = options.producer
-    with KafkaAdmin(with_shipped_files(config)) as admin:
+    with KafkaAdmin(config) as admin:
         token = admin.create_delegation_token()
     life = TokenLife.created(token, _now_ms())
     return _with_token(options, life.token), JobToken.keep(config, life.token)
@@ -151,7 +151,7 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
         with _locked_file(config) as file:
             notes = _Notes.read(file)
             name = notes.name(owner)
-            admin = partial(KafkaAdmin, with_shipped_files(config), identity=identity)
+            admin = partial(KafkaAdmin, config, identity=identity)
             token = _renewed(admin, token, notes.tokens.get(name))
             notes.tokens[name] = _Note.of(token)
             notes.write(file)

@@ -35,7 +35,6 @@ from spark_kafka_sink.spark.options import (
     DEAD_LETTER_FOLDER,
     SinkOptions,
     name_kafka_options,
-    with_shipped_files,
 )
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
@@ -231,7 +230,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     checked again, since the other brokers may answer differently while one restarts.
     """
     name = options.topic
-    with KafkaAdmin(with_shipped_files(options.producer), has_headers=has_headers) as admin:
+    with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if options.delegation_token_mechanism and options.producer.delegation_token is None:
             # The driver looks ahead. It creates a token only if it writes.
             admin.describe_delegation_token([])

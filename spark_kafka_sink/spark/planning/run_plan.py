@@ -1,7 +1,7 @@
 """The plan of a run with exactly once, before its tasks: `commit.plan` against the cluster.
 
-Only the process that really plans calls `plan_run`: it fences older runs, and ends what they left.
-Whatever looks ahead, in the user's process, calls `check_targets` alone.
+Only the process that plans a job calls this: it fences older runs, and ends what they left. What
+looks ahead in the user's process is in `single_checks`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import uuid
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.commit import plan
-from spark_kafka_sink.commit.attempts import Run
-from spark_kafka_sink.commit.log_record import LOG_PARTITION
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
 from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig
@@ -22,11 +22,10 @@ from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 
 logger = logging.getLogger(__name__)
 
-_MOST_TOPICS = 1000
 _COMPACT = ("cleanup.policy", "compact")
 _LOG_SETTINGS = (
     _COMPACT,
@@ -39,71 +38,34 @@ _LOG_SETTINGS = (
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
-def check_layout(options: SinkOptions) -> None:
-    """Raise ConfigException for mode `single` if rows were not laid out by `atomic_layout`."""
-    wanted = options.exactly_once
-    if wanted is None or wanted.mode is not Mode.SINGLE:
-        return
-    if not options.laid_out:
-        message = (
-            "exactlyOnce=single needs each Kafka partition to be written by one task, and the rows "
-            "were not laid out so: call atomic_layout(df, options) as the last step before the "
-            "write, or use exactlyOnce=two-phase"
-        )
-        raise ConfigException(message)
-    if len(options.laid_out) > _MOST_TOPICS:
-        message = (
-            f"exactlyOnce=single writes to at most {_MOST_TOPICS} topics, and the rows were laid "
-            f"out for {len(options.laid_out)}: use exactlyOnce=two-phase"
-        )
-        raise ConfigException(message)
-
-
-def check_targets(options: SinkOptions) -> None:
-    """Raise ConfigException for topics that mode `single` cannot write to.
-
-    With LogAppendTime, a broker's response does not tell whether it took a batch for a duplicate.
-    """
-    wanted = options.exactly_once
-    if wanted is None or wanted.mode is not Mode.SINGLE:
-        return
-    name = "message.timestamp.type"
-    with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
-        found = admin.configs_of_topics(list(options.laid_out), [name])
-    for topic, settings in found.items():
-        if settings.get(name) == "LogAppendTime":
-            message = (
-                f"exactlyOnce=single cannot write to topic {topic}, whose {name} is LogAppendTime: "
-                "expected CreateTime; use exactlyOnce=two-phase"
-            )
-            raise ConfigException(message)
-
-
 @name_kafka_options()
-def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> Planned | Skipped:
+def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older ones, end what they left, and look whether the version is written.
 
-    Raise KafkaException if the owner's last run is torn, or if the brokers refuse something.
+    Return the plan, or the owner's record if the version is written already. Raise KafkaException
+    if the owner's last run is torn, or if the brokers refuse something.
     """
     config = options.producer
-    _need_log(options, wanted.log_topic)
-    with commit_client(config, wanted.log_topic, options.brokers) as client:
+    _need_log(options, selected.log_topic)
+    with commit_client(config, selected.log_topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         client.check_brokers(deadline)
         run = Run(
-            owner=wanted.owner(options.topic),
+            owner=selected.owner(options.topic),
             name=uuid.uuid4().hex,
-            log=TopicPartition(wanted.log_topic, LOG_PARTITION),
+            log=TopicPartition(selected.log_topic, LOG_PARTITION),
             level=client.level(deadline),
             timeout_ms=config.transaction_timeout_ms,
         )
         begun = plan.begin(
-            run, deadline=deadline, version=wanted.version, partitions=_targets(options, wanted)
+            run, deadline=deadline, version=selected.version, partitions=_targets(options, selected)
         )
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
-    if isinstance(outcome, Planned | Skipped):
-        return outcome
+    if isinstance(outcome, Planned):
+        return outcome.plan
+    if isinstance(outcome, Skipped):
+        return outcome.record
     if isinstance(outcome, Torn):
         raise _torn(run, outcome)
     if outcome is None:
@@ -112,9 +74,9 @@ def plan_run(options: SinkOptions, wanted: ExactlyOnce) -> Planned | Skipped:
     raise _explained(outcome.exception(), config)
 
 
-def _targets(options: SinkOptions, wanted: ExactlyOnce) -> tuple[TopicPartition, ...]:
+def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
     """Return the partitions that mode `single` adds to its transaction before its tasks run."""
-    if wanted.mode is not Mode.SINGLE:
+    if selected.mode is not Mode.SINGLE:
         return ()
     return tuple(
         TopicPartition(topic, number)
@@ -152,7 +114,7 @@ def _explained(error: KafkaException, config: ProducerConfig) -> KafkaException:
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:
     """Create the topic of the commit log if it is missing, and check that it is compacted."""
-    config = with_shipped_files(options.producer)
+    config = options.producer
     with KafkaAdmin(config, brokers=options.brokers) as admin:
         try:
             admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))

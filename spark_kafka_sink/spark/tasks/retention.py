@@ -83,10 +83,12 @@ class ExpiredRows:
             self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
 
     def _limit(self, topic: str, per_ms: int) -> int | None:
-        retention_ms = self._retention_ms.get(topic)
-        if retention_ms is None:
+        """Return the time of the oldest row that stays, None if rows of any age do."""
+        retention_ms, now_ms = self._retention_ms.get(topic), int(self._clock() * 1000)
+        # Also a retention that reaches before 1970: the largest one does not fit 64 bits here.
+        if retention_ms is None or retention_ms >= now_ms:
             return None
-        return (int(self._clock() * 1000) - retention_ms) * per_ms
+        return (now_ms - retention_ms) * per_ms
 
     def _found_rows(self, topic: str, rows: int, oldest_ms: int) -> None:
         found = ExpiredRowsReport(

@@ -24,7 +24,9 @@ from spark_kafka_sink.error_codes import NONE
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    ProducerIdAndEpoch,
     RecordMetadata,
+    Secret,
     TopicPartition,
 )
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
@@ -34,7 +36,20 @@ from spark_kafka_sink.wire.admin_messages import (
     CreateTopicsResponse,
     DescribeConfigsResponse,
 )
-from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+)
+from spark_kafka_sink.wire.messages import (
+    CREATE_DELEGATION_TOKEN,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+)
 from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.pure.public_methods import public_methods
 
@@ -54,7 +69,11 @@ METHODS: Final = [
 # A producer that has what tasks call as well: only a KafkaProducer has all kinds of user code.
 _Producer: Final = cast(
     "type[KafkaProducer]",
-    type("KafkaProducer", (KafkaProducer,), {name: vars(TaskProducer)[name] for name in _OF_TASKS}),
+    type(
+        "KafkaProducer",
+        (KafkaProducer,),
+        {name: vars(TaskProducer)[name] for name in _OF_TASKS} | {"_joined": None},
+    ),
 )
 _LINGER_MS: Final = 60_000
 _ROW: Final = pa.record_batch({"value": ["v"]})
@@ -67,6 +86,7 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
         {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)},
         ConsumerGroupMetadata("group"),
     ),
+    "TaskProducer.join_transaction": ("joined", ProducerIdAndEpoch(1, 0), 1),
     "TaskProducer.slice_bytes": (1,),
     "KafkaProducer.spread_evenly": (0,),
     "KafkaProducer.__exit__": _NO_ERROR,
@@ -76,7 +96,12 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "KafkaAdmin.topic_configs": (TOPIC, ["max.message.bytes"]),
     "KafkaAdmin.configs_of_topics": ([TOPIC], ["max.message.bytes"]),
     "KafkaAdmin.check_creation": (NewTopic(partitions=1, replication=1),),
+    "KafkaAdmin.expire_delegation_token": (Secret("aG1hYw=="),),
+    "KafkaAdmin.renew_delegation_token": (Secret("aG1hYw=="),),
     "KafkaAdmin.__exit__": _NO_ERROR,
+}
+_KEYWORDS: Final[dict[str, dict[str, object]]] = {
+    "TaskProducer.join_transaction": {"adds_partitions": False, "withholds": False},
 }
 
 
@@ -87,6 +112,19 @@ def admin_broker() -> ScriptedBroker:
     created = CreatableTopicResult(name=TOPIC, error_code=NONE)
     broker.answers[CREATE_TOPICS.key] = CreateTopicsResponse(topics=[created])
     broker.answers[DESCRIBE_CONFIGS.key] = DescribeConfigsResponse(results=[])
+    created_token = CreateDelegationTokenResponse(
+        error_code=NONE, principal_type="User", principal_name="alice", token_id="id", hmac=b"h",
+        issue_timestamp_ms=0, expiry_timestamp_ms=1, max_timestamp_ms=2, throttle_time_ms=0,
+    )  # fmt: skip
+    moved = {"error_code": NONE, "expiry_timestamp_ms": 1, "throttle_time_ms": 0}
+    broker.answers |= {
+        CREATE_DELEGATION_TOKEN.key: created_token,
+        DESCRIBE_DELEGATION_TOKEN.key: DescribeDelegationTokenResponse(
+            error_code=NONE, tokens=[], throttle_time_ms=0
+        ),
+        EXPIRE_DELEGATION_TOKEN.key: ExpireDelegationTokenResponse(**moved),
+        RENEW_DELEGATION_TOKEN.key: RenewDelegationTokenResponse(**moved),
+    }
     return broker
 
 
@@ -178,11 +216,13 @@ class Scene:
         thing, name = self.thing_of(method), method.partition(".")[2]
         if isinstance(inspect.getattr_static(thing, name), property):
             return getattr(thing, name)
-        found = getattr(thing, name)(*_ARGUMENTS.get(method, ()))
+        found = getattr(thing, name)(*_ARGUMENTS.get(method, ()), **_KEYWORDS.get(method, {}))
         return list(found) if method == "TopicReader.read" else found
 
     def begin(self, method: str) -> None:
         """Bring the object into a state in which a method can be called."""
+        if method == "TaskProducer.detach_transaction":
+            self.call("TaskProducer.join_transaction")
         if self.producer._transactions is None or method == "KafkaProducer.init_transactions":
             return
         self.producer.init_transactions()

@@ -36,6 +36,10 @@ PIECES: Final = ("$", "{", "}", ":", "${", "${env:", "${file:", "${none:", "a", 
 class RealFiles:
     """The files of this machine."""
 
+    def shipped(self, path: str) -> str | None:
+        """Return that nothing was shipped."""
+        return None
+
     def real_path(self, path: str) -> str:
         """Return the path without links."""
         return os.path.realpath(path)
@@ -47,6 +51,10 @@ class RealFiles:
 
 class TellingFiles:
     """Files whose content is their path, as with the providers of the Java program."""
+
+    def shipped(self, path: str) -> str | None:
+        """Return that nothing was shipped."""
+        return None
 
     def real_path(self, path: str) -> str:
         """Return the path unchanged."""

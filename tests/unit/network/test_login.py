@@ -16,8 +16,9 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
 )
-from spark_kafka_sink.network.connection import Connection, Login
+from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import (
