@@ -35,7 +35,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
 from spark_kafka_sink.plugins.user_calls import call_in_io_thread
-from spark_kafka_sink.producer.accumulator import EncodedRows, PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import (
     GroupedRows,
@@ -48,7 +48,7 @@ from spark_kafka_sink.producer.partitioner import (
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.records.columns import Rows
-from spark_kafka_sink.records.encoder import encode_rows, record_sizes
+from spark_kafka_sink.records.encoder import EncodedRows, encode_rows, record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows

@@ -88,7 +88,6 @@ def assemble(
             random=random,
             transactions=transactions,
         )
-        latencies = NodeLatencies(config.partitioner_availability_timeout_ms / 1000)
         sender = Sender(
             SenderConfig(
                 acks=config.acks_number,
@@ -102,27 +101,22 @@ def assemble(
             metadata=metadata,
             completion=completion,
             sequences=sequences,
-            latencies=latencies,
+            latencies=NodeLatencies(config.partitioner_availability_timeout_ms / 1000),
             random=random,
             transactions=transactions,
         )
         state = ProducerState(
             time.monotonic,
-            accumulator=accumulator,
-            metadata=metadata,
-            metrics=ProducerMetrics(
+            sender,
+            ProducerMetrics(
                 metrics, network_metrics, accumulator=accumulator, metadata=metadata, client=client
             ),
-            latencies=latencies,
-            sequences=sequences,
-            transactions=transactions,
-            completion=completion,
-            sender=sender,
+            transactions,
             # Of the built-in partitioner alone, as in the Java client.
             is_adaptive=config.partitioner_class is None
             and config.partitioner_adaptive_partitioning_enable,
         )
-        return state, ProducerThread(state, client, client_id)
+        return state, ProducerThread(state, client, client_id, sender.build)
     except BaseException:
         client.close()
         raise

@@ -25,9 +25,10 @@ from spark_kafka_sink.errors import (
     Option,
     TimeoutException,
 )
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 
 
 class Caller:
@@ -225,11 +226,33 @@ class Caller:
 
         timeout: seconds, None for no limit; since: when they began. Raise TimeoutException.
         """
+        state, waiting_for = self._state, list[ProducerBatch]()
+
+        def all_ended() -> int | None:
+            waiting_for[:] = unfinished(waiting_for)
+            return None if waiting_for else state.user_calls.due
 
         def late(what: str) -> TimeoutException:
             return TimeoutException(f"{what} in {round(timeout or 0, 3)} s")
 
-        self._state.flush(None if timeout is None else since + timeout, late)
+        deadline = None if timeout is None else since + timeout
+        started, flush = time.monotonic(), object()
+        try:
+            waiting_for += state.begin_flush(flush)
+            calls = state.wait(
+                all_ended, deadline, lambda: late(f"{len(waiting_for)} batch(es) not acknowledged")
+            )
+            state.wait(
+                lambda: True if state.user_calls.made >= calls else None,
+                deadline,
+                lambda: late("callbacks have not ended"),
+            )
+            state.end_flush(flush)
+        except BaseException:
+            state.end_flush(flush)
+            raise
+        finally:
+            state.record_time("flush", time.monotonic() - started)
 
 
 class _TopicWait:

@@ -43,8 +43,9 @@ from spark_kafka_sink.errors import KafkaException, as_options_are_named_here, m
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.wire.exchange import Answered, Event
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, Event
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +70,21 @@ class Feeder(Protocol):
 
 
 class ProducerThread:
-    """The thread, its network client and its loop; it runs from `start` on."""
+    """The thread, its network client and its loop; it runs from `start` on.
 
-    def __init__(self, state: ProducerState, client: NetworkClient, client_id: str) -> None:
+    build: makes a Produce request. It needs no lock, because the batches are in flight.
+    """
+
+    def __init__(
+        self,
+        state: ProducerState,
+        client: NetworkClient,
+        client_id: str,
+        build: Callable[[DrainedBatches], ClientRequest],
+    ) -> None:
         self._state = state
         self._client = client
+        self._build = build
         self._feeder: Feeder | None = None
         self._known_nodes: tuple[Mapping[int, Node], int] = ({}, 0)
         self._name = f"kafka-producer-network-thread | {client_id}"
@@ -224,7 +235,7 @@ class ProducerThread:
         for request in work.requests:
             self._client.send(request)
         for drained in work.drained:
-            self._client.send(self._state.build(drained))
+            self._client.send(self._build(drained))
             self._state.metrics.sent(drained.batches, now)
 
     def _observe(self, events: list[Event]) -> None:

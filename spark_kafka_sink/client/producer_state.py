@@ -19,17 +19,16 @@ from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.plugins.user_calls import UserCalls, call_in_io_thread
-from spark_kafka_sink.producer.accumulator import EncodedRows, PendingAppend, RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries, PartitionDelivery
-from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
-from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
-from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner, unfinished
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
+from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner
 from spark_kafka_sink.producer.sender import Sender, SenderPoll
-from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.records.encoder import EncodedRows
 from spark_kafka_sink.records.layout import OpenBatch
-from spark_kafka_sink.wire.exchange import ClientRequest, Event
+from spark_kafka_sink.wire.exchange import Event
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
@@ -42,33 +41,27 @@ class ProducerState(ProducerLock):
     is_adaptive: whether queue lengths influence the spreading of rows.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a state machine
+    def __init__(
         self,
         clock: Callable[[], float],
-        *,
-        accumulator: RecordAccumulator,
-        metadata: ClusterMetadata,
-        metrics: ProducerMetrics,
-        latencies: NodeLatencies,
-        sequences: Sequences | None,
-        transactions: TransactionManager | None,
-        completion: BatchCompletion,
         sender: Sender,
+        metrics: ProducerMetrics,
+        transactions: TransactionManager | None,
+        *,
         is_adaptive: bool,
     ) -> None:
         super().__init__(clock)
-        self.accumulator = accumulator
-        self.metadata = metadata
+        self.accumulator = sender.accumulator
+        self.metadata = sender.metadata
         self.metrics = metrics
         self.deliveries = Deliveries()
-        self.latencies = latencies
+        self.latencies = sender.latencies
         self.transactions = transactions
-        self._sequences = sequences
-        self._completion = completion
+        self._completion = sender.completion
         self._sender = sender
         self._is_adaptive = is_adaptive
-        # What is put aside while the producer is in a joined transaction.
-        self._alone: tuple[Sequences | None, Deliveries] | None = None
+        # Those of outside, while the producer is in a joined transaction.
+        self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -177,8 +170,8 @@ class ProducerState(ProducerLock):
             # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
-            if self._sequences is not None:
-                self._sequences.unconfirm()
+            if self._sender.sequences is not None:
+                self._sender.sequences.unconfirm()
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -322,8 +315,7 @@ class ProducerState(ProducerLock):
         with self.lock:
             self._collect()
             self._sender.join(joined)
-            self._alone = (self._sequences, self.deliveries)
-            self._sequences, self.deliveries = joined.sequences, joined.deliveries
+            self._own_deliveries, self.deliveries = self.deliveries, joined.deliveries
             if withholds:
                 self.accumulator.withhold()
 
@@ -336,8 +328,7 @@ class ProducerState(ProducerLock):
             self._collect()
             self._sender.end_joined()
             self.accumulator.end_withholding()
-            if self._alone is not None:
-                (self._sequences, self.deliveries), self._alone = self._alone, None
+            self.deliveries = self._own_deliveries
 
     # -- transactions and the end -----------------------------------------------------------------
 
@@ -362,41 +353,14 @@ class ProducerState(ProducerLock):
             with self.lock:
                 self.transactions.record_refused(error)
 
-    def flush(self, deadline: float | None, late: Callable[[str], KafkaException]) -> None:
-        """Wait until what is in batches now has ended, and its callbacks were run.
+    def begin_flush(self, flush: object) -> list[ProducerBatch]:
+        """Let no rows linger until `end_flush`; return the batches that have not ended."""
+        with self.lock:
+            self.accumulator.begin_flush(flush)
+            self._wake()
+            return self.accumulator.incomplete
 
-        late: makes the error for what has not ended in time.
-        """
-        waiting_for: list[ProducerBatch] = []
-
-        def all_ended() -> int | None:
-            waiting_for[:] = unfinished(waiting_for)
-            return None if waiting_for else self.user_calls.due
-
-        started, flush = self._clock(), object()
-        try:
-            with self.lock:
-                self.accumulator.begin_flush(flush)
-                waiting_for += self.accumulator.incomplete
-                self._wake()
-            calls = self.wait(
-                all_ended,
-                deadline,
-                lambda: late(f"{len(waiting_for)} batch(es) not acknowledged"),
-            )
-            self.wait(
-                lambda: True if self.user_calls.made >= calls else None,
-                deadline,
-                lambda: late("callbacks have not ended"),
-            )
-            self._end_flush(flush)
-        except BaseException:
-            self._end_flush(flush)
-            raise
-        finally:
-            self.record_time("flush", self._clock() - started)
-
-    def _end_flush(self, flush: object) -> None:
+    def end_flush(self, flush: object) -> None:
         """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
             self.accumulator.end_flush(flush)
@@ -502,10 +466,6 @@ class ProducerState(ProducerLock):
         By the I/O thread, which alone changes them.
         """
         return self._sender.nodes, self.metadata.rebootstraps
-
-    def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Build a Produce request; by the I/O thread, without the lock."""
-        return self._sender.build(drained)
 
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
         available = self.accumulator.pool.available_bytes

@@ -37,7 +37,7 @@ from spark_kafka_sink.plugins.interceptors import unsent_metadata
 from spark_kafka_sink.plugins.serializers import as_bytes
 from spark_kafka_sink.plugins.user_calls import call_in_caller
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.record_limits import RecordLimits

@@ -36,12 +36,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.buffer_pool import BufferPool, Reservation
+from spark_kafka_sink.producer.buffer_pool import BufferPool
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
@@ -56,38 +56,6 @@ from spark_kafka_sink.records.encoder import EncodedRecords
 from spark_kafka_sink.records.layout import Cut, OpenBatch
 
 _Key = TypeVar("_Key")
-
-
-class PendingAppend(Reservation):
-    """Rows on their way into batches (a slice of columns, or a chunk of rows), and what they hold.
-
-    That has to be returned if the caller is interrupted. Each resource is noted here before it is
-    taken, or in the same change, and returning it twice does no harm.
-    size_bytes: its bytes of buffer.memory; partitions: those whose open batches are held; full:
-    batches that are to be packed, which are not sent before that; is_in_batches: whether the rows
-    are in batches, all of them or none.
-    """
-
-    __slots__ = ("full", "is_in_batches", "partitions")
-
-    def __init__(self, size_bytes: int = 0) -> None:
-        super().__init__(size_bytes)
-        self.partitions: Sequence[TopicPartition] = ()
-        self.full: list[ProducerBatch] = []
-        self.is_in_batches = False
-
-
-class EncodedRows(NamedTuple):
-    """A slice of rows that is encoded: the cuts are in order, without gaps.
-
-    records, size_bytes and largest_bytes: of its records, as they were measured before.
-    """
-
-    cuts: list[Cut]
-    encoded: EncodedRecords
-    records: int
-    size_bytes: int
-    largest_bytes: int
 
 
 class RecordAccumulator:

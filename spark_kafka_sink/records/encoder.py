@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,19 @@ class EncodedRecords:
 
     buffer: memoryview
     offsets: Int64s
+
+
+class EncodedRows(NamedTuple):
+    """A slice of rows that is encoded: the cuts are in order, without gaps.
+
+    records, size_bytes and largest_bytes: of its records, as they were measured before.
+    """
+
+    cuts: list[Cut]
+    encoded: EncodedRecords
+    records: int
+    size_bytes: int
+    largest_bytes: int
 
 
 def encode_rows(

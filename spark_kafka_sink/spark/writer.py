@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
@@ -86,15 +86,11 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
-        self._expire_token()
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
         """End the job's token. Rows that are in Kafka cannot be removed."""
-        self._expire_token()
-
-    def _expire_token(self) -> None:
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -129,16 +125,14 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
         freeze_imports()
         commit_batch(self._unpacked(), self._plan, messages)
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
         """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
         from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan)
-        if self._token is not None:
-            self._token.expire()
+        _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -152,6 +146,42 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: rows that are in Kafka cannot be removed."""
+
+
+class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream exactly once, each in one transaction.
+
+    plan: of the micro-batch that Spark plans; None to commit or abort one.
+    """
+
+    def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
+        super().__init__(options)
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
+        """Run a task."""
+        from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
+
+        if self._plan is None:
+            message = "a task of a stream has no plan; this is a bug"
+            raise KafkaException(message)
+        return write_micro_batch(self._unpacked(), self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+
+        if messages and all(message is None for message in messages):
+            raise ConfigException(CONTINUOUS_REFUSAL)
+        commit_micro_batch(self._unpacked(), messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_micro_batch  # noqa: PLC0415 - as above
+
+        options = self._unpacked()
+        if options.exactly_once is not None:
+            abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
 
 
 BATCH_ID: Final = "pykafka.batch.id"
@@ -175,3 +205,9 @@ class MicroBatchWriter(KafkaArrowWriter):
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
         self._batch_id = batch_id
+
+
+def _expire(token: JobToken | None) -> None:
+    """End the token of a batch job, if it has one."""
+    if token is not None:
+        token.expire()

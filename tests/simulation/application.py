@@ -18,7 +18,7 @@ from simulation.scheduler import Scheduler
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.encoder import EncodedRecords, encode_rows, record_sizes
@@ -78,7 +78,7 @@ class Application:
             return
         append = self._left.pop(0)
         rows, numbers = self._rows(append)
-        self._reserve(rows, append, numbers, self._scheduler.now, Reservation())
+        self._reserve(rows, append, numbers, self._scheduler.now, PendingAppend())
 
     def _rows(self, append: Append) -> tuple[RecordColumns, list[int]]:
         count = len(append.partitions)
@@ -105,7 +105,7 @@ class Application:
         append: Append,
         numbers: list[int],
         since: float,
-        reservation: Reservation,
+        reservation: PendingAppend,
     ) -> None:
         # The memory of an expired batch is kept until its request ends.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
@@ -136,7 +136,7 @@ class Application:
         targets: list[TopicPartition],
         cuts: list[Cut],
         encoded: EncodedRecords,
-        reservation: Reservation,
+        reservation: PendingAppend,
         numbers: list[int],
     ) -> None:
         accumulator = self._state.accumulator

@@ -86,7 +86,7 @@ class Simulation:
                 config, "simulated", heard_of, make_transactions=make_transactions
             )
         self.state.deliveries = self.checker
-        self.sequences: Sequences | None = self.state._sequences
+        self.sequences: Sequences | None = self.state._sender.sequences
 
     def run(self) -> None:
         """Run until all appended rows have ended, then check their results."""

@@ -19,7 +19,7 @@ from support.pure.pure_producer import TOPIC, PureProducer, batches
 from support.pure.pure_producer import Settings as PureSettings
 
 from bench.scaling.model import Settings
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
@@ -115,7 +115,7 @@ class SimulatedTask:
         grouped = choose_partitions(
             Rows(columns, [TOPIC], None, chosen), sizes, [topic], self._partitioner, self._load
         )
-        accumulator, reservation = producer.accumulator, Reservation()
+        accumulator, reservation = producer.accumulator, PendingAppend()
         accumulator.pool.wait(reservation)
         while not accumulator.pool.reserve(reservation, int(sizes.sum())):
             self._send()

@@ -8,23 +8,75 @@ attempt writes to the same partition, a broker may take rows of this one for dup
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
+from spark_kafka_sink.commit.questions import Described, DescribeTransaction
 from spark_kafka_sink.commit.steps import Failure
-from spark_kafka_sink.errors import TransactionAbortedException
+from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
+
+
+# What brokers answer in a transaction that is no longer open.
+_ENDED: Final = frozenset(
+    (
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_TXN_STATE,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.PRODUCER_FENCED,
+        codes.TRANSACTION_ABORTABLE,
+    )
+)
+
+
+@contextmanager
+def in_transaction(plan: Plan, options: SinkOptions) -> Iterator[None]:
+    """Say in the error of a task why its transaction is no longer open, if that is the cause."""
+    began = time.monotonic()
+    try:
+        yield
+    except ApiException as error:
+        if error.code not in _ENDED:
+            raise
+        message = _why_it_ended(plan, options, time.monotonic() - began)
+        if message is None:
+            raise
+        raise TransactionAbortedException(message) from error
+
+
+def _why_it_ended(plan: Plan, options: SinkOptions, task_s: float) -> str | None:
+    """Return the sentence, None if the transaction is open or nobody can tell."""
+    ask = DescribeTransaction(plan.run.driver_id)
+    try:
+        with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+            (found,) = client.answers_to([ask])
+    except KafkaException:
+        return None
+    if not isinstance(found, Described) or found.error or found.producer == plan.producer:
+        return None
+    if single.is_newer(found, plan.producer):
+        return f"superseded by a newer run of {plan.run.owner}"
+    return (
+        f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
+        f"{plan.run.timeout_ms}, so the brokers aborted it, after {task_s:.0f} s of this task: "
+        "nothing of the job becomes visible; raise the option, up to transaction.max.timeout.ms of "
+        "the brokers, or write less in one job"
+    )
 
 
 class SingleTask:
@@ -58,7 +110,7 @@ class SingleTask:
             begun = single.look(self._plan, partitions, deadline=deadline)
             found = client.run(begun, single.step_look).outcome
             if isinstance(found, Failure):
-                raise found.exception()
+                raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
 
     def end(self) -> AttemptTransaction:

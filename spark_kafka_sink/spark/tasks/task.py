@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -191,6 +192,7 @@ def write_task(
     with (
         name_kafka_options(),
         suggest_create_topics(options),
+        _in_transaction(plan, options),
         POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
@@ -243,6 +245,14 @@ def write_task(
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
         transaction=attempt_transaction,
     )
+
+
+def _in_transaction(plan: Plan | None, options: SinkOptions) -> AbstractContextManager[None]:
+    if plan is None:
+        return nullcontext()
+    from spark_kafka_sink.spark.tasks.single_task import in_transaction  # noqa: PLC0415 - exactly once alone needs it
+
+    return in_transaction(plan, options)
 
 
 def _join(plan: Plan, options: SinkOptions, producer: TaskProducer) -> SingleTask:

@@ -33,13 +33,12 @@ import pyarrow as pa
 
 import spark_kafka_sink
 from spark_kafka_sink.client.appender import Slice
-from spark_kafka_sink.producer.accumulator import EncodedRows
 from spark_kafka_sink.producer.partitioner import GroupedRows
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import SenderPoll
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import EncodedRecords
+from spark_kafka_sink.records.encoder import EncodedRecords, EncodedRows
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
@@ -148,7 +148,7 @@ class PureProducer:
             headers=None,
             timestamps_ms=np.full(len(values), timestamp_ms),
         )
-        reservation = Reservation()
+        reservation = PendingAppend()
         assert self.accumulator.pool.reserve(reservation, int(record_sizes(columns).sum()))
         runs = group_by_partition(partitions)
         targets = [TopicPartition(TOPIC, partition) for partition in runs.partitions]

@@ -17,7 +17,7 @@ from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, split_spans

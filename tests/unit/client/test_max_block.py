@@ -24,7 +24,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 

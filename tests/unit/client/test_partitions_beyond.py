@@ -18,7 +18,7 @@ from support.pure.unreachable import TOPIC, answer
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
 from spark_kafka_sink.errors import DataException, TimeoutException
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.wire.messages import MetadataRequest
 

@@ -32,7 +32,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20

@@ -27,7 +27,7 @@ from spark_kafka_sink.client import chunk_feeder, partitioner_threads
 from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
-from spark_kafka_sink.producer.accumulator import PendingAppend
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 
 OTHER = "other"
 A_WHILE_S = 20

@@ -12,7 +12,7 @@ from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 
@@ -22,10 +22,10 @@ TOO_LARGE = 10
 def test_credit_is_refused_when_it_is_not_there_and_granted_when_all_is_free() -> None:
     pool, reservation = (
         PureProducer([1], Settings(buffer_memory=1000)).accumulator.pool,
-        Reservation(),
+        PendingAppend(),
     )
     assert pool.reserve(reservation, 600)
-    assert not pool.reserve(Reservation(), 600)
+    assert not pool.reserve(PendingAppend(), 600)
     pool.give_back(reservation)
     assert pool.reserve(reservation, 5000), "more than everything, with everything free"
     pool.give_back(reservation)
