@@ -22,9 +22,9 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
-from spark_kafka_sink.admin import NewTopic, find_shipped_files
+from spark_kafka_sink.admin import NewTopic, find_shipped_files, name_process
 from spark_kafka_sink.auth.delegation_tokens import DEFAULT_MECHANISM, checked_token_mechanism
 from spark_kafka_sink.config import (
     ProducerConfig,
@@ -517,4 +517,9 @@ def _shipped(name: str) -> str | None:
     return None
 
 
+def _process() -> str:
+    return "the driver" if TaskContext.get() is None else "this executor"
+
+
 find_shipped_files(_shipped)
+name_process(_process)
