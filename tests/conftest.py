@@ -87,9 +87,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-_SHARED = pytest.StashKey[shared.Shared]()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Be ready to start what workers share; nothing is started before a test asks for it."""
     if hasattr(config, "workerinput"):
@@ -104,29 +101,29 @@ def pytest_configure(config: pytest.Config) -> None:
     def folder() -> Path:
         return stack.enter_context(broker.scratch_folder("tests"))
 
-    config.stash[_SHARED] = shared.Shared(
+    config.stash[shared.IN_STASH] = shared.Shared(
         {name: partial(maker, folder) for name, maker in _MAKERS.items()}
     )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what workers share."""
-    if _SHARED in config.stash:
-        config.stash[_SHARED].close()
+    if shared.IN_STASH in config.stash:
+        config.stash[shared.IN_STASH].close()
         config.stash[_STACK].close()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: object) -> None:
     """Pass the address of the shared things to a worker."""
-    node.workerinput["shared"] = node.config.stash[_SHARED].address  # type: ignore[attr-defined] # pytest-xdist's
+    node.workerinput["shared"] = node.config.stash[shared.IN_STASH].address  # type: ignore[attr-defined] # pytest-xdist's
 
 
 def shared_value(request: pytest.FixtureRequest, name: str) -> object:
     """Return what workers share under a name."""
     config = request.config
-    if _SHARED in config.stash:
-        return config.stash[_SHARED].get(name)
+    if shared.IN_STASH in config.stash:
+        return config.stash[shared.IN_STASH].get(name)
     return shared.ask(config.workerinput["shared"], name)  # type: ignore[attr-defined] # pytest-xdist's
 
 
