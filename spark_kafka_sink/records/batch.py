@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from spark_kafka_sink.errors import corrupt
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 Buffer = bytes | bytearray | memoryview
@@ -33,8 +35,15 @@ MAX_SEQUENCE: Final = 2**31 - 1
 
 _MAGIC: Final = 2
 _NO_LEADER_EPOCH: Final = -1
+_CODEC_MASK: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
 _LENGTH_COUNTS_FROM: Final = 12
+_CHECKED_FROM: Final = 21
+_MAX_BASE_OFFSET: Final = 2**63 - 2**32
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _OUTSIDE_CRC = struct.Struct(">qiibI")
 _INSIDE_CRC = struct.Struct(">hiqqqhii")
 
@@ -73,6 +82,89 @@ def batch_header(
     size = RECORD_BATCH_OVERHEAD + sum(map(len, records))
     outside = _OUTSIDE_CRC.pack(0, size - _LENGTH_COUNTS_FROM, _NO_LEADER_EPOCH, _MAGIC, crc)
     return outside + inside
+
+
+def crc_of(batch: Buffer) -> int:
+    """Return the checksum in the header of a batch."""
+    crc: int = _OUTSIDE_CRC.unpack_from(batch)[-1]
+    return crc
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch's header, as they were read."""
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record, also if compaction has removed it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def codec_id(self) -> int:
+        """The codec of the records, 0 for no compression."""
+        return self.attributes & _CODEC_MASK
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction; so is a control batch that ends one."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a marker of the brokers."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_log_append_time(self) -> bool:
+        """Whether max_timestamp_ms is the time of every record (LogAppendTime)."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+
+def read_header(batch: memoryview) -> BatchHeader:
+    """Return the header of one complete batch. Raise CorruptRecordException."""
+    if len(batch) < RECORD_BATCH_OVERHEAD:
+        raise corrupt(f"a batch of {len(batch)} bytes is smaller than its header")
+    header = BatchHeader(*_HEADER.unpack_from(batch))
+    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
+        raise corrupt(f"a batch has the offset {header.base_offset}")
+    found = crc32c(batch[_CHECKED_FROM:])
+    if found != header.crc:
+        where = f"the batch at offset {header.base_offset}"
+        raise corrupt(f"the CRC-32C of {where} is {found:#x}, not {header.crc:#x}")
+    if header.last_offset_delta < 0:
+        raise corrupt(f"the batch at offset {header.base_offset} ends before it begins")
+    return header
+
+
+class Marker(Enum):
+    """The end of a transaction, as its control record says it (ControlRecordType)."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def marker(key: bytes | None) -> Marker | None:
+    """Return the marker whose control record has `key`, None if it is another control record.
+
+    Raise CorruptRecordException if the key has no type.
+    """
+    if key is None or len(key) < _CONTROL_KEY.size:
+        raise corrupt("a control record has no type")
+    _, kind = _CONTROL_KEY.unpack_from(key)
+    return Marker(kind) if kind in (Marker.ABORT.value, Marker.COMMIT.value) else None
 
 
 def increment_sequence(sequence: int, increment: int) -> int:

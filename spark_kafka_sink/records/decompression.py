@@ -4,6 +4,9 @@ A compressed batch does not say how large it was, and a few kilobytes can expand
 codec is therefore read as a stream that stops at the limit. Snappy blocks announce their size, so a
 block that is too large is rejected before memory is allocated. Whatever the input is, the result is
 data or a CorruptRecordException.
+
+The libraries are imported at the first decompression, because the processes in which Spark plans
+and commits a job read a log of small records without them.
 """
 
 from __future__ import annotations
@@ -12,9 +15,6 @@ import struct
 import zlib
 from collections.abc import Callable
 from typing import Final
-
-import lz4.frame
-import pyarrow as pa
 
 from spark_kafka_sink.errors import ApiException, corrupt
 from spark_kafka_sink.records.compression import Buffer
@@ -44,8 +44,18 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
         return read(data, limit_bytes)
     except ApiException:
         raise
-    except (OSError, zlib.error, RuntimeError, ValueError, pa.ArrowException) as error:
+    except _errors(codec_id) as error:
         raise corrupt(f"{len(data)} bytes are not {name} ({error})") from error
+
+
+def _errors(codec_id: int) -> tuple[type[Exception], ...]:
+    """Return the exceptions of the codec's library; Arrow's only where it is in use anyway."""
+    errors = (OSError, zlib.error, RuntimeError, ValueError)
+    if codec_id not in _OF_ARROW:
+        return errors
+    import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
+
+    return (*errors, pa.ArrowException)
 
 
 def _too_large(limit_bytes: int) -> ApiException:
@@ -110,11 +120,15 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
         raise corrupt(f"a snappy block of {len(block)} bytes cannot expand to {size}")
     if before_bytes + size > limit_bytes:
         raise _too_large(limit_bytes)
+    import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
+
     part: bytes = pa.Codec("snappy").decompress(block, size, asbytes=True)
     return part
 
 
 def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
+    import lz4.frame  # noqa: PLC0415 - see the module's docstring
+
     stream = lz4.frame.LZ4FrameDecompressor()
     unpacked: bytes = stream.decompress(data, limit_bytes + 1)
     if len(unpacked) > limit_bytes:
@@ -125,6 +139,8 @@ def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _zstd(data: Buffer, limit_bytes: int) -> Buffer:
+    import pyarrow as pa  # noqa: PLC0415 - see the module's docstring
+
     unpacked = bytearray()
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
         while part := stream.read(_STREAM_BYTES):
@@ -140,3 +156,4 @@ _CODECS: Final[dict[int, tuple[str, Callable[[Buffer, int], Buffer]]]] = {
     3: ("lz4", _lz4),
     4: ("zstd", _zstd),
 }
+_OF_ARROW: Final = frozenset((2, 4))

@@ -8,16 +8,20 @@ requested, so a batch that a reader skips costs no more than its checksum.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from crc32c import crc32c
 
 from spark_kafka_sink.errors import corrupt
-from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
+from spark_kafka_sink.records.batch import (
+    RECORD_BATCH_OVERHEAD,
+    BatchHeader,
+    Marker,
+    marker,
+    read_header,
+)
 from spark_kafka_sink.records.compression import Buffer
 from spark_kafka_sink.records.decoder import DecodedRecords, decode
 from spark_kafka_sink.records.decompression import decompress
@@ -33,31 +37,6 @@ from spark_kafka_sink.records.message_set import (
 MAX_UNPACKED_BYTES: Final = 512 * 1024 * 1024
 # Messages without a wrapper are decoded in groups, because Python objects take much more memory.
 _GROUP_BYTES: Final = 256 * 1024
-
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CHECKED_FROM: Final = 21
-_CODEC_MASK, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-_MAX_BASE_OFFSET: Final = 2**63 - 2**32
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_ABORT: Final = 0
-
-
-class _Header(NamedTuple):
-    """The 61 bytes of a batch's header; see `batch`."""
-
-    base_offset: int
-    size: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp_ms: int
-    max_timestamp_ms: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +71,7 @@ class LogBatch:
         if not self.is_control:
             return False
         keys = self.records().keys
-        if not len(keys):
-            return False
-        if not keys[0].is_valid or len(keys[0].as_py()) < _CONTROL_KEY.size:
-            raise corrupt("a control record has no type")
-        _, kind = _CONTROL_KEY.unpack_from(keys[0].as_py())
-        return bool(kind == _ABORT)
+        return bool(len(keys)) and marker(keys[0].as_py()) is Marker.ABORT
 
 
 def read_log(log: Buffer) -> Iterator[LogBatch]:
@@ -153,36 +127,26 @@ def _messages(entries: list[memoryview]) -> LogBatch:
 
 
 def _batch(entry: memoryview) -> LogBatch:
-    if len(entry) < RECORD_BATCH_OVERHEAD:
-        raise corrupt(f"a batch of {len(entry)} bytes is smaller than its header")
-    header = _Header(*_HEADER.unpack_from(entry))
-    if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
-        raise corrupt(f"a batch has the offset {header.base_offset}")
-    found = crc32c(entry[_CHECKED_FROM:])
-    if found != header.crc:
-        where = f"the batch at offset {header.base_offset}"
-        raise corrupt(f"the CRC-32C of {where} is {found:#x}, not {header.crc:#x}")
-    if header.last_offset_delta < 0:
-        raise corrupt(f"the batch at offset {header.base_offset} ends before it begins")
+    header = read_header(entry)
     return LogBatch(
         base_offset=header.base_offset,
-        last_offset=header.base_offset + header.last_offset_delta,
+        last_offset=header.last_offset,
         producer_id=header.producer_id,
-        is_transactional=bool(header.attributes & _TRANSACTIONAL),
-        is_control=bool(header.attributes & _CONTROL),
+        is_transactional=header.is_transactional,
+        is_control=header.is_control,
         _records=lambda limit: _records(header, entry[RECORD_BATCH_OVERHEAD:], limit),
     )
 
 
-def _records(header: _Header, packed: memoryview, limit_bytes: int) -> DecodedRecords:
+def _records(header: BatchHeader, packed: memoryview, limit_bytes: int) -> DecodedRecords:
     section: Buffer = packed
     if header.record_count:  # a batch that compaction has emptied may have no frame at all
-        section = decompress(header.attributes & _CODEC_MASK, packed, limit_bytes)
+        section = decompress(header.codec_id, packed, limit_bytes)
     found = decode(
         memoryview(section), header.record_count, header.base_offset, header.base_timestamp_ms
     )
-    if len(found) and found.offsets.max() > header.base_offset + header.last_offset_delta:
+    if len(found) and found.offsets.max() > header.last_offset:
         raise corrupt("a record's offset is above its batch's last")
-    if header.attributes & _LOG_APPEND_TIME:
+    if header.has_log_append_time:
         return replace(found, timestamps_ms=np.full(len(found), header.max_timestamp_ms))
     return found

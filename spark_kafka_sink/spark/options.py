@@ -22,10 +22,10 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from pyspark import SparkFiles
 
-from spark_kafka_sink.admin import NewTopic
+from spark_kafka_sink.admin import NewTopic, find_shipped_files
+from spark_kafka_sink.auth.delegation_tokens import DEFAULT_MECHANISM, checked_token_mechanism
 from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
@@ -34,9 +34,16 @@ from spark_kafka_sink.config import (
     nearest,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException, name_options
+from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.model import TOPIC_NAME, Node
+from spark_kafka_sink.spark.exactly_once import (
+    EXACTLY_ONCE_OPTIONS,
+    ExactlyOnce,
+    check_exactly_once,
+    exactly_once,
+    transaction_defaults,
+)
 
 # The part before the path in file:/a, file:///a and file://localhost/a, and similar.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
@@ -189,8 +196,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "reportPath", "topic", "topic.partitions", "topic.replication",
-        "unknownOptions", *BAD_ROW_OPTIONS,
+        "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
+        "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds: the path of save(path), the name and checkpoint of a stream; and
@@ -247,6 +255,8 @@ class SinkOptions:
     """The options of one write; topic is None if the data has a topic column.
 
     new_topic: for creating missing topics, None if they are not created.
+    delegation_token_mechanism: by which tasks log in with a token that the driver creates, None if
+    they log in as the driver does. exactly_once: None for at least once.
 
     The driver finds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` laid the rows out. max_message_bytes, partitions: of the topic, None
@@ -259,6 +269,8 @@ class SinkOptions:
     report_path: Path | None = None
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
+    delegation_token_mechanism: str | None = None
+    exactly_once: ExactlyOnce | None = None
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -329,14 +341,35 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
-    producer = producer_config(kafka, defaults=SINK_DEFAULTS, lenient=lenient)
+    defaults = {**SINK_DEFAULTS, **transaction_defaults(given)}
+    producer = producer_config(kafka, defaults=defaults, lenient=lenient)
+    bad_rows = bad_row_policy(given, topic or None, producer.acks)
     return SinkOptions(
         producer=producer,
         topic=topic or None,
         report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
-        bad_rows=bad_row_policy(given, topic or None, producer.acks),
+        bad_rows=bad_rows,
         new_topic=_new_topic(given),
+        delegation_token_mechanism=_delegation_token_mechanism(given, producer),
+        exactly_once=_exactly_once(given, producer, bad_rows),
     )
+
+
+def _exactly_once(
+    given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
+) -> ExactlyOnce | None:
+    """Return the options of exactly once, checked against the others; None without it."""
+    selected = exactly_once(given)
+    if selected is None:
+        return None
+    check_exactly_once(selected, producer, bad_rows.topic)
+    if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
+        message = (
+            "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "
+            "runs again may have other rows then; remove it"
+        )
+        raise ConfigException(message)
+    return selected
 
 
 def is_sink_option(name: str) -> bool:
@@ -368,12 +401,8 @@ def report_path(value: str) -> Path:
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
     """Return the settings that createTopics and topic.* request for new topics."""
-    creates = given.get("createtopics", "false").strip().lower()
-    if creates not in ("true", "false"):
-        message = f"option createTopics is {given['createtopics']!r}: expected true or false"
-        raise ConfigException(message)
     about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
-    if creates == "false":
+    if not _is_on(given, "createTopics"):
         if about_new:
             message = (
                 f"option {about_new[0]} is set, but topics are not created: set createTopics to "
@@ -387,6 +416,39 @@ def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
         replication=_count(given, "topic.replication", 2**15 - 1),
         configs=tuple((name, given[_TOPIC_CONFIG + name]) for name in configs),
     )
+
+
+def _is_on(given: Mapping[str, str], name: str) -> bool:
+    """Return the value of an option that is true or false; it is false by default."""
+    value = given.get(name.lower(), "false")
+    if value.strip().lower() not in ("true", "false"):
+        message = f"option {name} is {value!r}: expected true or false"
+        raise ConfigException(message)
+    return value.strip().lower() == "true"
+
+
+_MECHANISM_OF_TOKENS: Final = "delegationToken.mechanism"
+
+
+def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig) -> str | None:
+    """Return the mechanism by which tasks log in with a delegation token, None if they do not."""
+    mechanism = given.get(_MECHANISM_OF_TOKENS.lower())
+    if not _is_on(given, "delegationToken"):
+        if mechanism is not None:
+            message = (
+                f"option {_MECHANISM_OF_TOKENS} has no effect: set delegationToken to true, or "
+                f"remove {_MECHANISM_OF_TOKENS}"
+            )
+            raise ConfigException(message)
+        return None
+    if not config.has_sasl:
+        message = (
+            "delegationToken=true needs brokers that tasks log in to: expected "
+            f"{Option('security.protocol')} SASL_SSL or SASL_PLAINTEXT, found "
+            f"{config.security_protocol}"
+        )
+        raise ConfigException(message)
+    return checked_token_mechanism(_MECHANISM_OF_TOKENS, (mechanism or DEFAULT_MECHANISM).strip())
 
 
 def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
@@ -443,27 +505,16 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
-_MAY_BE_SHIPPED: Final = (
-    "sasl_kerberos_keytab",
-    "sasl_oauthbearer_assertion_file",
-    "sasl_oauthbearer_assertion_private_key_file",
-    "sasl_oauthbearer_assertion_template_file",
-    "ssl_truststore_location",
-    "ssl_keystore_location",
-)
+def _shipped(name: str) -> str | None:
+    """Return where a file is that `--files` has shipped to this process, None if there is none.
 
-
-def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
-    """Return the configuration with this process's paths of the files that `--files` shipped.
-
-    An option may name such a file by its name alone. Driver and executors keep them in different
-    folders, so each process looks for its own.
+    Driver and executors keep them in different folders, so each process looks for its own.
     """
-    found = {}
-    for option in _MAY_BE_SHIPPED:
-        name = getattr(config, option)
-        # Only Spark's processes have a folder for them.
-        with suppress(AssertionError):
-            if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
-                found[option] = shipped
-    return msgspec.structs.replace(config, **found) if found else config
+    # Only Spark's processes have a folder for them.
+    with suppress(AssertionError):
+        path = SparkFiles.get(name)
+        return path if Path(path).is_file() else None
+    return None
+
+
+find_shipped_files(_shipped)

@@ -3,8 +3,10 @@
 Names, types, versions, tags and null rules are those of Kafka's own message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
-later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`,
-topics and configuration in `admin_messages`, SASL in `sasl_messages`.
+later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`
+and `describe_messages`, topics and configuration in `admin_messages`, delegation tokens in
+`delegation_token_messages`. `repr` of the SASL messages never shows a token, because a PLAIN token
+contains the password.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -22,6 +24,22 @@ from spark_kafka_sink.wire.admin_messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from spark_kafka_sink.wire.describe_messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from spark_kafka_sink.wire.fetch_messages import (
     FetchRequest,
     FetchResponse,
@@ -29,12 +47,6 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsResponse,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
-from spark_kafka_sink.wire.sasl_messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
@@ -45,6 +57,8 @@ from spark_kafka_sink.wire.transaction_messages import (
     EndTxnResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
@@ -281,6 +295,42 @@ class ProduceResponse:
     node_endpoints: Annotated[list[NodeEndpoint], Since(10), Tag(0)] = field(default_factory=list)
 
 
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """Selects a SASL mechanism.
+
+    In version 0, tokens follow without a header. From version 1 on they are sent in
+    SaslAuthenticate requests.
+    """
+
+    mechanism: str
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether the listener supports the mechanism, and which mechanisms it supports."""
+
+    error_code: Int16
+    mechanisms: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateRequest:
+    """One token of a login."""
+
+    auth_bytes: bytes = field(repr=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """A token of the broker. The last one has the lifetime of the session in ms, 0 for no limit."""
+
+    error_code: Int16
+    error_message: Annotated[str | None, Nullable(0)]
+    auth_bytes: bytes = field(repr=False)
+    session_lifetime_ms: Annotated[Int64, Since(1)] = 0
+
+
 Request: TypeAlias = (
     ApiVersionsRequest
     | MetadataRequest
@@ -293,10 +343,17 @@ Request: TypeAlias = (
     | AddOffsetsToTxnRequest
     | EndTxnRequest
     | TxnOffsetCommitRequest
+    | DescribeProducersRequest
+    | DescribeTransactionsRequest
+    | ListTransactionsRequest
     | CreateTopicsRequest
     | DescribeConfigsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
+    | CreateDelegationTokenRequest
+    | RenewDelegationTokenRequest
+    | ExpireDelegationTokenRequest
+    | DescribeDelegationTokenRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -310,10 +367,17 @@ Response: TypeAlias = (
     | AddOffsetsToTxnResponse
     | EndTxnResponse
     | TxnOffsetCommitResponse
+    | DescribeProducersResponse
+    | DescribeTransactionsResponse
+    | ListTransactionsResponse
     | CreateTopicsResponse
     | DescribeConfigsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
+    | CreateDelegationTokenResponse
+    | RenewDelegationTokenResponse
+    | ExpireDelegationTokenResponse
+    | DescribeDelegationTokenResponse
 )
 
 
@@ -354,6 +418,15 @@ END_TXN: Final = Api(26, "EndTxn", 0, 5, 3, EndTxnRequest, EndTxnResponse)
 TXN_OFFSET_COMMIT: Final = Api(
     28, "TxnOffsetCommit", 0, 5, 3, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 )
+DESCRIBE_PRODUCERS: Final = Api(
+    61, "DescribeProducers", 0, 0, 0, DescribeProducersRequest, DescribeProducersResponse
+)
+DESCRIBE_TRANSACTIONS: Final = Api(
+    65, "DescribeTransactions", 0, 0, 0, DescribeTransactionsRequest, DescribeTransactionsResponse
+)
+LIST_TRANSACTIONS: Final = Api(
+    66, "ListTransactions", 0, 2, 0, ListTransactionsRequest, ListTransactionsResponse
+)
 CREATE_TOPICS: Final = Api(19, "CreateTopics", 2, 7, 5, CreateTopicsRequest, CreateTopicsResponse)
 DESCRIBE_CONFIGS: Final = Api(
     32, "DescribeConfigs", 1, 4, 4, DescribeConfigsRequest, DescribeConfigsResponse
@@ -363,6 +436,36 @@ SASL_HANDSHAKE: Final = Api(
 )
 SASL_AUTHENTICATE: Final = Api(
     36, "SaslAuthenticate", 0, 2, 2, SaslAuthenticateRequest, SaslAuthenticateResponse
+)
+CREATE_DELEGATION_TOKEN: Final = Api(
+    38,
+    "CreateDelegationToken",
+    1,
+    3,
+    2,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+RENEW_DELEGATION_TOKEN: Final = Api(
+    39, "RenewDelegationToken", 1, 2, 2, RenewDelegationTokenRequest, RenewDelegationTokenResponse
+)
+EXPIRE_DELEGATION_TOKEN: Final = Api(
+    40,
+    "ExpireDelegationToken",
+    1,
+    2,
+    2,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+DESCRIBE_DELEGATION_TOKEN: Final = Api(
+    41,
+    "DescribeDelegationToken",
+    1,
+    3,
+    2,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
 )
 
 _ALL: Final = (
@@ -377,10 +480,17 @@ _ALL: Final = (
     ADD_OFFSETS_TO_TXN,
     END_TXN,
     TXN_OFFSET_COMMIT,
+    DESCRIBE_PRODUCERS,
+    DESCRIBE_TRANSACTIONS,
+    LIST_TRANSACTIONS,
     CREATE_TOPICS,
     DESCRIBE_CONFIGS,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

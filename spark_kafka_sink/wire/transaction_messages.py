@@ -1,4 +1,4 @@
-"""The messages of transactions (KIP-98, KIP-447, KIP-890), declared as those of `messages`.
+"""The messages of transactions (KIP-98, KIP-447, KIP-664, KIP-890), declared as in `messages`.
 
 AddPartitionsToTxn ends at version 3, because only brokers use later versions. To a broker, EndTxn 5
 and TxnOffsetCommit 5 mean transaction.version 2, so callers limit the version if the cluster has
@@ -182,3 +182,35 @@ class TxnOffsetCommitResponse:
 
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]
+
+
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsRequest:
+    """Asks a broker for the transactions that it coordinates, as far as all filters allow.
+
+    An empty list, a negative duration (ms) and a pattern that is None allow every transaction.
+    """
+
+    state_filters: list[str] = field(default_factory=list)
+    producer_id_filters: list[Int64] = field(default_factory=list)
+    duration_filter: Annotated[Int64, Since(1)] = -1
+    transactional_id_pattern: Annotated[str | None, Since(2), Nullable(2)] = None
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionState:
+    """One transactional id and the state of its transaction."""
+
+    transactional_id: str
+    producer_id: Int64
+    transaction_state: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ListTransactionsResponse:
+    """The transactions of one coordinator, and the filters that it does not know."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    unknown_state_filters: list[str] = field(default_factory=list)
+    transaction_states: list[TransactionState] = field(default_factory=list)

@@ -16,8 +16,8 @@ from support.pure.timed_waits import Clock, made, stop_time, tell
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import BufferExhaustedException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
 

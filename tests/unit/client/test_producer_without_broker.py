@@ -23,7 +23,6 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     DataException,
@@ -33,6 +32,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
@@ -359,7 +359,7 @@ def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() ->
     with producing([1], batch_size=5000) as producer:
         full = []
         for limit_bytes in (1000, 3000, 2000):
-            producer.limit_messages({TOPIC: limit_bytes})
+            producer._columns.limit_messages({TOPIC: limit_bytes}, None)
             with producer._state.lock:
                 full.append(producer._state.accumulator.full_bytes(TOPIC))
     assert full == [1000 - 61, 3000 - 61, 2000 - 61]

@@ -17,9 +17,10 @@ from support.oracles.wire_messages import (
 
 from spark_kafka_sink.wire import (
     admin_messages,
+    delegation_token_messages,
+    describe_messages,
     fetch_messages,
     messages,
-    sasl_messages,
     schema,
     transaction_messages,
 )
@@ -33,7 +34,10 @@ _INTEGERS = {"?": "bool", "b": "int8", "h": "int16", "i": "int32", "q": "int64"}
 _TYPES: dict[object, str] = {str: "string", UUID: "uuid", Records: "records", memoryview: "records"}
 _TYPES[bytes] = "bytes"
 
-_MODULES = (messages, fetch_messages, transaction_messages, admin_messages, sasl_messages)
+_MODULES = (
+    *(messages, fetch_messages, transaction_messages, describe_messages, admin_messages),
+    delegation_token_messages,
+)
 
 
 def _messages(api: Api) -> list[tuple[type[Any], MessageSchema]]:

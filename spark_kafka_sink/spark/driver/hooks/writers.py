@@ -344,6 +344,8 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             _enter_thread(session)
         if write.is_known:
             kind.look(kind.schema(writer), write.options)
+            if _has_nothing_to_write(kind, session, write):
+                return None
         with explained(session), _appending(writer, kind, write):
             query = method(writer, *args, **kwargs)
         if query is not None:
@@ -351,6 +353,16 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
         return query
 
     return hooked
+
+
+def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
+    """Return whether a job of exactly once is written already, in a classic session."""
+    is_batch = kind.method == "save" and session is not None and BATCH_ID not in write.options
+    if not is_batch or not any(name.lower() == "exactlyonce" for name in write.options):
+        return False
+    from spark_kafka_sink.spark.driver.hooks.versions import is_written  # noqa: PLC0415 - most writes do not need it
+
+    return is_written(session, write.options)
 
 
 @contextmanager

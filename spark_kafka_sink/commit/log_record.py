@@ -1,0 +1,406 @@
+"""The commit log: an owner's record, and which record of the log counts.
+
+The log is partition 0 of a compacted topic. The key of a record is the owner's driver id, the value
+is JSON. A record is written in a transaction of the driver id: that of the data (mode `single`), or
+one of its own, whose commit is the decision (mode `two-phase`).
+
+The log is read up to the high watermark, with the records of open and aborted transactions, and
+each record is judged by the next marker of its producer (`LogReader`). Up to the last stable offset
+a record would be missed for as long as another application has a transaction open below it, and its
+batch would be written twice.
+
+Whoever may write to the log has power over its owners. But a record that is outside a transaction,
+or whose key does not match its content, is none of this package's: it is ignored, with a warning.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self
+
+from spark_kafka_sink.commit.names import TaskSlot, read_id
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
+from spark_kafka_sink.records.default_record import DefaultBatch, DefaultRecord
+
+LOG_PARTITION: Final = 0
+MAX_INTERVALS: Final = 10_000
+MAX_STREAMS: Final = 10
+_FORMAT: Final = 1
+
+
+class Place(Enum):
+    """Whether a version was written."""
+
+    WRITTEN = "it was written"
+    NEW = "it was not written"
+    BELOW_FLOOR = "it is so old that the record no longer says whether it was written"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSet:
+    """The versions that were written, as closed intervals in ascending order.
+
+    At most 10,000 intervals are kept, the highest. floor: the lowest version of which the set knows
+    whether it was written, None if it knows that of all.
+    """
+
+    intervals: tuple[tuple[int, int], ...] = ()
+    floor: int | None = None
+
+    def place(self, version: int) -> Place:
+        """Return whether `version` was written."""
+        if self.floor is not None and version < self.floor:
+            return Place.BELOW_FLOOR
+        at = bisect_right(self.intervals, version, key=_first) - 1
+        is_inside = at >= 0 and version <= self.intervals[at][1]
+        return Place.WRITTEN if is_inside else Place.NEW
+
+    def adding(self, version: int) -> VersionSet:
+        """Return the set with `version`."""
+        if self.place(version) is not Place.NEW:
+            return self
+        at = bisect_right(self.intervals, version, key=_first)
+        before, after = self.intervals[:at], self.intervals[at:]
+        low = high = version
+        if before and before[-1][1] == version - 1:
+            low, before = before[-1][0], before[:-1]
+        if after and after[0][0] == version + 1:
+            high, after = after[0][1], after[1:]
+        intervals = (*before, (low, high), *after)
+        if len(intervals) <= MAX_INTERVALS:
+            return VersionSet(intervals, self.floor)
+        kept = intervals[-MAX_INTERVALS:]
+        # What lies between the last interval that is dropped and the first that is kept is known.
+        return VersionSet(kept, intervals[-MAX_INTERVALS - 1][1] + 1)
+
+    def packed(self) -> list[int]:
+        """Return the bounds, each but the first as its distance to the bound before."""
+        bounds = [bound for interval in self.intervals for bound in interval]
+        return [*bounds[:1], *(high - low for low, high in pairwise(bounds))]
+
+    @classmethod
+    def unpacked(cls, distances: list[int], floor: int | None) -> Self:
+        """Return the set of `packed`. Raise ValueError for what is none."""
+        bounds: list[int] = []
+        for distance in distances:
+            is_start = len(bounds) % 2 == 0
+            if bounds and distance < (2 if is_start else 0):
+                raise ValueError("its versions are not in order")
+            bounds.append(distance + (bounds[-1] if bounds else 0))
+        if len(bounds) % 2:
+            raise ValueError("its last version has no end")
+        return cls(tuple(zip(bounds[::2], bounds[1::2], strict=True)), floor)
+
+
+def _first(interval: tuple[int, int]) -> int:
+    return interval[0]
+
+
+class StreamMark(NamedTuple):
+    """The last micro-batch of a streaming query: its rows, and the run of the query."""
+
+    query_id: str
+    batch_id: int
+    rows: int
+    run_id: str
+
+
+class BatchPlace(Enum):
+    """What a micro-batch is to the record of its owner."""
+
+    NEW_QUERY = "the query has written nothing yet: write it"
+    NEXT = "it comes after the last one that was written: write it"
+    REPLAY = "it was written by an earlier run: count its rows and compare"
+    SAME_RUN = "this run has written it: two saves of one micro-batch share an owner"
+    OLDER = "a later one was written: the checkpoint is an older copy, or two queries share it"
+
+
+class RecordState(Enum):
+    """What the record says about the transactions of the tasks."""
+
+    DECIDED = "they are to be committed"
+    DONE = "they are committed"
+
+
+class DecidedTransaction(NamedTuple):
+    """A task's transaction, with one of its partitions and the offset of its first record there."""
+
+    slot: TaskSlot
+    producer: ProducerIdAndEpoch
+    partition: TopicPartition
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """The record of one owner.
+
+    run: of the driver that wrote it. rows: of the last version or micro-batch. written_at: in
+    milliseconds since 1970, by the driver's clock. application, query, checkpoint: for operators.
+    """
+
+    state: RecordState
+    run: str
+    rows: int
+    written_at: int
+    versions: VersionSet = VersionSet()
+    streams: tuple[StreamMark, ...] = ()
+    transactions: tuple[DecidedTransaction, ...] = ()
+    application: str = ""
+    query: str = ""
+    checkpoint: str = ""
+
+    def after_version(self, version: int) -> CommitRecord:
+        """Return the record with a version that is written."""
+        return replace(self, versions=self.versions.adding(version))
+
+    def after_batch(self, mark: StreamMark) -> CommitRecord:
+        """Return the record with a micro-batch that is written; the 10 newest queries are kept."""
+        others = tuple(each for each in self.streams if each.query_id != mark.query_id)
+        return replace(self, streams=(*others, mark)[-MAX_STREAMS:])
+
+    def done(self) -> CommitRecord:
+        """Return the record once every transaction is committed."""
+        return replace(self, state=RecordState.DONE, transactions=())
+
+    def last_batch(self, query_id: str) -> StreamMark | None:
+        """Return the last micro-batch of a query, None if none was written."""
+        return next((mark for mark in self.streams if mark.query_id == query_id), None)
+
+    def place_of_batch(self, query_id: str, batch_id: int, run_id: str) -> BatchPlace:
+        """Return what a micro-batch is to this record."""
+        last = self.last_batch(query_id)
+        if last is None:
+            return BatchPlace.NEW_QUERY
+        if batch_id != last.batch_id:
+            return BatchPlace.NEXT if batch_id > last.batch_id else BatchPlace.OLDER
+        return BatchPlace.SAME_RUN if run_id and run_id == last.run_id else BatchPlace.REPLAY
+
+
+def encode(key: str, record: CommitRecord) -> bytes:
+    """Return the value of `record` for the owner whose driver id is `key`."""
+    topics = list(dict.fromkeys(each.partition.topic for each in record.transactions))
+    number = {topic: at for at, topic in enumerate(topics)}
+    content = {
+        "v": _FORMAT,
+        "id": key,
+        "state": record.state.name,
+        "run": record.run,
+        "rows": record.rows,
+        "at": record.written_at,
+        "versions": record.versions.packed(),
+        "floor": record.versions.floor,
+        "streams": [list(mark) for mark in record.streams],
+        "topics": topics,
+        "txns": [
+            [
+                str(each.slot),
+                each.producer.producer_id,
+                each.producer.epoch,
+                number[each.partition.topic],
+                each.partition.partition,
+                each.first_offset,
+            ]
+            for each in record.transactions
+        ],
+        "application": record.application,
+        "query": record.query,
+        "checkpoint": record.checkpoint,
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+class NewerFormatError(ValueError):
+    """A record of a later version of this package."""
+
+
+def decode(key: str, value: bytes | None) -> CommitRecord:
+    """Return the record. Raise ValueError if the value is none, or is another owner's.
+
+    Raise NewerFormatError if a later version of this package wrote it.
+    """
+    if read_id(key) is None:
+        raise ValueError("its key is not the id of an owner")
+    try:
+        content = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        raise ValueError("its value is not JSON") from None
+    if not isinstance(content, dict) or not _is_int(content.get("v")):
+        raise ValueError("its value has no format")
+    if content["v"] > _FORMAT:
+        raise NewerFormatError(f"it has format {content['v']}, this version knows {_FORMAT}")
+    if content.get("id") != key:
+        raise ValueError("its value belongs to another owner than its key")
+    try:
+        return _record(content)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"its value is incomplete ({error!r})") from None
+
+
+def _decoded(key: str | None, value: bytes | None, *, is_transactional: bool) -> CommitRecord:
+    if key is None:
+        raise ValueError("it has no key")
+    if not is_transactional:
+        raise ValueError("it is outside a transaction")
+    return decode(key, value)
+
+
+def _record(content: Mapping[str, Any]) -> CommitRecord:
+    floor = content["floor"]
+    texts = {name: content[name] for name in ("run", "application", "query", "checkpoint")}
+    numbers = [content["rows"], content["at"], *content["versions"]]
+    is_sound = (
+        content["state"] in RecordState.__members__
+        and all(isinstance(text, str) for text in texts.values())
+        and all(map(_is_int, numbers))
+        and (floor is None or _is_int(floor))
+    )
+    if not is_sound:
+        raise TypeError("fields")
+    return CommitRecord(
+        state=RecordState[content["state"]],
+        rows=content["rows"],
+        written_at=content["at"],
+        versions=VersionSet.unpacked(content["versions"], floor),
+        streams=tuple(_mark(each) for each in content["streams"]),
+        transactions=tuple(_transaction(each, content["topics"]) for each in content["txns"]),
+        **texts,
+    )
+
+
+def _mark(fields: list[Any]) -> StreamMark:
+    if len(fields) != 4:
+        raise TypeError("streams")
+    query_id, batch_id, rows, run_id = fields
+    if not (isinstance(query_id, str) and isinstance(run_id, str)):
+        raise TypeError("streams")
+    if not (_is_int(batch_id) and _is_int(rows)):
+        raise TypeError("streams")
+    return StreamMark(query_id, batch_id, rows, run_id)
+
+
+def _transaction(fields: list[Any], topics: list[Any]) -> DecidedTransaction:
+    suffix, numbers = fields[0], fields[1:]
+    slot = TaskSlot.of(suffix) if isinstance(suffix, str) else None
+    if slot is None or len(numbers) != 5 or not all(map(_is_int, numbers)):
+        raise TypeError("txns")
+    producer_id, epoch, topic, partition, first_offset = numbers
+    if not 0 <= topic < len(topics) or not isinstance(topics[topic], str):
+        raise TypeError("topics")
+    return DecidedTransaction(
+        slot,
+        ProducerIdAndEpoch(producer_id, epoch),
+        TopicPartition(topics[topic], partition),
+        first_offset,
+    )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class LogEntry(NamedTuple):
+    """A batch of the log, as far as it matters.
+
+    marker: of a control batch; None also if compaction has removed its record.
+    """
+
+    producer_id: int
+    is_transactional: bool = False
+    is_control: bool = False
+    marker: Marker | None = None
+    records: tuple[DefaultRecord, ...] = ()
+
+    @classmethod
+    def of(cls, batch: DefaultBatch) -> LogEntry:
+        """Return the entry of a batch. Raise CorruptRecordException."""
+        header = batch.header
+        if header.is_control:
+            return cls(header.producer_id, is_control=True, marker=batch.marker())
+        return cls(header.producer_id, header.is_transactional, records=tuple(batch.records()))
+
+
+@dataclass(frozen=True, slots=True)
+class LogReading:
+    """What the log has of one owner.
+
+    record, offset: the newest that is committed; None and -1 if there is none. undecided: of a
+    transaction without a marker. newer_format: why the log cannot be understood by this version.
+    """
+
+    record: CommitRecord | None = None
+    offset: int = -1
+    undecided: CommitRecord | None = None
+    newer_format: str | None = None
+
+
+NOTHING: Final = LogReading()
+
+
+class LogReader:
+    """Reads the log, entry by entry, from its start or on from where it was.
+
+    key: the driver id of one owner, None for all owners.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self._key = key
+        self._committed: dict[str, LogReading] = {}
+        # The undecided records of each producer, by key.
+        self._pending: dict[int, dict[str, LogReading]] = {}
+        self._warnings: list[str] = []
+
+    def read(self, entries: Iterable[LogEntry]) -> None:
+        """Take the next entries of the log."""
+        for entry in entries:
+            if entry.is_control:
+                self._end(self._pending.pop(entry.producer_id, {}), entry.marker)
+                continue
+            for record in entry.records:
+                self._take(entry, record)
+
+    def reading(self, key: str) -> LogReading:
+        """Return what the log has of an owner so far."""
+        found = self._committed.get(key, NOTHING)
+        undecided = [each[key].record for each in self._pending.values() if key in each]
+        return replace(found, undecided=undecided[-1] if undecided else None)
+
+    def keys(self) -> Iterator[str]:
+        """Yield the driver ids of the owners that have a record, committed or not."""
+        pending = (key for of_producer in self._pending.values() for key in of_producer)
+        yield from dict.fromkeys([*self._committed, *pending])
+
+    def take_warnings(self) -> list[str]:
+        """Return what was ignored, and why, since the last call."""
+        taken, self._warnings = self._warnings, []
+        return taken
+
+    def _take(self, entry: LogEntry, record: DefaultRecord) -> None:
+        key = None if record.key is None else record.key.decode(errors="replace")
+        if self._key is not None and key != self._key:
+            return
+        try:
+            content = _decoded(key, record.value, is_transactional=entry.is_transactional)
+        except NewerFormatError as error:
+            reading = LogReading(offset=record.offset, newer_format=str(error))
+        except ValueError as error:
+            self._warnings.append(f"the record at offset {record.offset} is ignored: {error}")
+            return
+        else:
+            reading = LogReading(content, record.offset)
+        self._pending.setdefault(entry.producer_id, {})[key or ""] = reading
+
+    def _end(self, ended: dict[str, LogReading], marker: Marker | None) -> None:
+        # Compaction removes the record of a marker only after the records of its transaction, and
+        # those of an aborted one first. What is left before it was committed.
+        if marker is Marker.ABORT:
+            return
+        for key, reading in ended.items():
+            if reading.offset > self._committed.get(key, NOTHING).offset:
+                self._committed[key] = reading

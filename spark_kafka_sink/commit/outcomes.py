@@ -1,0 +1,95 @@
+"""What the machines of exactly once come to, besides a `Failure`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction
+from spark_kafka_sink.commit.names import TaskSlot
+from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.model import ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Tasks may run."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The version is written: nothing is to be done."""
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A task may write, with this producer id and epoch."""
+
+    slot: TaskSlot
+    producer: ProducerIdAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """No other attempt has written to the partitions of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All rows are visible. record: what the log has."""
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """A run was decided, and some of its transactions were aborted: their rows are lost."""
+
+    record: CommitRecord
+    lost: tuple[DecidedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The run is decided, and not every transaction could be committed in time.
+
+    The next plan goes on, or `recover`; rows are lost if neither runs before their timeout.
+    """
+
+    record: CommitRecord
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """It is not known whether the run is committed. The next plan finds out."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing is visible. may_be_open: tasks may have gone on to open transactions."""
+
+    may_be_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBefore:
+    """An abort came too late: the transaction was committed, or had no partition at level 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """An abort came too late: the run is decided, and has to be rolled forward."""
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A newer run has the owner, and ends what is open."""

@@ -1,0 +1,362 @@
+"""The plan of a run: what the driver does before its tasks, in both modes.
+
+D0 lists the owner's open transactions. D1 asks for the driver's next epoch, which fences every
+older driver. D2 reads the owner's record, only then. D3 commits what is decided, and writes DONE.
+D4 aborts what the list has, each exactly: by the producer id and epoch that were listed. D5 looks
+at the version.
+
+The list is older than D1, and a newer driver's transactions begin after its own D1, so a driver
+that was overtaken between any two steps harms nobody. To end what is open by InitProducerId would
+destroy transactions that a newer driver has decided.
+
+A version that is written already needs no plan. It is found before D0, and nothing is fenced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.commit import resolve
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import (
+    CommitRecord,
+    LogReading,
+    Place,
+    RecordState,
+)
+from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
+from spark_kafka_sink.commit.questions import (
+    ONGOING,
+    AddPartitions,
+    Answer,
+    Ask,
+    Described,
+    DescribeTransaction,
+    Ended,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+    LogRead,
+    Question,
+    ReadLog,
+    WriteRecord,
+)
+from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
+from spark_kafka_sink.commit.steps import (
+    Failure,
+    FailureKind,
+    Step,
+    Turn,
+    end_txn,
+    superseded,
+    turn,
+)
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+
+_S = PlanState
+
+
+Outcome: TypeAlias = Planned | Skipped | Torn | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """A plan in the making.
+
+    version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
+    the target topics in mode `single`. leftovers: what D0 has found and the record does not decide.
+    """
+
+    state: PlanState
+    run: Run
+    deadline: float
+    lists: bool
+    version: int | None
+    partitions: tuple[TopicPartition, ...]
+    waiting: frozenset[Ask] = frozenset()
+    leftovers: frozenset[tuple[str, ProducerIdAndEpoch]] = frozenset()
+    producer: ProducerIdAndEpoch = NO_PRODUCER_ID
+    record: CommitRecord | None = None
+    ends: tuple[Resolving, ...] = ()
+    outcome: Outcome | None = None
+
+
+def begin(
+    run: Run,
+    *,
+    deadline: float,
+    lists: bool = True,
+    version: int | None = None,
+    partitions: tuple[TopicPartition, ...] = (),
+) -> Step[Planning]:
+    """Return the machine, and its first question.
+
+    lists: whether an older run may have left open transactions: at the first plan of a process, and
+    after a run that failed.
+    """
+    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions)
+    if version is not None:
+        return _asking(machine, ReadLog(run.driver_id))
+    ask, state = _first_of_plan(machine)
+    return _asking(replace(machine, state=state), ask)
+
+
+def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting:
+        return Step(machine)
+    at = turn(*answer, now)
+    if machine.state is _S.ENDING:
+        return _end(machine, answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    if at.asks_again or at.found is Verdict.FATAL:
+        return _over(machine, at.failure(f"{machine.run.owner} could not be planned"))
+    return _STEPS[machine.state](machine, at)
+
+
+# -- before the fence -----------------------------------------------------------------------------
+
+
+def _peeked(machine: Planning, at: Turn) -> Step[Planning]:
+    reading = _reading(at)
+    if reading.newer_format is not None:
+        return _over(machine, _newer_format(machine, reading))
+    record, version = reading.record, machine.version
+    place = Place.NEW if record is None or version is None else record.versions.place(version)
+    if record is None or version is None or place is Place.NEW:
+        ask, state = _first_of_plan(machine)
+        return _asking(_moved(machine, state), ask)
+    if place is Place.BELOW_FLOOR:
+        return _over(machine, _below_floor(version, record))
+    machine = replace(machine, record=record)
+    if record.state is RecordState.DONE:
+        return _over(machine, Skipped(record))
+    return _roll_forward(machine, record)
+
+
+def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
+    """Return the first question of a plan that is needed, and its state."""
+    if machine.lists:
+        return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
+    return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
+
+
+def _listed(machine: Planning, at: Turn) -> Step[Planning]:
+    found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
+    own = [
+        each.transactional_id for each in found if machine.run.owner.slot_of(each.transactional_id)
+    ]
+    if not own:
+        return _fence(machine)
+    asks = [DescribeTransaction(each) for each in sorted(own)]
+    return _asking(_moved(machine, _S.DESCRIBING), *asks)
+
+
+def _described(machine: Planning, at: Turn) -> Step[Planning]:
+    reply, ask = at.reply, at.ask
+    machine = replace(machine, waiting=machine.waiting - {ask})
+    is_open = at.found is Verdict.DONE and isinstance(reply, Described) and reply.state == ONGOING
+    if is_open and isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
+        entry = (ask.transactional_id, reply.producer)
+        machine = replace(machine, leftovers=machine.leftovers | {entry})
+    return Step(machine) if machine.waiting else _fence(machine)
+
+
+# -- the fence, and what the log has --------------------------------------------------------------
+
+
+def _fence(machine: Planning) -> Step[Planning]:
+    ask = InitProducerId(machine.run.driver_id, machine.run.timeout_ms)
+    return _asking(_moved(machine, _S.FENCING), ask)
+
+
+def _fenced(machine: Planning, at: Turn) -> Step[Planning]:
+    if not isinstance(at.reply, Initialized) or at.found is not Verdict.DONE:
+        return _over(machine, superseded(machine.run.owner))
+    machine = replace(machine, producer=at.reply.producer)
+    return _asking(_moved(machine, _S.READING), ReadLog(machine.run.driver_id))
+
+
+def _read(machine: Planning, at: Turn) -> Step[Planning]:
+    reading = _reading(at)
+    if reading.newer_format is not None:
+        return _over(machine, _newer_format(machine, reading))
+    record = reading.record
+    machine = replace(machine, record=record)
+    if record is not None and record.state is RecordState.DECIDED:
+        owner = machine.run.owner
+        decided = {(owner.task_id(each.slot), each.producer) for each in record.transactions}
+        machine = replace(machine, leftovers=machine.leftovers - decided)
+        return _roll_forward(machine, record)
+    return _clean(machine)
+
+
+def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
+    ends, questions = resolve.begin_all(
+        machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
+    )
+    machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=resolve.waiting(ends))
+    return Step(machine, questions) if ends else _ended_all(machine, record)
+
+
+def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
+    """Pass an answer on to the transaction that has asked."""
+    ends, questions = resolve.step_all(machine.ends, answer, now)
+    machine = replace(machine, ends=ends, waiting=resolve.waiting(ends))
+    if machine.waiting or machine.record is None:
+        return Step(machine, questions)
+    return _ended_all(machine, machine.record)
+
+
+def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
+    unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
+    if unknown is not None:
+        return _over(machine, unknown)
+    is_fenced = machine.producer.is_valid
+    if _lost(machine):
+        return _clean(machine) if is_fenced else _over(machine, _torn(machine, record))
+    if not is_fenced:
+        return _over(machine, Skipped(record))
+    if machine.run.level >= 2:
+        return _write_done(machine, record)
+    ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
+    return _asking(_moved(machine, _S.ADDING_LOG), ask)
+
+
+def _added_log(machine: Planning, at: Turn) -> Step[Planning]:
+    if at.found is not Verdict.DONE or machine.record is None:
+        return _over(machine, superseded(machine.run.owner))
+    return _write_done(machine, machine.record)
+
+
+def _write_done(machine: Planning, record: CommitRecord) -> Step[Planning]:
+    ask = WriteRecord(machine.run.driver_id, machine.producer, 0, record.done(), machine.run.level)
+    return _asking(_moved(machine, _S.WRITING_DONE), ask)
+
+
+def _written_done(machine: Planning, at: Turn) -> Step[Planning]:
+    if at.found is not Verdict.DONE:
+        return _over(machine, superseded(machine.run.owner))
+    ask = end_txn(machine.run.driver_id, machine.producer, machine.run.level, commit=True)
+    return _asking(_moved(machine, _S.ENDING_DONE), ask)
+
+
+def _ended_done(machine: Planning, at: Turn) -> Step[Planning]:
+    if at.found is not Verdict.DONE or not isinstance(at.reply, Ended) or machine.record is None:
+        return _over(machine, superseded(machine.run.owner))
+    if machine.run.level < 2 or not at.reply.producer.is_valid:
+        # The epoch is the same as before, and a late EndTxn would end the next transaction. With
+        # another epoch the record has to be read again: a newer run may have been in between.
+        return _fence(replace(machine, ends=()))
+    return _clean(replace(machine, producer=at.reply.producer, record=machine.record.done()))
+
+
+# -- what older runs left, and the version --------------------------------------------------------
+
+
+def _clean(machine: Planning) -> Step[Planning]:
+    if not machine.leftovers:
+        return _finish(machine)
+    asks = [
+        end_txn(transactional_id, producer, machine.run.level, commit=False)
+        for transactional_id, producer in sorted(machine.leftovers, key=lambda each: each[0])
+    ]
+    return _asking(_moved(machine, _S.CLEANING), *asks)
+
+
+def _cleaned(machine: Planning, at: Turn) -> Step[Planning]:
+    # Any other answer than a request to wait means that it is no longer open.
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    return Step(machine) if machine.waiting else _finish(machine)
+
+
+def _finish(machine: Planning) -> Step[Planning]:
+    record, version = machine.record, machine.version
+    if record is not None and _lost(machine):
+        return _over(machine, _torn(machine, record))
+    if record is not None and version is not None:
+        place = record.versions.place(version)
+        if place is Place.WRITTEN:
+            return _over(machine, Skipped(record))
+        if place is Place.BELOW_FLOOR:
+            return _over(machine, _below_floor(version, record))
+    if machine.run.level >= 2 or not machine.partitions:
+        return _over(machine, _planned(machine))
+    partitions = (*machine.partitions, machine.run.log)
+    ask = AddPartitions(machine.run.driver_id, machine.producer, partitions)
+    return _asking(_moved(machine, _S.ADDING), ask)
+
+
+def _added(machine: Planning, at: Turn) -> Step[Planning]:
+    if at.found is not Verdict.DONE:
+        return _over(machine, superseded(machine.run.owner))
+    return _over(machine, _planned(machine))
+
+
+_STEPS: Final = {
+    _S.PEEKING: _peeked,
+    _S.LISTING: _listed,
+    _S.DESCRIBING: _described,
+    _S.FENCING: _fenced,
+    _S.READING: _read,
+    _S.ADDING_LOG: _added_log,
+    _S.WRITING_DONE: _written_done,
+    _S.ENDING_DONE: _ended_done,
+    _S.CLEANING: _cleaned,
+    _S.ADDING: _added,
+}
+_END_OF: Final[dict[type, PlanState]] = {
+    Planned: _S.PLANNED,
+    Skipped: _S.SKIPPED,
+    Torn: _S.TORN,
+    Failure: _S.FAILED,
+}
+
+
+def _planned(machine: Planning) -> Planned:
+    return Planned(Plan(machine.run, machine.producer, machine.record))
+
+
+def _lost(machine: Planning) -> bool:
+    return any(each.state is ResolveState.ABORTED for each in machine.ends)
+
+
+def _torn(machine: Planning, record: CommitRecord) -> Torn:
+    return Torn(record, resolve.lost(machine.ends, record.transactions))
+
+
+def _reading(at: Turn) -> LogReading:
+    return at.reply.reading if isinstance(at.reply, LogRead) else LogReading()
+
+
+def _newer_format(machine: Planning, reading: LogReading) -> Failure:
+    sentence = (
+        f"the record of {machine.run.owner} at offset {reading.offset} of {machine.run.log} "
+        f"cannot be read: {reading.newer_format}; use the newer version of spark-kafka-sink"
+    )
+    return Failure(FailureKind.NEWER_FORMAT, sentence)
+
+
+def _below_floor(version: int, record: CommitRecord) -> Failure:
+    sentence = (
+        f"version {version} is below {record.versions.floor}, the lowest of which the commit log "
+        "still knows whether it was written"
+    )
+    return Failure(FailureKind.BELOW_FLOOR, sentence)
+
+
+def _moved(machine: Planning, state: PlanState) -> Planning:
+    return replace(machine, state=moved(PLAN, machine.state, state), waiting=frozenset())
+
+
+def _asking(machine: Planning, *asks: Ask) -> Step[Planning]:
+    return Step(replace(machine, waiting=frozenset(asks)), tuple(map(Question, asks)))
+
+
+def _over(machine: Planning, outcome: Outcome) -> Step[Planning]:
+    return Step(replace(_moved(machine, _END_OF[type(outcome)]), outcome=outcome))

@@ -1,0 +1,210 @@
+"""Commit one transaction that is decided, and find out whether its rows are visible.
+
+It begins with EndTxn. An answer that may mean both is never believed: the coordinator is looked up
+and asked again after five seconds, then asked what it has of the id. Only a commit that it tells is
+proof. The truth is in the log: the next marker of the producer, from the first record on. A
+coordinator forgets an id after seven days, and a late request may open an empty transaction with
+the same epoch (transaction.version 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_kafka_sink.commit.log_record import DecidedTransaction
+from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    Answer,
+    Ask,
+    Described,
+    DescribeTransaction,
+    MarkerRead,
+    Question,
+    ReadMarker,
+)
+from spark_kafka_sink.commit.states import RESOLVE, ResolveState, moved
+from spark_kafka_sink.commit.steps import (
+    STALE_S,
+    Failure,
+    FailureKind,
+    Step,
+    Turn,
+    end_txn,
+    turn,
+)
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
+
+_MARKER_PAUSE_S: Final = 0.1
+_FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
+_ENDS: Final = {Marker.COMMIT: ResolveState.COMMITTED, Marker.ABORT: ResolveState.ABORTED}
+_S = ResolveState
+
+
+@dataclass(frozen=True, slots=True)
+class Resolving:
+    """The commit of one transaction.
+
+    partition, first_offset: where one of its records is. asked: the question without an answer.
+    failure: why it is UNKNOWN.
+    """
+
+    state: ResolveState
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    partition: TopicPartition
+    first_offset: int
+    level: int
+    deadline: float
+    asked: Ask | None
+    failure: Failure | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known what the transaction came to, or that nobody can say."""
+        return self.state in _FINAL
+
+
+def begin(
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    partition: TopicPartition,
+    first_offset: int,
+    *,
+    level: int,
+    deadline: float,
+) -> Step[Resolving]:
+    """Return the machine, and its first question."""
+    ask = end_txn(transactional_id, producer, level, commit=True)
+    machine = Resolving(
+        _S.ENDING, transactional_id, producer, partition, first_offset, level, deadline, ask
+    )
+    return Step(machine, (Question(ask),))
+
+
+def begin_all(
+    owner: Owner, transactions: Iterable[DecidedTransaction], *, level: int, deadline: float
+) -> Step[tuple[Resolving, ...]]:
+    """Return a machine for each transaction, and their first questions."""
+    begun = [
+        begin(
+            owner.task_id(each.slot),
+            each.producer,
+            each.partition,
+            each.first_offset,
+            level=level,
+            deadline=deadline,
+        )
+        for each in transactions
+    ]
+    questions = tuple(question for each in begun for question in each.questions)
+    return Step(tuple(each.machine for each in begun), questions)
+
+
+def step_all(
+    machines: tuple[Resolving, ...], answer: Answer, now: float
+) -> Step[tuple[Resolving, ...]]:
+    """Pass an answer on to the machine that has asked."""
+    stepped = [
+        step(each, answer, now) if each.asked == answer.ask else Step(each) for each in machines
+    ]
+    questions = tuple(question for each in stepped for question in each.questions)
+    return Step(tuple(each.machine for each in stepped), questions)
+
+
+def waiting(machines: Iterable[Resolving]) -> frozenset[Ask]:
+    """Return the questions that have no answer yet."""
+    return frozenset(each.asked for each in machines if each.asked is not None)
+
+
+def lost(
+    machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
+) -> tuple[DecidedTransaction, ...]:
+    """Return the transactions that were aborted; both are in the same order."""
+    pairs = zip(machines, transactions, strict=True)
+    return tuple(each for machine, each in pairs if machine.state is ResolveState.ABORTED)
+
+
+def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
+    """Return the machine after an answer."""
+    if machine.asked != answer.ask:
+        return Step(machine)
+    at = turn(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    # Who may not describe a transaction may be allowed to read its marker.
+    is_final = at.asks_again or at.found is Verdict.FATAL
+    if is_final and machine.state is not _S.DESCRIBING:
+        failure = at.failure(f"{machine.transactional_id} could not be committed")
+        return _over(replace(machine, failure=failure), _S.UNKNOWN)
+    return _STEPS[machine.state](machine, at)
+
+
+def _ended(machine: Resolving, at: Turn) -> Step[Resolving]:
+    if at.found is Verdict.DONE:
+        return _over(machine, _S.COMMITTED)
+    return _ask(machine, _S.ASKING_AGAIN, at.ask, STALE_S, looks_up=True)
+
+
+def _ended_again(machine: Resolving, at: Turn) -> Step[Resolving]:
+    if at.found is Verdict.DONE:
+        return _over(machine, _S.COMMITTED)
+    return _ask(machine, _S.DESCRIBING, DescribeTransaction(machine.transactional_id))
+
+
+def _described(machine: Resolving, at: Turn) -> Step[Resolving]:
+    if at.found is Verdict.DONE and isinstance(at.reply, Described):
+        described, ours = at.reply.producer, machine.producer
+        # From version 5 of EndTxn on, the coordinator has raised the epoch.
+        is_same = (
+            described.producer_id == ours.producer_id
+            and ours.epoch <= described.epoch <= ours.epoch + 1
+        )
+        if at.reply.state == COMPLETE_COMMIT and is_same:
+            return _over(machine, _S.COMMITTED)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer.producer_id)
+    return _ask(machine, _S.READING_MARKER, ask)
+
+
+def _marker_read(machine: Resolving, at: Turn) -> Step[Resolving]:
+    read = at.reply if isinstance(at.reply, MarkerRead) else MarkerRead()
+    if read.marker is not None:
+        return _over(machine, _ENDS[read.marker])
+    if read.is_gone or at.now >= machine.deadline:
+        why = "its records are no longer in the log" if read.is_gone else "it has no marker yet"
+        sentence = (
+            f"what {machine.transactional_id} wrote to {machine.partition} from offset "
+            f"{machine.first_offset} on may be committed or aborted: {why}"
+        )
+        failure = Failure(FailureKind.NO_ANSWER, sentence)
+        return _over(replace(machine, failure=failure), _S.UNKNOWN)
+    ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
+    return _ask(machine, _S.ENDING, ask, _MARKER_PAUSE_S)
+
+
+_STEPS: Final = {
+    _S.ENDING: _ended,
+    _S.ASKING_AGAIN: _ended_again,
+    _S.DESCRIBING: _described,
+    _S.READING_MARKER: _marker_read,
+}
+
+
+def _over(machine: Resolving, state: ResolveState) -> Step[Resolving]:
+    return Step(replace(machine, state=moved(RESOLVE, machine.state, state), asked=None))
+
+
+def _ask(
+    machine: Resolving,
+    state: ResolveState,
+    ask: Ask,
+    pause_s: float = 0.0,
+    *,
+    looks_up: bool = False,
+) -> Step[Resolving]:
+    moved_on = replace(machine, state=moved(RESOLVE, machine.state, state), asked=ask)
+    return Step(moved_on, (Question(ask, pause_s, looks_up),))

@@ -1,0 +1,383 @@
+"""Mode `single`: one transaction for all rows of a job or a micro-batch, and its one EndTxn.
+
+All tasks write with the driver's producer id and epoch, each partition is written by one task, and
+the owner's record is in the same transaction. So rows and record become visible together, or never.
+There is nothing to recover: what is not committed is aborted by its timeout or by the next plan.
+
+`look` is for a task before its first row, `begin_commit` and `begin_abort` for the driver. If a
+check fails, the commit aborts the transaction itself: abort() of Spark's writer is never certain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit import guards
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
+from spark_kafka_sink.commit.outcomes import Aborted, Clear, Committed, CommittedBefore, Undecided
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    EMPTY,
+    ONGOING,
+    PREPARE_ABORT,
+    Answer,
+    Ask,
+    Described,
+    DescribeProducers,
+    DescribeTransaction,
+    InitProducerId,
+    LogRead,
+    ProducersDescribed,
+    Question,
+    ReadLog,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit.states import SINGLE, SingleState, moved
+from spark_kafka_sink.commit.steps import (
+    STALE_S,
+    Failure,
+    FailureKind,
+    Step,
+    Turn,
+    end_txn,
+    superseded,
+    turn,
+)
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+
+_S = SingleState
+_UNDECIDED_PAUSE_S: Final = 0.1
+
+
+Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Undecided | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A commit or an abort of mode `single`.
+
+    record: what to write into the log. attempts: what the tasks wrote. targets: all partitions of
+    the target topics. probes: write the record twice. failure: the check that made it abort.
+    asked_again: the coordinator was looked up again after an answer that may mean both.
+    """
+
+    state: SingleState
+    plan: Plan
+    level: int
+    deadline: float
+    record: CommitRecord
+    attempts: tuple[AttemptTransaction, ...] = ()
+    targets: tuple[TopicPartition, ...] = ()
+    probes: bool = False
+    waiting: frozenset[Ask] = frozenset()
+    failure: Failure | None = None
+    asked_again: bool = False
+    outcome: Outcome | None = None
+
+
+def begin_commit(
+    plan: Plan,
+    attempts: tuple[AttemptTransaction, ...],
+    record: CommitRecord,
+    *,
+    level: int,
+    targets: tuple[TopicPartition, ...],
+    probes: bool,
+    deadline: float,
+) -> Step[Single]:
+    """Return the machine that commits, and its first questions.
+
+    level: as the cluster has it now. probes: at the first commit of a process, find out whether the
+    broker flags duplicates, which G4 needs.
+    """
+    written = tuple(each for each in attempts if each.written)
+    machine = Single(_S.CHECKING, plan, level, deadline, record, written, targets, probes)
+    conflict = guards.two_writers(written) or _other_transaction(plan, written)
+    if conflict is not None:
+        return _abort(machine, conflict)
+    covered = guards.by_partition(written)
+    # At level 1 all partitions are part of the transaction, and a late writer shows nowhere else.
+    described = {*covered, *targets} if plan.run.level < 2 else set(covered)
+    asks = [DescribeProducers(each) for each in sorted(described)]
+    return _asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
+
+
+def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
+    """Return the machine that aborts, and its first question."""
+    nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
+    machine = Single(_S.ABORTING, plan, level, deadline, nothing)
+    return _asking(machine, _end(machine, commit=False))
+
+
+def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting:
+        return Step(machine)
+    at = turn(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    return _STEPS[machine.state](machine, at)
+
+
+# -- before the decision --------------------------------------------------------------------------
+
+
+def _checked(machine: Single, at: Turn) -> Step[Single]:
+    failure = _check(machine, at)
+    if failure is not None:
+        return _abort(machine, failure)
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
+
+
+def _check(machine: Single, at: Turn) -> Failure | None:
+    reply, plan = at.reply, machine.plan
+    covered = guards.by_partition(machine.attempts)
+    if isinstance(at.ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
+        partition = at.ask.partition
+        if at.found is Verdict.NOT_FOUND:
+            sentence = f"{partition} was deleted after rows were written to it"
+            return Failure(FailureKind.LOST, sentence, reply.error)
+        if at.found is Verdict.DONE:
+            return guards.other_holdings(
+                partition, covered.get(partition), plan.producer, reply.producers
+            )
+    if isinstance(reply, Described) and at.found is Verdict.DONE:
+        return _check_transaction(machine, reply, frozenset(covered))
+    return at.failure(f"the transaction of {plan.run.owner} could not be checked")
+
+
+def _check_transaction(
+    machine: Single, described: Described, covered: frozenset[TopicPartition]
+) -> Failure | None:
+    plan = machine.plan
+    if described.producer != plan.producer:
+        newer = is_newer(described, plan.producer)
+        return superseded(plan.run.owner) if newer else _timed_out(plan)
+    is_nothing = described.state == EMPTY and not covered and plan.run.level >= 2
+    if described.state != ONGOING and not is_nothing:
+        return _timed_out(plan)
+    others = described.partitions - covered - {plan.run.log}
+    if plan.run.level >= 2 and (others or covered - described.partitions):
+        one = min(others or covered - described.partitions)
+        sentence = f"{one} is in the transaction or in a task's report, but not in both"
+        return Failure(FailureKind.CONFLICT, sentence)
+    return None
+
+
+def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
+    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
+
+    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
+    """
+    found = described.producer
+    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
+        return True
+    is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
+    return found.epoch > producer.epoch and not is_aborted
+
+
+def _other_transaction(plan: Plan, attempts: tuple[AttemptTransaction, ...]) -> Failure | None:
+    if all(each.producer == plan.producer for each in attempts):
+        return None
+    sentence = f"a task of {plan.run.owner} wrote in the transaction of another run"
+    return Failure(FailureKind.CONFLICT, sentence)
+
+
+def _timed_out(plan: Plan) -> Failure:
+    sentence = (
+        f"the transaction of {plan.run.owner} was aborted by the brokers after "
+        f"{plan.run.timeout_ms} ms"
+    )
+    return Failure(FailureKind.TIMED_OUT, sentence)
+
+
+def _write(machine: Single, state: SingleState) -> Step[Single]:
+    plan, record = machine.plan, machine.record
+    is_second = state is _S.PROBING
+    ask = WriteRecord(plan.run.driver_id, plan.producer, 0, record, plan.run.level, again=is_second)
+    return _asking(_moved(machine, state), ask)
+
+
+def _written(machine: Single, at: Turn) -> Step[Single]:
+    if at.found is not Verdict.DONE:
+        return _abort(machine, _not_written(machine, at))
+    return _write(machine, _S.PROBING) if machine.probes else _decide(machine)
+
+
+def _probed(machine: Single, at: Turn) -> Step[Single]:
+    if at.found is not Verdict.DONE:
+        return _abort(machine, _not_written(machine, at))
+    if isinstance(at.reply, Written) and not at.reply.is_duplicate:
+        sentence = (
+            "the broker does not tell in its response that it has taken a batch for a duplicate, "
+            "so mode single could lose rows without a sign: use exactlyOnce=two-phase"
+        )
+        return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
+    return _decide(machine)
+
+
+def _not_written(machine: Single, at: Turn) -> Failure:
+    owner = machine.plan.run.owner
+    if at.found is Verdict.FENCED:
+        return superseded(owner)
+    return at.failure(f"the record of {owner} could not be written")
+
+
+# -- the decision ---------------------------------------------------------------------------------
+
+
+def _decide(machine: Single) -> Step[Single]:
+    return _asking(_moved(machine, _S.DECIDING), _end(machine, commit=True))
+
+
+def _decided(machine: Single, at: Turn) -> Step[Single]:
+    if at.found is Verdict.DONE:
+        return _done(machine) if machine.level >= 2 else _renew(machine)
+    if at.asks_again:
+        return _over(machine, _S.UNDECIDED, Undecided(_not_ended(machine, at)))
+    if machine.failure is None:
+        machine = replace(machine, failure=_why_not(machine, at))
+    return _asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
+
+
+def _read(machine: Single, at: Turn) -> Step[Single]:
+    if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
+        failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
+        return _over(machine, _S.UNDECIDED, Undecided(failure))
+    reading, run = at.reply.reading, machine.plan.run.name
+    if reading.record is not None and reading.record.run == run:
+        return _done(machine)
+    is_pending = reading.undecided is not None and reading.undecided.run == run
+    failure = machine.failure or _timed_out(machine.plan)
+    if at.now >= machine.deadline and is_pending:
+        return _over(machine, _S.UNDECIDED, Undecided(failure))
+    if machine.asked_again and not is_pending:
+        return _over(machine, _S.FAILED, failure)
+    machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
+    pause_s = _UNDECIDED_PAUSE_S if is_pending else STALE_S
+    return _asking(machine, _end(machine, commit=True), pause_s=pause_s, looks_up=True)
+
+
+def _renew(machine: Single) -> Step[Single]:
+    """Take the epoch away from what is late: after version 4 of EndTxn it would be taken."""
+    run = machine.plan.run
+    return _asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
+
+
+def _renewed(machine: Single, _: Turn) -> Step[Single]:
+    return _done(machine)  # committed it is in any case
+
+
+def _done(machine: Single) -> Step[Single]:
+    return _over(machine, _S.DONE, Committed(machine.record))
+
+
+def _why_not(machine: Single, at: Turn) -> Failure:
+    if at.found is Verdict.FATAL:
+        return _not_ended(machine, at)
+    is_fenced = at.reply.error == codes.PRODUCER_FENCED
+    return superseded(machine.plan.run.owner) if is_fenced else _timed_out(machine.plan)
+
+
+def _not_ended(machine: Single, at: Turn) -> Failure:
+    return at.failure(f"the transaction of {machine.plan.run.owner} could not be committed")
+
+
+# -- the abort ------------------------------------------------------------------------------------
+
+
+def _abort(machine: Single, failure: Failure) -> Step[Single]:
+    machine = replace(_moved(machine, _S.ABORTING), failure=failure)
+    return _asking(machine, _end(machine, commit=False))
+
+
+def _aborted(machine: Single, at: Turn) -> Step[Single]:
+    was_committed = at.found in (Verdict.COMMITTED, Verdict.COMMITTED_OR_EMPTY)
+    if machine.failure is not None:
+        return _over(machine, _S.FAILED, machine.failure)
+    if was_committed:
+        return _over(machine, _S.DONE, CommittedBefore())
+    if at.found in (Verdict.DONE, Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+        return _over(machine, _S.ABORTED, Aborted())
+    failure = at.failure(f"the transaction of {machine.plan.run.owner} could not be aborted")
+    return _over(machine, _S.FAILED, failure)
+
+
+_STEPS: Final = {
+    _S.CHECKING: _checked,
+    _S.WRITING: _written,
+    _S.PROBING: _probed,
+    _S.DECIDING: _decided,
+    _S.READING: _read,
+    _S.ASKING_AGAIN: _decided,
+    _S.RENEWING: _renewed,
+    _S.ABORTING: _aborted,
+}
+
+
+def _end(machine: Single, *, commit: bool) -> Ask:
+    plan = machine.plan
+    return end_txn(plan.run.driver_id, plan.producer, machine.level, commit=commit)
+
+
+def _moved(machine: Single, state: SingleState) -> Single:
+    return replace(machine, state=moved(SINGLE, machine.state, state), waiting=frozenset())
+
+
+def _asking(
+    machine: Single, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False
+) -> Step[Single]:
+    questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
+    return Step(replace(machine, waiting=frozenset(asks)), questions)
+
+
+def _over(machine: Single, state: SingleState, outcome: Outcome) -> Step[Single]:
+    return Step(replace(_moved(machine, state), outcome=outcome))
+
+
+# -- a task before its first row ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """A task's look at its partitions."""
+
+    plan: Plan
+    deadline: float
+    waiting: frozenset[Ask]
+    outcome: Clear | Failure | None = None
+
+
+def look(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Looking]:
+    """Return the machine for a task, and its questions."""
+    asks = tuple(DescribeProducers(each) for each in partitions)
+    machine = Looking(plan, deadline, frozenset(asks), None if asks else Clear())
+    return Step(machine, tuple(map(Question, asks)))
+
+
+def step_look(machine: Looking, answer: Answer, now: float) -> Step[Looking]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
+        return Step(machine)
+    at = turn(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    partition = answer.ask.partition
+    if not isinstance(at.reply, ProducersDescribed) or at.found is not Verdict.DONE:
+        failure = at.failure(f"{partition} could not be checked for another attempt")
+        return Step(replace(machine, outcome=failure))
+    if guards.is_taken(at.reply.producers, machine.plan.producer):
+        sentence = (
+            f"another attempt of this task has written to {partition}; in mode single the rows of "
+            "one attempt cannot be undone alone, so the job fails and nothing of it is visible: "
+            "run it again, or use exactlyOnce=two-phase"
+        )
+        return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))
+    waiting = machine.waiting - {answer.ask}
+    return Step(replace(machine, waiting=waiting, outcome=None if waiting else Clear()))

@@ -1,0 +1,188 @@
+"""The states of the machines of exactly once, as tables: a state and those that may follow.
+
+A machine moves only as its table allows (`moved`). Another move is a bug: it raises
+IllegalStateException. The diagrams in docs/states.md are made from the tables. Names in brackets
+are the steps of the protocol, as docs/exactly-once.md has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, TypeVar
+
+from spark_kafka_sink.errors import IllegalStateException
+
+
+class PlanState(Enum):
+    """The state of a plan: what the driver does before tasks run."""
+
+    PEEKING = "reads the log, because the version may be written already"
+    LISTING = "lists open transactions [D0]"
+    DESCRIBING = "asks for their epochs [D0]"
+    FENCING = "asks for the driver's next epoch [D1]"
+    READING = "reads the owner's record [D2]"
+    ENDING = "commits what is decided [D3]"
+    ADDING_LOG = "adds the log to the transaction of the record DONE [D3]"
+    WRITING_DONE = "writes the record DONE [D3]"
+    ENDING_DONE = "commits the record DONE [D3]"
+    CLEANING = "aborts what older runs left [D4]"
+    ADDING = "adds all partitions to the transaction of mode single"
+    PLANNED = "tasks may run"
+    SKIPPED = "the version is written"
+    TORN = "an older run has lost rows"
+    FAILED = "nothing was written"
+
+
+class TaskState(Enum):
+    """The state of a task of mode two-phase before its first row."""
+
+    CHECKING = "asks whether its plan is still the newest [T2]"
+    LOOKING = "looks for a free slot [T2]"
+    CLAIMING = "asks for the slot's next epoch [T3]"
+    CLAIMED = "may write"
+    FAILED = "may not write"
+
+
+class CommitState(Enum):
+    """The state of a commit of mode two-phase."""
+
+    CHECKING = "looks at each transaction and its partitions [C2]"
+    ADDING = "adds the log to the driver's transaction [C3]"
+    WRITING = "writes the record DECIDED [C3]"
+    LOOKING = "looks at each transaction again [C3]"
+    DECIDING = "commits the record: the decision [C3]"
+    READING = "reads whether the decision is in the log"
+    ASKING_AGAIN = "commits the record again, at a coordinator that is looked up again"
+    ENDING = "commits each transaction [C4, C5]"
+    LISTING = "lists what other attempts left [C6]"
+    DESCRIBING = "asks for their epochs [C6]"
+    ADDING_DONE = "adds the log to the transaction of the record DONE [C6]"
+    WRITING_DONE = "writes the record DONE [C6]"
+    ENDING_DONE = "commits the record DONE [C6]"
+    CLEANING = "aborts what other attempts left [C6]"
+    DONE = "all rows are visible"
+    TORN = "some rows are lost"
+    UNFINISHED = "decided; the next run goes on"
+    UNDECIDED = "the next run finds out whether it is decided"
+    FAILED = "not decided"
+
+
+class AbortState(Enum):
+    """The state of an abort of mode two-phase."""
+
+    LISTING = "lists open transactions [A0]"
+    DESCRIBING = "asks for their epochs [A0]"
+    PROVING = "aborts the driver's transaction, which proves the list [A1]"
+    READING = "reads whether the decision is in the log"
+    CLEANING = "aborts each transaction [A2]"
+    ABORTED = "nothing is visible"
+    DECIDED = "the decision is in the log: roll forward"
+    SUPERSEDED = "a newer run has the owner"
+    FAILED = "not all could be ended"
+
+
+class SingleState(Enum):
+    """The state of a commit or an abort of mode single."""
+
+    CHECKING = "looks at the transaction and its partitions"
+    WRITING = "writes the record into the transaction of the rows"
+    PROBING = "writes it again, which has to be flagged as a duplicate"
+    DECIDING = "commits the transaction: the decision"
+    READING = "reads whether the record is committed"
+    ASKING_AGAIN = "commits again, at a coordinator that is looked up again"
+    RENEWING = "asks for the next epoch, so that nothing late is taken"
+    ABORTING = "aborts the transaction"
+    DONE = "all rows are visible"
+    UNDECIDED = "the next run finds out whether it is committed"
+    ABORTED = "nothing is visible"
+    FAILED = "nothing is visible, or will be once the transaction times out"
+
+
+class ResolveState(Enum):
+    """The state of the commit of one decided transaction."""
+
+    ENDING = "commits it"
+    ASKING_AGAIN = "commits it again, at a coordinator that is looked up again"
+    DESCRIBING = "asks what the coordinator has of it"
+    READING_MARKER = "reads its marker in one of its partitions"
+    COMMITTED = "its rows are visible"
+    ABORTED = "its rows are lost"
+    UNKNOWN = "nobody could say in time"
+
+
+_S = TypeVar("_S", bound=Enum)
+_P, _T, _C, _A = PlanState, TaskState, CommitState, AbortState
+_1, _R = SingleState, ResolveState
+
+PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
+    _P.PEEKING: frozenset({_P.LISTING, _P.FENCING, _P.ENDING, _P.SKIPPED, _P.FAILED}),
+    _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
+    _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
+    _P.FENCING: frozenset({_P.READING, _P.FAILED}),
+    _P.READING: frozenset({_P.ENDING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
+    _P.ENDING: frozenset(
+        {_P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.SKIPPED, _P.TORN, _P.FAILED}
+    ),
+    _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
+    _P.WRITING_DONE: frozenset({_P.ENDING_DONE, _P.FAILED}),
+    _P.ENDING_DONE: frozenset(
+        {_P.FENCING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}
+    ),
+    _P.CLEANING: frozenset({_P.ADDING, _P.PLANNED, _P.SKIPPED, _P.TORN, _P.FAILED}),
+    _P.ADDING: frozenset({_P.PLANNED, _P.FAILED}),
+}
+TASK: Final[Mapping[TaskState, frozenset[TaskState]]] = {
+    _T.CHECKING: frozenset({_T.LOOKING, _T.FAILED}),
+    _T.LOOKING: frozenset({_T.CLAIMING, _T.FAILED}),
+    _T.CLAIMING: frozenset({_T.LOOKING, _T.CLAIMED, _T.FAILED}),
+}
+COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
+    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.FAILED}),
+    _C.ADDING: frozenset({_C.WRITING, _C.FAILED}),
+    _C.WRITING: frozenset({_C.LOOKING, _C.DECIDING, _C.FAILED}),
+    _C.LOOKING: frozenset({_C.DECIDING, _C.FAILED}),
+    _C.DECIDING: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
+    _C.READING: frozenset({_C.ENDING, _C.ASKING_AGAIN, _C.DONE, _C.UNDECIDED, _C.FAILED}),
+    _C.ASKING_AGAIN: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
+    _C.ENDING: frozenset({_C.LISTING, _C.TORN, _C.UNFINISHED}),
+    _C.LISTING: frozenset({_C.DESCRIBING, _C.ADDING_DONE, _C.WRITING_DONE, _C.DONE}),
+    _C.DESCRIBING: frozenset({_C.ADDING_DONE, _C.WRITING_DONE, _C.DONE}),
+    _C.ADDING_DONE: frozenset({_C.WRITING_DONE, _C.DONE}),
+    _C.WRITING_DONE: frozenset({_C.ENDING_DONE, _C.DONE}),
+    _C.ENDING_DONE: frozenset({_C.CLEANING, _C.DONE}),
+    _C.CLEANING: frozenset({_C.DONE}),
+}
+ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
+    _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED, _A.FAILED}),
+    _A.DESCRIBING: frozenset({_A.PROVING, _A.FAILED}),
+    _A.PROVING: frozenset(
+        {_A.READING, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
+    ),
+    _A.READING: frozenset({_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.FAILED}),
+    _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
+}
+SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
+    _1.CHECKING: frozenset({_1.WRITING, _1.ABORTING}),
+    _1.WRITING: frozenset({_1.PROBING, _1.DECIDING, _1.ABORTING}),
+    _1.PROBING: frozenset({_1.DECIDING, _1.ABORTING}),
+    _1.DECIDING: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
+    _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
+    _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
+    _1.RENEWING: frozenset({_1.DONE}),
+    _1.ABORTING: frozenset({_1.ABORTED, _1.DONE, _1.FAILED}),
+}
+RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
+    _R.ENDING: frozenset({_R.COMMITTED, _R.ASKING_AGAIN, _R.UNKNOWN}),
+    _R.ASKING_AGAIN: frozenset({_R.COMMITTED, _R.DESCRIBING, _R.UNKNOWN}),
+    _R.DESCRIBING: frozenset({_R.COMMITTED, _R.READING_MARKER}),
+    _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
+}
+
+
+def moved(table: Mapping[_S, frozenset[_S]], source: _S, target: _S) -> _S:
+    """Return `target`. Raise IllegalStateException if the table does not allow the move."""
+    if target not in table.get(source, frozenset()):
+        message = f"a machine cannot go from {source.name} to {target.name}"
+        raise IllegalStateException(message)
+    return target

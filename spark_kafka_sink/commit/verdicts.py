@@ -1,0 +1,113 @@
+"""What an error code means to exactly once: one pure function, `verdict`.
+
+EndTxn is the call that matters. The same code can mean that the transaction was committed, that it
+was aborted, or that a newer run has its id. For a commit, PRODUCER_FENCED, INVALID_TXN_STATE,
+INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING are never taken as an answer: they are
+resolved (`resolve`, or the log). For an abort the version that was sent tells most of them apart:
+up to version 4 a coordinator does not distinguish an abort by timeout from a fencing, nor a
+transaction without partitions from a committed one.
+
+What the codes of other calls mean does not depend on the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import RefreshRetriableException, error_code
+
+END_TXN_1: Final = 4
+END_TXN_2: Final = 5
+
+
+class Call(Enum):
+    """A request to a broker; the value is the API's name. An EndTxn is one of two calls."""
+
+    LIST_TRANSACTIONS = "ListTransactions"
+    DESCRIBE_TRANSACTIONS = "DescribeTransactions"
+    INIT_PRODUCER_ID = "InitProducerId"
+    ADD_PARTITIONS_TO_TXN = "AddPartitionsToTxn"
+    PRODUCE = "Produce"
+    COMMIT = "EndTxn (commit)"
+    ABORT = "EndTxn (abort)"
+    DESCRIBE_PRODUCERS = "DescribeProducers"
+    FETCH = "Fetch"
+
+
+class Verdict(Enum):
+    """The meaning of a response."""
+
+    DONE = "it is done"
+    RETRY = "ask again after a pause"
+    LOOK_UP = "ask again after looking up the coordinator or the leader again"
+    RESOLVE = "committed or aborted: find out"
+    COMMITTED = "the transaction was committed, so it cannot be aborted"
+    COMMITTED_OR_EMPTY = "the transaction was committed, or had no partition"
+    FENCED = "a newer run has the id"
+    FENCED_OR_ABORTED = "a newer run has the id, or the transaction was aborted by its timeout"
+    NOT_FOUND = "brokers do not have it"
+    FATAL = "asking again does not help"
+
+
+_V = Verdict
+_FENCED: Final[Mapping[int, Verdict]] = {
+    codes.INVALID_PRODUCER_EPOCH: _V.FENCED,
+    codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
+    codes.PRODUCER_FENCED: _V.FENCED,
+}
+# The codes of each call that are exceptions to the rule: retry retriable codes, fail on others.
+_RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
+    Call.DESCRIBE_TRANSACTIONS: {codes.TRANSACTIONAL_ID_NOT_FOUND: _V.NOT_FOUND},
+    Call.ADD_PARTITIONS_TO_TXN: _FENCED,
+    # A leader passes on what it hears from the coordinator: it is not the one to look up again.
+    Call.PRODUCE: {
+        **_FENCED,
+        codes.COORDINATOR_NOT_AVAILABLE: _V.RETRY,
+        codes.NOT_COORDINATOR: _V.RETRY,
+        codes.DUPLICATE_SEQUENCE_NUMBER: _V.DONE,
+        # The transaction has ended: a Produce in version 9 or 10, and in later ones.
+        codes.INVALID_TXN_STATE: _V.FENCED,
+        codes.TRANSACTION_ABORTABLE: _V.FENCED,
+    },
+    Call.COMMIT: {
+        codes.INVALID_PRODUCER_EPOCH: _V.RESOLVE,
+        codes.INVALID_TXN_STATE: _V.RESOLVE,
+        codes.INVALID_PRODUCER_ID_MAPPING: _V.RESOLVE,
+        codes.PRODUCER_FENCED: _V.RESOLVE,
+        codes.TRANSACTION_ABORTABLE: _V.RESOLVE,
+        codes.UNKNOWN_SERVER_ERROR: _V.RESOLVE,
+    },
+    Call.ABORT: {
+        codes.INVALID_PRODUCER_EPOCH: _V.FENCED,
+        codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
+        codes.INVALID_TXN_STATE: _V.COMMITTED,
+        codes.PRODUCER_FENCED: _V.FENCED,
+    },
+    Call.DESCRIBE_PRODUCERS: {codes.UNKNOWN_TOPIC_OR_PARTITION: _V.NOT_FOUND},
+}
+_ABORT_1: Final[Mapping[int, Verdict]] = {
+    codes.INVALID_TXN_STATE: _V.COMMITTED_OR_EMPTY,
+    codes.PRODUCER_FENCED: _V.FENCED_OR_ABORTED,
+}
+
+
+def verdict(call: Call, error: int, version: int = END_TXN_2) -> Verdict:
+    """Return what `error` means as the response to `call`.
+
+    version: of the EndTxn that was sent. NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a
+    request without a response, on which a broker may have acted.
+    """
+    if error == codes.NONE:
+        return Verdict.DONE
+    known = _RULES.get(call, {}).get(error)
+    if call is Call.ABORT and version <= END_TXN_1:
+        known = _ABORT_1.get(error, known)
+    if known is not None:
+        return known
+    row = error_code(error)
+    if issubclass(row.kind, RefreshRetriableException):
+        return Verdict.LOOK_UP
+    return Verdict.RETRY if row.retriable else Verdict.FATAL

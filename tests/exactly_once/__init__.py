@@ -1,0 +1,1 @@
+"""Exactly once, proved: a model of brokers and drivers that runs the real machines of `commit`."""
