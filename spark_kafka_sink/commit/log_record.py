@@ -275,6 +275,8 @@ def _record(content: Mapping[str, Any]) -> CommitRecord:
 
 
 def _mark(fields: list[Any]) -> StreamMark:
+    if len(fields) != 4:
+        raise TypeError("streams")
     query_id, batch_id, rows, run_id = fields
     if not (isinstance(query_id, str) and isinstance(run_id, str)):
         raise TypeError("streams")
@@ -284,7 +286,7 @@ def _mark(fields: list[Any]) -> StreamMark:
 
 
 def _transaction(fields: list[Any], topics: list[Any]) -> DecidedTransaction:
-    suffix, *numbers = fields
+    suffix, numbers = fields[0], fields[1:]
     slot = TaskSlot.of(suffix) if isinstance(suffix, str) else None
     if slot is None or len(numbers) != 5 or not all(map(_is_int, numbers)):
         raise TypeError("txns")

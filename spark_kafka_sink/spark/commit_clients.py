@@ -1,4 +1,4 @@
-"""The commit clients of this process, kept with their connections.
+"""The commit clients of this process, kept with their connections, and the errors for users.
 
 Spark uses its Python processes again: a stream plans and commits in the same two for each
 micro-batch. One client is kept for each configuration, which includes the credentials. It is closed
@@ -11,8 +11,13 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.commit.attempts import Run
+from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
 
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
@@ -35,6 +40,26 @@ def commit_client(
         client.close()
         raise
     _kept[key] = client
+
+
+def exception_of(failure: Failure, run: Run, config: ProducerConfig) -> KafkaException:
+    """Return the exception for a failure, with the options or the rights that it is about."""
+    error = failure.exception()
+    hints = {
+        codes.INVALID_TRANSACTION_TIMEOUT: (
+            f"kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: expected at most "
+            "the transaction.max.timeout.ms of the brokers"
+        ),
+        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Acls.of(config).hint(
+            failure.error, run.driver_id
+        ),
+        codes.TOPIC_AUTHORIZATION_FAILED: (
+            "exactlyOnce needs the rights READ and WRITE on the topic of the rows and on "
+            f"commitLogTopic={run.log.topic}"
+        ),
+    }
+    hint = hints.get(failure.error)
+    return error if hint is None else error.with_message(f"{error.message}; {hint}")
 
 
 def close_all() -> None:

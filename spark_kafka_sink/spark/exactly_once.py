@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -17,6 +17,7 @@ from spark_kafka_sink.commit.names import (
     DEFAULT_LOG_TOPIC,
     DEFAULT_PREFIX,
     Owner,
+    app_id_of_checkpoint,
     check_app_id,
     check_prefix,
     checked_owner,
@@ -63,6 +64,27 @@ class ExactlyOnce:
     def owner(self, topic: str | None) -> Owner:
         """Return who writes; topic: the option, None for a topic column."""
         return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
+
+    def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
+        """Return the options of a stream, which is named by its checkpoint if by nothing else.
+
+        Raise ConfigException if it has no name, or a version: its micro-batches are the versions.
+        """
+        if self.version is not None:
+            message = (
+                "option txnVersion is for batch jobs: the micro-batches of a stream have numbers; "
+                "remove it"
+            )
+            raise ConfigException(message)
+        if self.app_id is not None:
+            return self
+        if checkpoint is None:
+            message = (
+                f"exactlyOnce={self.mode.value} needs to know which stream this is: set the option "
+                "txnAppId, or checkpointLocation on this stream, not only in the session"
+            )
+            raise ConfigException(message)
+        return replace(self, app_id=app_id_of_checkpoint(checkpoint))
 
     def check_batch(self) -> None:
         """Raise ConfigException if it does not say what a batch job writes."""

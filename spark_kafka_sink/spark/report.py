@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import WriterCommitMessage
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.commit.attempts import AttemptTransaction
+    from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+    from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 # The first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
@@ -233,9 +234,14 @@ class CommitReport:
 
 @dataclass(kw_only=True)
 class SkippedMessage(WriterCommitMessage):
-    """A task whose rows are written already; rows: how many it has, None if it read none."""
+    """A task whose rows are written already; rows: how many it has, None if it read none.
+
+    plan, micro_batch: of a stream, as of `SinkCommitMessage`.
+    """
 
     rows: int | None = None
+    plan: Plan | None = None
+    micro_batch: MicroBatch | None = None
 
 
 @dataclass(kw_only=True)
@@ -243,7 +249,8 @@ class SinkCommitMessage(WriterCommitMessage):
     """The rows that one task wrote.
 
     started_at: seconds since 1970; partitions: those of good rows; transaction: what was written
-    exactly once, None for at least once.
+    exactly once, None for at least once. plan, micro_batch: of a stream that is written exactly
+    once, whose commit knows neither.
     """
 
     report: TaskReport
@@ -253,3 +260,5 @@ class SinkCommitMessage(WriterCommitMessage):
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
     transaction: AttemptTransaction | None = None
+    plan: Plan | None = None
+    micro_batch: MicroBatch | None = None

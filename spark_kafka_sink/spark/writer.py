@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
@@ -146,6 +146,42 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: rows that are in Kafka cannot be removed."""
+
+
+class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream exactly once, each in one transaction.
+
+    plan: of the micro-batch that Spark plans; None to commit or abort one.
+    """
+
+    def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
+        super().__init__(options)
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
+        """Run a task."""
+        from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
+
+        if self._plan is None:
+            message = "a task of a stream has no plan; this is a bug"
+            raise KafkaException(message)
+        return write_micro_batch(self._unpacked(), self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+
+        if messages and all(message is None for message in messages):
+            raise ConfigException(CONTINUOUS_REFUSAL)
+        commit_micro_batch(self._unpacked(), messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_micro_batch  # noqa: PLC0415 - as above
+
+        options = self._unpacked()
+        if options.exactly_once is not None:
+            abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
 
 
 BATCH_ID: Final = "pykafka.batch.id"

@@ -139,27 +139,30 @@ class Brokers:
 
     def compiled(self, ask: Ask) -> Operation:
         """Return a question as an operation."""
+        if isinstance(ask, (InitProducerId, AddPartitions, WriteRecord, EndTxn)):
+            return self._compiled_write(ask)
         if isinstance(ask, DescribeTransaction):
             return ("describe", self._number(ask.transactional_id))
-        if isinstance(ask, InitProducerId):
-            return ("init", self._number(ask.transactional_id))
-        if isinstance(ask, AddPartitions):
-            numbers = tuple(
-                LOG_NUMBER if each == LOG else each.partition for each in ask.partitions
-            )
-            return ("add", self._number(ask.transactional_id), ask.producer.epoch, numbers)
-        if isinstance(ask, WriteRecord):
-            record = self.record_number(ask.record)
-            return ("write", self._number(ask.transactional_id), ask.producer.epoch, record)
-        if isinstance(ask, EndTxn):
-            number = self._number(ask.transactional_id)
-            return ("end", number, ask.producer.epoch, ask.commit, ask.version)
         if isinstance(ask, DescribeProducers):
             return ("producers", ask.partition.partition)
         if isinstance(ask, ReadMarker):
             number = ask.producer_id - FIRST_PRODUCER_ID
             return ("marker", ask.partition.partition, ask.offset, number)
         return ("log",) if isinstance(ask, ReadLog) else ("list",)
+
+    def _compiled_write(
+        self, ask: InitProducerId | AddPartitions | WriteRecord | EndTxn
+    ) -> Operation:
+        number = self._number(ask.transactional_id)
+        if isinstance(ask, InitProducerId):
+            return ("init", number)
+        epoch = ask.producer.epoch
+        if isinstance(ask, EndTxn):
+            return ("end", number, epoch, int(ask.commit), ask.version)
+        if isinstance(ask, WriteRecord):
+            return ("write", number, epoch, self.record_number(ask.record))
+        partitions = (LOG_NUMBER if each == LOG else each.partition for each in ask.partitions)
+        return ("add", number, epoch, tuple(partitions))
 
     def apply(self, world: World, operation: Operation) -> tuple[Raw, World]:
         """Carry out an operation."""
@@ -248,7 +251,7 @@ class Brokers:
         world: World,
         number: int,
         epoch: int,
-        commit: bool,
+        commit: int,
         version: int,
     ) -> tuple[Raw, World]:
         found = world.ids[number]
@@ -263,8 +266,8 @@ class Brokers:
             world = _with_id(world, number, (epoch + bump, state, ()))
             return (0, epoch + 1 if bump else -1), world
         if version >= 5:
-            return self._end_again_2(world, number, epoch, found, commit=commit)
-        return (self._end_again_1(epoch, found, commit=commit), -1), world
+            return self._end_again_2(world, number, epoch, found, commit=bool(commit))
+        return (self._end_again_1(epoch, found, commit=bool(commit)), -1), world
 
     def _end_again_2(
         self, world: World, number: int, epoch: int, found: Id, *, commit: bool

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from conftest import NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 from support.brokers.kafka_cluster import KafkaCluster
@@ -23,7 +26,12 @@ from spark_kafka_sink.commit.questions import (
     ListTransactions,
 )
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import ConfigException, KafkaException, ProducerFencedException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    ProducerFencedException,
+    TransactionalIdAuthorizationException,
+)
 from spark_kafka_sink.spark import exactly_once
 from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -194,3 +202,25 @@ def write_an_open_record(job: SingleJob) -> None:
         (described,) = client.answers_to([DescribeTransaction(tid)])
         assert isinstance(described, Described)
         assert described.state == "Ongoing"
+
+
+def test_a_right_that_is_missing_is_named(guarded_kafka: KafkaCluster) -> None:
+    new_topic = topic_maker(guarded_kafka)
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    job = SingleJob(guarded_kafka, new_topic(4), 4, log)
+    transactional_id = f"pykafka/job/{job.topic}"
+    admin = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap, "log_level": 0})
+    right = AclBinding(
+        ResourceType.TRANSACTIONAL_ID,
+        transactional_id,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    for created in admin.create_acls([right]).values():
+        created.result()
+    said = f"InitProducerId.*--operation WRITE.*--transactional-id {transactional_id}"
+    with pytest.raises(TransactionalIdAuthorizationException, match=said):
+        job.plan()

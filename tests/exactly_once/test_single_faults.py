@@ -59,7 +59,8 @@ def job(proxied: Proxied) -> SingleJob:
     """A job that writes to a topic with four partitions."""
     new_topic = topic_maker(proxied[0])
     log = new_topic(1, {"cleanup.policy": "compact"})
-    return SingleJob(proxied[0], new_topic(4), 4, log)
+    behind = {"kafka.bootstrap.servers": f"127.0.0.1:{proxied[1].port}"}
+    return SingleJob(proxied[0], new_topic(4), 4, log, **behind)
 
 
 @pytest.mark.parametrize("times", [1, 5])

@@ -110,7 +110,7 @@ class Result:
 
     states: int
     is_whole: bool
-    violation: str | None
+    violation: str | None = None
 
 
 class Machines:
@@ -192,7 +192,7 @@ class Model:
         count = len(setting.versions)
         attempts = ((IDLE,),) * (count * setting.partitions * setting.attempts)
         world = first_world(setting.partitions)
-        state = State(world, (driver,) * count, attempts, 0, 0, False)
+        state = State(world, (driver,) * count, attempts, losses=0, timeouts=0, late=False)
         if setting.stopped:
             state = self._stopped(state)
         return state._replace(losses=setting.losses, timeouts=setting.timeouts)
@@ -207,17 +207,16 @@ class Model:
                 break
             # Only the first driver moves: it and its attempts come first.
             state = next(
-                each
-                for each in self.successors(state)
-                if each.drivers[1:] == state.drivers[1:] and each.drivers[0].phase != ABORTING
+                after for after in self.successors(state) if after.drivers[0].phase != ABORTING
             )
-        attempts = tuple((GONE,) for _ in state.attempts[: len(self._attempts_of(0))])
-        attempts += state.attempts[len(attempts) :]
-        drivers = (_over(state.drivers[0], UNKNOWN), *state.drivers[1:])
+        count = len(self._attempts_of(0))
+        attempts = ((GONE,),) * count + state.attempts[count:]
+        over = state.drivers[0]._replace(phase=OVER, machine=UNKNOWN)
+        drivers = (over, *state.drivers[1:])
         return state._replace(drivers=drivers, attempts=attempts)
 
     def explore(self, limit: int) -> Result:
-        """Look at every state that can be reached, up to a limit."""
+        """Look at every state that can be reached, up to a limit of states."""
         first = self.first()
         seen = {hash(first)}
         stack = [first]
@@ -229,28 +228,33 @@ class Model:
                     key = hash(after)
                     if key not in seen:
                         if len(seen) >= limit:
-                            return Result(len(seen), False, None)
+                            return Result(len(seen), is_whole=False)
                         seen.add(key)
                         stack.append(after)
         except Violation as violation:
-            return Result(len(seen), True, str(violation))
-        return Result(len(seen), True, None)
+            return Result(len(seen), is_whole=True, violation=str(violation))
+        return Result(len(seen), is_whole=True)
 
     # -- what may happen next -----------------------------------------------------------------
 
     def successors(self, state: State) -> Iterator[State]:
-        """Yield the states that may follow."""
+        """Yield the states that may follow; those of the first application come first."""
+        count = self.scenario.partitions * self.scenario.attempts
         for number, driver in enumerate(state.drivers):
-            if driver.phase == NEW:
-                machine = self.machines.begun(("plan", number), lambda d=number: self._begin(d))
-                yield self._with(state, number, driver._replace(phase=PLANNING, machine=machine))
-            elif driver.phase == OPEN:
-                yield from self._open(state, number, driver)
-            elif driver.phase != OVER:
-                yield from self._drive(state, number, driver)
-        yield from self._tasks(state)
+            yield from self._of_driver(state, number, driver)
+            for at in range(number * count, (number + 1) * count):
+                yield from self._of_attempt(state, at)
         if state.timeouts:
             yield from self._time_out(state)
+
+    def _of_driver(self, state: State, number: int, driver: Driver) -> Iterator[State]:
+        if driver.phase == NEW:
+            machine = self.machines.begun(("plan", number), lambda: self._begin(number))
+            yield self._with(state, number, driver._replace(phase=PLANNING, machine=machine))
+        elif driver.phase == OPEN:
+            yield from self._open(state, number, driver)
+        elif driver.phase != OVER:
+            yield from self._drive(state, number, driver)
 
     def _begin(self, number: int) -> Step[planning.Planning]:
         run = Run(OWNER, f"run {number}", LOG, self.scenario.level, 60_000)
@@ -295,28 +299,20 @@ class Model:
         if isinstance(outcome, Planned):
             plan = self._plan_number(outcome.plan)
             return driver._replace(phase=OPEN, machine=0, plan=plan)
-        if isinstance(outcome, Skipped):
-            return _over(driver, SKIPPED)
-        if isinstance(outcome, Torn):
-            return _over(driver, TORN)
-        if driver.phase == PLANNING:
-            return _over(driver, FAILED)
-        if isinstance(outcome, Committed):
-            return _over(driver, SUCCESS if driver.phase == COMMITTING else UNKNOWN)
-        if driver.phase == COMMITTING:  # commit() raises, and Spark calls abort()
-            if isinstance(outcome, Unfinished):
-                return _over(driver, UNKNOWN)
-            return self._begin_abort(number, driver)
         if isinstance(outcome, Decided):
-            plan = self._plans[driver.plan]
-            key = ("forward", driver.plan, outcome.record)
-            level = self.scenario.level
-            machine = self.machines.begun(
-                key,
-                lambda: two_phase.begin_forward(plan, outcome.record, level=level, deadline=_NEVER),
-            )
-            return driver._replace(phase=FORWARD, machine=machine)
-        return _over(driver, FAILED if isinstance(outcome, Aborted) else UNKNOWN)
+            return self._begin_forward(driver, outcome.record)
+        can_abort = not isinstance(outcome, (Committed, Torn, Unfinished))
+        if driver.phase == COMMITTING and can_abort:  # commit() raises, and Spark calls abort()
+            return self._begin_abort(number, driver)
+        return driver._replace(phase=OVER, machine=_said(driver, outcome))
+
+    def _begin_forward(self, driver: Driver, record: CommitRecord) -> Driver:
+        plan, level = self._plans[driver.plan], self.scenario.level
+        machine = self.machines.begun(
+            ("forward", driver.plan, record),
+            lambda: two_phase.begin_forward(plan, record, level=level, deadline=_NEVER),
+        )
+        return driver._replace(phase=FORWARD, machine=machine)
 
     def _plan_number(self, plan: Plan) -> int:
         if plan not in self._plan_numbers:
@@ -370,20 +366,20 @@ class Model:
         count = self.scenario.partitions * self.scenario.attempts
         return range(number * count, (number + 1) * count)
 
-    def _tasks(self, state: State) -> Iterator[State]:
-        for at, attempt in enumerate(state.attempts):
-            number, rest = divmod(at, self.scenario.partitions * self.scenario.attempts)
-            partition = rest // self.scenario.attempts
-            driver = state.drivers[number]
-            phase = attempt[0]
-            if phase == IDLE:
-                # A task starts while the job runs; a zombie only goes on.
-                if driver.phase == OPEN and driver.messages[partition] is None:
-                    yield self._claim(state, at, driver.plan, partition)
-            elif phase == CLAIMING:
-                yield self._look(state, at, attempt[1])
-            elif phase in (CLAIMED, ADDED):
-                yield self._write(state, at, number, partition)
+    def _of_attempt(self, state: State, at: int) -> Iterator[State]:
+        attempt = state.attempts[at]
+        number, rest = divmod(at, self.scenario.partitions * self.scenario.attempts)
+        partition = rest // self.scenario.attempts
+        driver = state.drivers[number]
+        phase = attempt[0]
+        if phase == IDLE:
+            # A task starts while the job runs; a zombie only goes on.
+            if driver.phase == OPEN and driver.messages[partition] is None:
+                yield self._claim(state, at, driver.plan, partition)
+        elif phase == CLAIMING:
+            yield self._look(state, at, attempt[1])
+        elif phase in (CLAIMED, ADDED):
+            yield self._write(state, at, number, partition)
 
     def _claim(self, state: State, at: int, plan: int, partition: int) -> State:
         key = ("task", plan, partition)
@@ -512,8 +508,17 @@ class Model:
         return f"recovery ends with {outcome}", False
 
 
-def _over(driver: Driver, said: int) -> Driver:
-    return driver._replace(phase=OVER, machine=said)
+def _said(driver: Driver, outcome: object) -> int:
+    """Return what a driver says when its machine is over."""
+    if isinstance(outcome, Skipped):
+        return SKIPPED
+    if isinstance(outcome, Torn):
+        return TORN
+    if isinstance(outcome, Committed):
+        return SUCCESS if driver.phase == COMMITTING else UNKNOWN
+    if driver.phase == PLANNING or isinstance(outcome, Aborted):
+        return FAILED
+    return UNKNOWN
 
 
 def _with_attempt(state: State, at: int, attempt: tuple[int, ...]) -> State:

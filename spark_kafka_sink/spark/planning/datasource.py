@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warnings_disabled
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.delegation_tokens import (
@@ -34,6 +35,7 @@ from spark_kafka_sink.spark.planning.single_checks import check_layout, check_ta
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     BATCH_ID,
+    ExactlyOnceStreamWriter,
     ExactlyOnceWriter,
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
@@ -45,9 +47,9 @@ from spark_kafka_sink.spark.writer import (
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.committing.job_token import JobToken
 
-NOT_FOR_STREAMS: Final = (
-    "exactlyOnce is not complete for streams and write_batch in this version, so it cannot be used "
-    "there: remove the option, or set it to false"
+NOT_FOR_WRITE_BATCH: Final = (
+    "exactlyOnce is not complete for write_batch in this version, so it cannot be used there: "
+    "remove the option, or set it to false"
 )
 
 
@@ -105,11 +107,15 @@ class KafkaDataSource(DataSource):
         options = _checked_options(given, schema)
         if options.exactly_once is not None:
             if batch_id is not None:
-                raise ConfigException(NOT_FOR_STREAMS)
+                raise ConfigException(NOT_FOR_WRITE_BATCH)
             options.exactly_once.check_batch()
         return options, batch_id
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001, ARG002 - Spark's signature
+    ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
@@ -117,11 +123,14 @@ class KafkaDataSource(DataSource):
         """
         freeze_imports()
         options = _checked_options(self.options, schema)
-        if options.exactly_once is not None:
-            raise ConfigException(NOT_FOR_STREAMS)
-        if not self._is_copy:
-            options = _checked_micro_batch(options, schema)
-        return KafkaStreamArrowWriter(options)
+        if options.exactly_once is None:
+            if not self._is_copy:
+                options = _checked_micro_batch(options, schema)
+            return KafkaStreamArrowWriter(options)
+        options = _of_stream(options, options.exactly_once, self.options)
+        if self._is_copy:
+            return ExactlyOnceStreamWriter(options)
+        return _planned_micro_batch(_checked_micro_batch(options, schema))
 
 
 def _planned(
@@ -134,6 +143,21 @@ def _planned(
     from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
 
     return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
+
+
+def _of_stream(
+    options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
+) -> SinkOptions:
+    """Return the options with the application that a stream is."""
+    checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
+    return replace(options, exactly_once=selected.of_stream(checkpoint))
+
+
+def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
+    """Plan a micro-batch: Spark asks for a writer for each."""
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
+
+    return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:

@@ -7,6 +7,8 @@ looks ahead in the user's process is in `single_checks`.
 from __future__ import annotations
 
 import logging
+import math
+import time
 import uuid
 
 from spark_kafka_sink import error_codes as codes
@@ -20,8 +22,9 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException, ConfigException, KafkaException, TimeoutException
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.kept_plans import keep_plan
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,21 @@ _LOG_SETTINGS = (
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
+# The logs that were found to be fit, and when, for streams, which plan repeatedly.
+_found: dict[tuple[ProducerConfig, str], float] = {}
+
+
+def plan_micro_batch(options: SinkOptions) -> Plan:
+    """Plan a micro-batch of a stream, and keep the plan for its abort. Raise as `plan_run` does."""
+    selected = options.exactly_once
+    found = None if selected is None else plan_run(options, selected)
+    if not isinstance(found, Plan):
+        message = f"the plan of a micro-batch is {found!r}; this is a bug"
+        raise KafkaException(message)
+    keep_plan(found)
+    return found
+
+
 @name_kafka_options()
 def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older ones, end what they left, and look whether the version is written.
@@ -46,7 +64,10 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if the owner's last run is torn, or if the brokers refuse something.
     """
     config = options.producer
-    _need_log(options, selected.log_topic)
+    key, now = (config, selected.log_topic), time.monotonic()
+    if selected.version is not None or now >= _found.get(key, -math.inf):
+        _need_log(options, selected.log_topic)
+        _found[key] = now + config.metadata_max_age_ms / 1000
     with commit_client(config, selected.log_topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         client.check_brokers(deadline)
@@ -71,7 +92,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
-    raise _explained(outcome.exception(), config)
+    raise exception_of(outcome, run, config)
 
 
 def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
@@ -97,16 +118,6 @@ def _torn(run: Run, torn: Torn) -> KafkaException:
         f"{lost}; see python -m spark_kafka_sink.recover"
     )
     return KafkaException(message)
-
-
-def _explained(error: KafkaException, config: ProducerConfig) -> KafkaException:
-    if isinstance(error, ApiException) and error.code == codes.INVALID_TRANSACTION_TIMEOUT:
-        message = (
-            f"{error.message}; kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: "
-            "expected at most the transaction.max.timeout.ms of the brokers"
-        )
-        return error.with_message(message)
-    return error
 
 
 # -- the commit log -------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
-from spark_kafka_sink.commit.questions import ONGOING, Described, DescribeTransaction
+from spark_kafka_sink.commit.questions import Described, DescribeTransaction
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -67,10 +67,9 @@ def _why_it_ended(plan: Plan, options: SinkOptions, task_s: float) -> str | None
             (found,) = client.answers_to([ask])
     except KafkaException:
         return None
-    if not isinstance(found, Described) or found.error or found.state == ONGOING:
+    if not isinstance(found, Described) or found.error or found.producer == plan.producer:
         return None
-    of_this = found.producer.producer_id == plan.producer.producer_id
-    if not of_this or found.producer.epoch > plan.producer.epoch + 1:
+    if single.is_newer(found, plan.producer):
         return f"superseded by a newer run of {plan.run.owner}"
     return (
         f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
@@ -111,7 +110,7 @@ class SingleTask:
             begun = single.look(self._plan, partitions, deadline=deadline)
             found = client.run(begun, single.step_look).outcome
             if isinstance(found, Failure):
-                raise found.exception()
+                raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
 
     def end(self) -> AttemptTransaction:

@@ -1,4 +1,4 @@
-"""Draws the states of batches, connections and transactions from their tables, for the documents.
+"""Draws the states of batches, connections, transactions and machines from their tables.
 
 Run as a program, it puts the diagrams into the documents:
 `PYTHONPATH=tests:jobs python -m support.documents.state_diagrams`.
@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from spark_kafka_sink.commit import states
 from spark_kafka_sink.network import connection_state
 from spark_kafka_sink.producer import batch_state
 from spark_kafka_sink.producer.transactions.state import TRANSITIONS, TransactionState
@@ -56,6 +57,50 @@ def connections() -> str:
     return _block(list(connection_state.ConnectionState), _arrows(events), note)
 
 
+def _machine(table: Mapping[Any, frozenset[Any]], *notes: str) -> str:
+    """Return the Mermaid block of a machine of exactly once, in the order of its states."""
+    every: list[Any] = list(cast("Any", type(next(iter(table)))))
+    arrows = [
+        f"{source.name} --> {target.name}"
+        for source, targets in table.items()
+        for target in every
+        if target in targets
+    ]
+    return _block(every, arrows, *notes)
+
+
+def plans() -> str:
+    """Return the Mermaid block of plans."""
+    return _machine(
+        states.PLAN, "[*] --> LISTING : a stream", "[*] --> FENCING : nothing can be left"
+    )
+
+
+def tasks() -> str:
+    """Return the Mermaid block of tasks of mode two-phase."""
+    return _machine(states.TASK)
+
+
+def commits() -> str:
+    """Return the Mermaid block of commits of mode two-phase."""
+    return _machine(states.COMMIT)
+
+
+def aborts() -> str:
+    """Return the Mermaid block of aborts of mode two-phase."""
+    return _machine(states.ABORT)
+
+
+def singles() -> str:
+    """Return the Mermaid block of commits and aborts of mode single."""
+    return _machine(states.SINGLE, "[*] --> ABORTING : an abort")
+
+
+def resolved() -> str:
+    """Return the Mermaid block of the commit of one decided transaction."""
+    return _machine(states.RESOLVE)
+
+
 def _arrows(events: Mapping[Any, Mapping[Any, Any]]) -> list[str]:
     return [
         f"{source.name} --> {transition.state.name} : {event.name}"
@@ -76,7 +121,16 @@ def _block(states: list[Any], arrows: list[str], *notes: str) -> str:
 # The blocks of each document, in their order.
 DIAGRAMS: Final = {
     _DOCS / "transactions.md": (transactions,),
-    _DOCS / "states.md": (batches, connections),
+    _DOCS / "states.md": (
+        batches,
+        connections,
+        plans,
+        tasks,
+        commits,
+        aborts,
+        resolved,
+        singles,
+    ),
 }
 
 

@@ -43,17 +43,21 @@ class SingleJob:
             **options,
         }
 
-    def plan(self, **options: str) -> ExactlyOnceWriter:
-        """Plan the job."""
+    @property
+    def schema(self) -> StructType:
+        """The columns, with the mark of `atomic_layout`."""
         counts = {self.topic: self.partitions}
-        schema = StructType(
+        return StructType(
             [
                 StructField("value", StringType()),
                 StructField("partition", IntegerType(), metadata=as_metadata(counts)),
             ]
         )
+
+    def plan(self, **options: str) -> ExactlyOnceWriter:
+        """Plan the job."""
         source = KafkaDataSource({**self.options, **options})
-        writer = source.writer(schema, overwrite=False)
+        writer = source.writer(self.schema, overwrite=False)
         assert isinstance(writer, ExactlyOnceWriter)
         return handed_over(writer)
 

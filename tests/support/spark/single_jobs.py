@@ -31,7 +31,7 @@ def main() -> None:
     rows = spark.range(200).select(F.col("id").cast("string").alias("value"))
     found: dict[str, object] = {}
 
-    def save(frame: DataFrame, version: int) -> None:
+    def save(frame: DataFrame, version: int, value: str = "value") -> None:
         given = {
             "kafka.bootstrap.servers": bootstrap,
             "topic": topic,
@@ -40,7 +40,8 @@ def main() -> None:
             "txnVersion": str(version),
             "commitLogTopic": log,
         }
-        atomic_layout(frame, given).write.format("pykafka").options(**given).save()
+        laid_out = atomic_layout(frame, given).withColumn("value", F.expr(value))
+        laid_out.write.format("pykafka").options(**given).save()
 
     def case(name: str, run: Callable[[], None]) -> None:
         try:
@@ -55,8 +56,8 @@ def main() -> None:
     case("some empty tasks", lambda: save(rows.limit(2), 2))
     case("no rows", lambda: save(rows.limit(0), 3))
     case("rows for the version without rows", lambda: save(rows, 3))
-    fails = rows.withColumn("value", F.expr("if(value = '77', raise_error('no'), value)"))
-    case("a task fails", lambda: save(fails, 4))
+    fails = "if(value = '77', raise_error('no'), value)"
+    case("a task fails", lambda: save(rows, 4, fails))
     case("and the job runs again", lambda: save(rows, 4))
     print(json.dumps(found))
     spark.stop()

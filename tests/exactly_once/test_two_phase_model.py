@@ -1,0 +1,69 @@
+"""Mode two-phase in every order of its steps: no row lost or doubled, and each rule is needed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from exactly_once.two_phase_model import Model, Scenario
+from exactly_once.two_phase_mutants import MUTANTS, Mutant
+
+pytestmark = pytest.mark.exactly_once
+
+_LIMIT = int(os.environ.get("MODEL_STATES", "3000000"))
+_ONE_RUN = Scenario(level=2, versions=(1,))
+_BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
+_LONG = pytest.mark.long(reason="it looks at millions of states, which takes minutes")
+
+
+def explore(scenario: Scenario, limit: int = _LIMIT) -> None:
+    """Explore a scenario, and print how much of it was looked at."""
+    result = Model(scenario).explore(limit)
+    bound = "all" if result.is_whole else f"bound {limit}"
+    print(f"{scenario}: {result.states} states ({bound})")
+    assert result.violation is None
+
+
+@_BOTH_LEVELS
+def test_one_run_is_exactly_once_with_second_attempts_timeouts_and_lost_answers(
+    level: int,
+) -> None:
+    explore(
+        replace(_ONE_RUN, level=level, attempts=2, losses=2, timeouts=2, any_order=True), 60_000
+    )
+
+
+@_BOTH_LEVELS
+def test_two_drivers_of_one_version_are_exactly_once_at_every_interleaving(level: int) -> None:
+    explore(Scenario(level=level, cancels=False))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_without_a_rule_the_model_finds_what_goes_wrong(
+    mutant: Mutant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(mutant.scenario)
+    mutant.patch(monkeypatch, model)
+    assert model.explore(1_000_000).violation is not None
+
+
+@_LONG
+@_BOTH_LEVELS
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(level=2),
+        Scenario(level=2, versions=(1, 2)),
+        Scenario(level=2, cancels=False, losses=1),
+        Scenario(level=2, cancels=False, timeouts=1),
+        Scenario(level=2, cancels=False, attempts=2),
+        Scenario(level=2, cancels=False, versions=(1, 1, 1), stopped="written"),
+        Scenario(level=2, cancels=False, versions=(1, 2, 2), stopped="decided"),
+        Scenario(level=2, cancels=False, versions=(1, 2, 1), stopped="decided", timeouts=1),
+    ],
+    ids=repr,
+)
+def test_many_runs_are_exactly_once(scenario: Scenario, level: int) -> None:
+    explore(replace(scenario, level=level))
