@@ -204,7 +204,7 @@ def check_environment(
     has_headers = "headers" in schema.names
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
-    check_targets(options)
+    check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     return options
 
