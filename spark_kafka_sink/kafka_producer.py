@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.client.base_producer import BaseProducer, RowFeeder
+from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.client.future import OnDelivery
 from spark_kafka_sink.client.row_producer import RowProducer
@@ -96,7 +96,7 @@ class KafkaProducer(BaseProducer):
             make_transactions=make_transactions,
         )
 
-    def _make_feeder(self) -> RowFeeder | None:
+    def _make_feeder(self) -> ChunkFeeder:
         state, thread, config = self._state, self._thread, self._config
         self._feeder = feeder = ChunkFeeder(
             state,

@@ -14,9 +14,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
 
@@ -24,7 +24,6 @@ from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
 from spark_kafka_sink.client.assembly import MakeTransactions, assemble
 from spark_kafka_sink.client.caller import Caller
-from spark_kafka_sink.client.io_thread import Feeder
 from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException, message_of
@@ -43,6 +42,9 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner
 from spark_kafka_sink.records.record_limits import RecordLimits
 
+if TYPE_CHECKING:  # tasks have no rows besides columns
+    from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
+
 logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
@@ -60,20 +62,6 @@ class Plugins(Protocol):
 
     def close(self) -> KafkaException | None:
         """Close those that have a ``close``, each once; return the first error."""
-
-
-class RowFeeder(Feeder, Protocol):
-    """Who has rows that were sent one by one, on their way into batches."""
-
-    def start(self) -> None:
-        """Be ready to call a partitioner."""
-
-    def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
-        """Turn everything that was sent before into batches."""
-
-    @property
-    def is_in_partitioner(self) -> bool:
-        """Whether the partitioner calls, asked about rows of `send`."""
 
 
 class BaseProducer:
@@ -143,7 +131,7 @@ class BaseProducer:
 
     # -- what a producer of rows and transactions has besides -------------------------------------
 
-    def _make_feeder(self) -> RowFeeder | None:
+    def _make_feeder(self) -> ChunkFeeder | None:
         """Make the caller's side of rows and transactions; return who feeds rows."""
         return None
 

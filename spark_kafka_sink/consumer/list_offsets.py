@@ -14,7 +14,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
-from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
+from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code, listed
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.producer.metadata import ClusterMetadata
@@ -183,6 +183,7 @@ class OffsetsLookup:
         self._attempts += 1
 
     def missing(self) -> str:
-        """Return a description of the partitions without an offset, with the last error."""
-        numbers = sorted(set(self._query.partitions) - self.found.keys())
-        return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")
+        """Describe the partitions without an offset, ten of them, with the last error."""
+        numbers = map(str, sorted(set(self._query.partitions) - self.found.keys()))
+        error = f" ({self._last_error})" if self._last_error else ""
+        return f"partitions {listed(numbers)}{error}"

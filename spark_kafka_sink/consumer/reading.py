@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import partition_error
-from spark_kafka_sink.errors import ApiException, api_exception, error_code
+from spark_kafka_sink.errors import ApiException, api_exception, error_code, listed
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.records.decoder import HEADERS_TYPE, NO_TIMESTAMP, DecodedRecords
@@ -409,8 +409,8 @@ class Reading:
         partition.needs_offset = False
 
     def unfinished(self) -> str:
-        """Return a description of the partitions that are not read to their end, with errors."""
-        return "; ".join(
+        """Describe the partitions that are not read to their end, ten of them with errors."""
+        return listed(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
             + (f" ({p.last_error})" if p.last_error else "")
             for p in self.partitions

@@ -55,7 +55,8 @@ from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.node_state import NetworkConfig, NodeState, NodeStates
+from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
+from spark_kafka_sink.network.nodes import NodeStates
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -102,12 +103,8 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has accepted this client, and the error if none ever will.
-        self._was_ever_ready = False
         # Whether any broker has answered a request of a caller.
         self._was_ever_answered = False
-        self._fatal_error: AuthenticationException | None = None
-        self._auth_error: AuthenticationException | None = None
         if security is not None:
             security.wake = selector.wakeup
         self._selector = selector
@@ -222,6 +219,13 @@ class NetworkClient:
         events, self._events = self._events, []
         return events
 
+    def _next_deadline(self, now: float) -> float:
+        waiting = [deadline for _, deadline in self._unassigned]
+        of_nodes = self._nodes.next_deadline(
+            now, self._config, self._connect_to, is_any_needed=bool(waiting)
+        )
+        return min([of_nodes, *waiting])
+
     def _warn_of_no_response(self, now: float) -> None:
         """Log the nodes that fail, once, long before a caller's timeout."""
         is_needed = bool(self._unassigned or self._connect_to)
@@ -231,25 +235,6 @@ class NetworkClient:
             tried = self.last_errors()
             with safe_logging():
                 warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
-
-    def _next_deadline(self, now: float) -> float:
-        due = [self._nodes.silence_ends_at, *(deadline for _, deadline in self._unassigned)]
-        for state in self._nodes:
-            connection = state.connection
-            if connection is None:
-                is_wanted = state.node.id in self._connect_to or (
-                    self._unassigned and state.retry_at > now
-                )
-                # The selector is woken when there is a login.
-                if state.awaits_login_since is not None:
-                    due.append(state.setup_until)
-                elif is_wanted:
-                    due.append(state.retry_at)
-                continue
-            if self._unassigned and state.throttled_until > now:
-                due.append(state.throttled_until)
-            due.append(state.next_deadline(self._config))
-        return min(due)
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -296,7 +281,7 @@ class NetworkClient:
                     self._was_ever_answered = True
                     state.succeeded()
                 elif isinstance(event, NodeReady):
-                    self._was_ever_ready = True
+                    self._nodes.was_ever_ready = True
                     state.set_up()
                     if self._security is not None:
                         self._metrics.authenticated()
@@ -345,7 +330,7 @@ class NetworkClient:
         """Send requests for any node to the least loaded one, or connect to it."""
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
-            if (error := self._fatal_error) is not None:
+            if (error := self._nodes.fatal_error) is not None:
                 self._events.append(RequestFailed(request, None, error.code, str(error), error))
                 continue
             state = self._nodes.least_loaded(now, self._random)
@@ -422,15 +407,13 @@ class NetworkClient:
         error: set if the broker and this client reject each other.
         """
         connection = state.connection
-        was_ready = state.is_ready
+        was = "ready" if state.is_ready else "being made"
         if connection is not None and error is not None:
             self._metrics.authentication_failed(is_renewal=connection.is_renewing)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
-        backoff = self._config.reconnect_backoff
-        state.disconnected(reason, now, backoff, self._random, by_tls=by_tls)
-        was = "ready" if was_ready else "being made"
+        state.disconnected(reason, now, self._config.reconnect_backoff, self._random, by_tls=by_tls)
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
         if connection is not None:
@@ -440,29 +423,13 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason, error))
-        if not self._may_be_accepted_later(error):
-            self._auth_error = error or self._auth_error
-        self._check_fatal_error()
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        later = is_refusal and self._security and self._security.may_be_accepted_later
+        if error is not None and not later:
+            self._nodes.reject(error)
+        self._nodes.check_rejection()
         if self._nodes.are_given_up(state, reason, now):
             self.set_nodes({})
-
-    def _may_be_accepted_later(self, error: AuthenticationException | None) -> bool:
-        """Return whether a broker refused a login that it may accept soon."""
-        is_refusal = isinstance(error, SaslAuthenticationException)
-        return is_refusal and self._security is not None and self._security.may_be_accepted_later
-
-    def _check_fatal_error(self) -> None:
-        """Decide whether no broker will ever accept this client, and if so, fail all its requests.
-
-        All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so every bootstrap address is tried.
-        """
-        if self._was_ever_ready or self._auth_error is None:
-            return
-        is_by_tls = isinstance(self._auth_error, SslAuthenticationException)
-        if is_by_tls and not all(node.has_failed for node in self._nodes if node.node.id < 0):
-            return
-        self._fatal_error = self._auth_error
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()

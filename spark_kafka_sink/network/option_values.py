@@ -31,6 +31,8 @@ from spark_kafka_sink.model import Secret
 _MAX_FILE_BYTES: Final = 16 << 20
 # Files of the kernel are not read, or a process's environment could be read in spite of the limits.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
+# Files in memory, where some keep their secrets.
+_MEMORY: Final = "/dev/shm/"
 # A scheme such as dbfs: or s3://. A single letter may be a drive.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/")
 
@@ -85,7 +87,8 @@ def content(path: str) -> bytes:
     """
     real = Path(os.path.realpath(path))
     # Check this before opening the file: opening a pipe would wait for a writer.
-    if not stat.S_ISREG(real.stat().st_mode) or str(real).startswith(_KERNEL_FILES):
+    is_of_kernel = str(real).startswith(_KERNEL_FILES) and not str(real).startswith(_MEMORY)
+    if not stat.S_ISREG(real.stat().st_mode) or is_of_kernel:
         raise ValueError("it is not a regular file on a disk")
     with real.open("rb") as file:
         found = file.read(_MAX_FILE_BYTES + 1)

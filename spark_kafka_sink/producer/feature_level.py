@@ -17,8 +17,8 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     advice,
     api_exception,
+    error_code,
 )
-from spark_kafka_sink.producer.producer_id import no_producer_id
 from spark_kafka_sink.records.compression import LZ4, ZSTD, Codec, codec
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -77,6 +77,20 @@ def check_old_format(
     if has_headers:
         message = f"{old} no record headers; remove the headers column"
         raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
+
+
+def no_producer_id(
+    code: int, reason: str, node_id: int | None = None, hint: str | None = None
+) -> ApiException:
+    """Return the error for a cluster, or one node of it, that assigned no producer id."""
+    message = f"no producer id could be had: {error_code(code).name} ({code})"
+    if reason:
+        message += f"; {reason}"
+    message += f"; {Option('enable.idempotence')}=false does without one"
+    message += ", at the price of duplicates"
+    if hint:
+        message += f"; {hint}"
+    return api_exception(code, message, api="InitProducerId", node_id=node_id)
 
 
 def check_feature_level(

@@ -44,8 +44,7 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.sequences import ProducerIdRequests, Sequences
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,

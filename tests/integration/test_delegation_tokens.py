@@ -236,7 +236,7 @@ def refused(config: ProducerConfig, topic: str) -> str:
 def test_rows_that_outlive_their_token_fail_with_the_broker_s_setting(
     secured_kafka: SecuredKafka, topic: str
 ) -> None:
-    driver = login(secured_kafka, request_timeout_ms="2000", delivery_timeout_ms="3000")
+    driver = login(secured_kafka, request_timeout_ms="1500", delivery_timeout_ms="2000")
     driver = msgspec.structs.replace(driver, linger_ms=0)
     token = created(driver, max_lifetime_ms=4_000)
     written: list[int] = []

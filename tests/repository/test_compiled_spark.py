@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -27,7 +28,8 @@ def test_several_that_compile_at_once_make_one_whole_archive(tmp_path: Path) -> 
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", COMPILE, str(tmp_path)],
-            cwd=ROOT / "tests",
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": "tests:jobs"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -141,10 +141,6 @@ def test_plain_words_are_not_found(source: str) -> None:
     assert list(words.found_in_code("a/b.py", source)) == []
 
 
-def test_there_are_no_more_words_of_a_dialect_than_before() -> None:
-    assert words.too_many(list(words.found_everywhere()), words.allowed()) == []
-
-
 def test_the_allow_list_only_shrinks() -> None:
     once, twice = (
         [words.Found("name", "spark_kafka_sink/client/a.py", 1, "turn")] * count for count in (1, 2)

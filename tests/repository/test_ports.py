@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.brokers import kafka_cluster
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PORTS = range(31_000, 31_060)
 # Another run of the tests, which claims ports until a line arrives.
 OTHER = """
@@ -27,7 +28,12 @@ def test_a_port_is_claimed_though_nothing_listens_there_yet(
     monkeypatch.setattr(kafka_cluster, "_PORTS", PORTS)
     command = [sys.executable, "-c", OTHER, str(PORTS.start), str(PORTS.stop)]
     with subprocess.Popen(
-        command, cwd=TESTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": "tests:jobs"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         assert other.stdout is not None
         theirs = [int(port) for port in other.stdout.readline().split()]

@@ -15,7 +15,7 @@ import pytest
 
 from simulation.__main__ import draw, failure, replay_command
 from simulation.simulation import Simulation
-from spark_kafka_sink.network import connection
+from spark_kafka_sink.network import sasl_authenticator
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.wire.exchange import ClientRequest, NodeReady
 
@@ -92,7 +92,7 @@ def _held_and_lost_with_the_connection() -> Iterator[None]:
 
 @contextmanager
 def _renewed_without_a_pause() -> Iterator[None]:
-    with mock.patch.object(connection, "_RENEWAL_PAUSE_S", 0.0):
+    with mock.patch.object(sasl_authenticator, "_RENEWAL_PAUSE_S", 0.0):
         yield
 
 

@@ -258,7 +258,7 @@ def test_a_job_that_was_cancelled_while_a_callback_does_not_return_leaves_nothin
     stand: Stand,
     user_code: ModuleType,
 ) -> None:
-    cancelled, whole = new_topic(1), new_topic(1)
+    cancelled, complete = new_topic(1), new_topic(1)
 
     def save(topic: str) -> None:
         spark.sparkContext.setJobGroup(topic, "of a test")
@@ -277,5 +277,5 @@ def test_a_job_that_was_cancelled_while_a_callback_does_not_return_leaves_nothin
     assert set(found.values()) == {1}
 
     stand.go.touch()
-    save(whole)
-    assert values_in(kafka, whole) == COMPLETE
+    save(complete)
+    assert values_in(kafka, complete) == COMPLETE

@@ -334,15 +334,15 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         return valid_utf8(column)
     if not pa.types.is_nested(kind):
         return column
-    whole = column.take(pa.array(range(len(column)), pa.int64()))  # which has no offset
+    copied = column.take(pa.array(range(len(column)), pa.int64()))  # which has no offset
     if pa.types.is_struct(kind):
-        own, inner = 1, [whole.field(number) for number in range(kind.num_fields)]
+        own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
     else:
-        own, inner = 2, [whole.values]
+        own, inner = 2, [copied.values]
     return pa.Array.from_buffers(
         kind,
-        len(whole),
-        whole.buffers()[:own],
+        len(copied),
+        copied.buffers()[:own],
         children=[_with_valid_text(each) for each in inner],
     )
 

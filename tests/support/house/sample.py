@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from random import Random
 from typing import Final
 
@@ -26,9 +27,10 @@ _FEWEST_WORDS: Final = 6
 _Drawn = tuple[str, str]
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "spark_kafka_sink").rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@cache
+def _modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / "spark_kafka_sink").rglob("*.py"))
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 
 def docstrings() -> Iterator[_Drawn]:

@@ -143,13 +143,13 @@ def test_a_handler_that_raises_does_not_replace_the_error_that_ended_a_with_bloc
         state.metadata.track("t", time.monotonic())
         state.metadata.update(answer([1]), time.monotonic())
 
-    def leave_by_an_error() -> None:
+    def fail_inside() -> None:
         with producer:
             producer.append("t", pa.record_batch({"value": ["v"]}))
             raise ZeroDivisionError
 
     with handling("closing KafkaProducer", fail) as handler, pytest.raises(ZeroDivisionError):
-        leave_by_an_error()
+        fail_inside()
     assert len(handler.lines) == 1
 
 

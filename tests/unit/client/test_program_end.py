@@ -16,13 +16,13 @@ import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import base_producer, unclosed
-from spark_kafka_sink.network import node_state
+from spark_kafka_sink.network import nodes
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 unclosed.AT_EXIT_S = 0.3
 # The machine may be busy.
 base_producer._LAST_CALLBACKS_AT_EXIT_S = 20
-node_state._NO_RESPONSE_S = 3600
+nodes._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):

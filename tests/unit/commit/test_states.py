@@ -13,7 +13,7 @@ from spark_kafka_sink.errors import IllegalStateException
 
 Table: TypeAlias = Mapping[Any, frozenset[Any]]
 
-TABLES = {
+TABLES: dict[str, Any] = {
     "plan": states.PLAN,
     "task": states.TASK,
     "commit": states.COMMIT,
@@ -23,7 +23,7 @@ TABLES = {
 }
 # Where machines begin, besides the first state: a stream has no version to look for, a first plan
 # lists nothing, an abort of mode single is a machine of its own.
-BEGINS = {
+BEGINS: dict[str, set[Any]] = {
     "plan": {states.PlanState.PEEKING, states.PlanState.LISTING, states.PlanState.FENCING},
     "single": {states.SingleState.CHECKING, states.SingleState.ABORTING},
 }

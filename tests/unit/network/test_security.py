@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def test_the_environment_is_not_read_as_a_file(path: str, kind: str) -> None:
 def test_a_device_is_no_store() -> None:
     with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
+def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:
+        file.write(Authority(tmp_path).root.certificate)
+        file.flush()
+        security(security_protocol="SSL", ssl_truststore_location=file.name)
 
 
 def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import pytest
 
 from spark_kafka_sink import error_codes as codes
@@ -426,6 +427,49 @@ def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(
     assert PASSWORD not in file.read_bytes()
     assert PASSWORD in pickle.dumps(options())
     assert checked.producer.delegation_token.hmac.value not in f"{checked!r} {token!r}"
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"kafka_sasl_mechanism": "OAUTHBEARER",
+         "kafka_sasl_oauthbearer_token_endpoint_url": "https://idp/token",
+         "kafka_sasl_oauthbearer_client_credentials_client_secret": "${mine:/secrets:key}",
+         "kafka_config_providers": "mine",
+         "kafka_config_providers_mine_class":
+             "org.apache.kafka.common.config.provider.FileConfigProvider",
+         "kafka_config_providers_mine_param_allowed_paths": "/secrets"},
+        {"kafka_sasl_jaas_config": 'ScramLoginModule required username="é" password="\\"\\\\";',
+         "kafka_sasl_mechanism": "SCRAM-SHA-256", "kafka_ssl_truststore_password": "p"},
+        {"kafka_sasl_mechanism": "GSSAPI", "kafka_sasl_kerberos_principal": "alice",
+         "kafka_sasl_kerberos_keytab": "alice.keytab", "kafka_compression_type": "zstd"},
+    ],
+    ids=["OAuth", "JAAS", "Kerberos"],
+)  # fmt: skip
+def test_the_committing_process_logs_in_as_the_driver_does(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
+) -> None:
+    given = {n: v for n, v in GIVEN.items() if not n.startswith("kafka.sasl.")}
+    given |= {name.replace("_", "."): value for name, value in login.items()}
+    driver = sink_options(given)
+    checked, token = with_job_token(driver)
+    seen: list[ProducerConfig] = []
+
+    def admin(config: ProducerConfig) -> Admin:
+        seen.append(config)
+        return brokers.admin(config)
+
+    monkeypatch.setattr(job_token, "KafkaAdmin", admin)
+    committed_elsewhere(KafkaArrowWriter(checked, token)).commit([])
+    (config,) = seen
+    assert config.max_block_ms == 10_000
+    assert replace_limit(config, driver.producer.max_block_ms) == driver.producer
+    assert brokers.tokens == {}
+
+
+def replace_limit(config: ProducerConfig, max_block_ms: int) -> ProducerConfig:
+    """Return a configuration with another time limit."""
+    return msgspec.structs.replace(config, max_block_ms=max_block_ms)
 
 
 def test_each_job_has_another_token(brokers: Brokers) -> None:

@@ -1,0 +1,45 @@
+"""Machines of exactly once, with answers that a test has written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, Question, Reply
+from spark_kafka_sink.commit.steps import Step
+
+# The replies to the asks of each class, in order; the last one is repeated.
+Script = Mapping[Any, Sequence[Reply]]
+
+
+def kind_of(ask: Ask) -> Any:  # noqa: ANN401 - a class, or one of two strings
+    """Return what a script calls an ask: its class, or "commit" or "abort"."""
+    if isinstance(ask, EndTxn):
+        return "commit" if ask.commit else "abort"
+    return type(ask)
+
+
+def run(
+    begun: Step[Any],
+    step: Callable[[Any, Answer, float], Step[Any]],
+    script: Script,
+    now: float = 0.0,
+    seconds: float = 1.0,
+) -> tuple[Any, list[Question]]:
+    """Run a machine to its end; return it, and all questions in order.
+
+    Each answer comes `seconds` after the one before.
+    """
+    left = {kind: list(replies) for kind, replies in script.items()}
+    machine, questions = begun
+    asked, open_questions = list(questions), list(questions)
+    while machine.outcome is None:
+        question = open_questions.pop(0)
+        replies = left[kind_of(question.ask)]
+        reply = replies.pop(0) if len(replies) > 1 else replies[0]
+        now += seconds
+        machine, more = step(machine, Answer(question.ask, reply), now)
+        asked += more
+        open_questions += more
+        assert len(asked) < 1000, "it does not end"
+    return machine, asked

@@ -1,0 +1,314 @@
+"""The plan of a run: what it asks, in which order, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.pure.scripted_machine import kind_of, run
+
+from spark_kafka_sink.commit import plan as planning
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import (
+    CommitRecord,
+    DecidedTransaction,
+    LogReading,
+    RecordState,
+    VersionSet,
+)
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
+from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    ONGOING,
+    Added,
+    AddPartitions,
+    Described,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+    LogRead,
+    MarkerRead,
+    OpenTransaction,
+    Question,
+    ReadLog,
+    ReadMarker,
+    Reply,
+    Unanswered,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.errors import InvalidTxnTimeoutException, ProducerFencedException
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
+
+OWNER = checked_owner("pykafka", "flights", "t")
+SIMILAR = checked_owner("pykafka", "flights", "t.0")
+LOG = TopicPartition("__pykafka_commits", 0)
+RUN = Run(OWNER, "run 2", LOG, level=2, timeout_ms=900_000)
+PRODUCER, RAISED = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)
+TASK = OWNER.task_id(TaskSlot(0, 0))
+LEFT = OWNER.task_id(TaskSlot(1, 0))
+WRITER, LEFT_WRITER = ProducerIdAndEpoch(20, 1), ProducerIdAndEpoch(21, 5)
+DONE = CommitRecord(RecordState.DONE, "run 1", 5, 1, versions=VersionSet().adding(7))
+DECIDED = replace(
+    DONE,
+    state=RecordState.DECIDED,
+    transactions=(DecidedTransaction(TaskSlot(0, 0), WRITER, TopicPartition("t", 0), 20),),
+)
+FINE: dict[Any, list[Reply]] = {
+    ListTransactions: [Listed()],
+    DescribeTransaction: [Described(ONGOING, LEFT_WRITER)],
+    InitProducerId: [Initialized(PRODUCER)],
+    ReadLog: [LogRead()],
+    AddPartitions: [Added()],
+    WriteRecord: [Written(3)],
+    "commit": [Ended(RAISED)],
+    "abort": [Ended()],
+    ReadMarker: [MarkerRead(Marker.COMMIT)],
+}
+
+
+def plan(
+    script: dict[Any, list[Reply]],
+    run_: Run = RUN,
+    *,
+    deadline: float = 200.0,
+    **given: Any,  # noqa: ANN401
+) -> tuple[Any, list[Question]]:
+    """Make a plan; script: what is other than fine."""
+    begun = planning.begin(run_, deadline=deadline, **given)
+    machine, asked = run(begun, planning.step, FINE | script)
+    return machine.outcome, asked
+
+
+def kinds(asked: list[Question]) -> list[Any]:
+    """Return what was asked."""
+    return [kind_of(question.ask) for question in asked]
+
+
+def logged(record: CommitRecord) -> LogRead:
+    """Return the reply that has a record."""
+    return LogRead(LogReading(record, 3))
+
+
+def test_the_first_plan_lists_then_fences_then_reads() -> None:
+    outcome, asked = plan({})
+    assert outcome == Planned(Plan(RUN, PRODUCER))
+    assert kinds(asked) == [ListTransactions, InitProducerId, ReadLog]
+
+
+def test_a_later_plan_of_a_process_need_not_list() -> None:
+    outcome, asked = plan({ReadLog: [logged(DONE)]}, lists=False)
+    assert outcome == Planned(Plan(RUN, PRODUCER, DONE))
+    assert kinds(asked) == [InitProducerId, ReadLog]
+
+
+def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_others() -> None:
+    listed = Listed(
+        frozenset({
+            OpenTransaction(LEFT, 21),
+            OpenTransaction(OWNER.driver_id, 7),
+            OpenTransaction(SIMILAR.task_id(TaskSlot(0, 0)), 30),
+            OpenTransaction("another", 31),
+        })
+    )  # fmt: skip
+    outcome, asked = plan({ListTransactions: [listed]})
+    assert isinstance(outcome, Planned)
+    assert kinds(asked) == [
+        ListTransactions, DescribeTransaction, InitProducerId, ReadLog, "abort"
+    ]  # fmt: skip
+    assert asked[-1].ask == EndTxn(LEFT, LEFT_WRITER, commit=False, version=5)
+
+
+@pytest.mark.parametrize("error", [48, 90, 49])
+def test_what_has_ended_meanwhile_is_left_alone(error: int) -> None:
+    listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
+    outcome, _ = plan({ListTransactions: [listed], "abort": [Ended(error=error)]})
+    assert isinstance(outcome, Planned)
+
+
+def test_a_version_that_is_written_is_skipped_and_nothing_is_fenced() -> None:
+    outcome, asked = plan({ReadLog: [logged(DONE)]}, version=7)
+    assert outcome == Skipped(DONE)
+    assert kinds(asked) == [ReadLog]
+
+
+def test_a_version_that_is_decided_is_rolled_forward_without_a_fence() -> None:
+    outcome, asked = plan({ReadLog: [logged(DECIDED)]}, version=7)
+    assert outcome == Skipped(DECIDED)
+    assert kinds(asked) == [ReadLog, "commit"]
+
+
+@pytest.mark.parametrize("version", [6, 8, -1])
+def test_a_version_that_was_not_written_is_planned_also_a_lower_one(version: int) -> None:
+    outcome, asked = plan({ReadLog: [logged(DONE)]}, version=version)
+    assert outcome == Planned(Plan(RUN, PRODUCER, DONE))
+    assert kinds(asked) == [ReadLog, ListTransactions, InitProducerId, ReadLog]
+
+
+def test_a_version_that_another_run_wrote_meanwhile_is_skipped() -> None:
+    outcome, _ = plan({ReadLog: [LogRead(), logged(DONE)]}, version=7)
+    assert outcome == Skipped(DONE)
+
+
+def test_a_version_below_the_floor_is_refused_with_both_numbers() -> None:
+    old = replace(DONE, versions=VersionSet(((7, 7),), floor=5))
+    outcome, asked = plan({ReadLog: [logged(old)]}, version=4)
+    assert outcome.kind is FailureKind.BELOW_FLOOR
+    assert "version 4 is below 5" in outcome.sentence
+    assert kinds(asked) == [ReadLog]
+
+
+def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
+    listed = Listed(frozenset({OpenTransaction(TASK, 20)}))
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [listed],
+        DescribeTransaction: [Described(ONGOING, WRITER)],
+        ReadLog: [logged(DECIDED)],
+    }
+    outcome, asked = plan(script)
+    # The epoch that the end of DONE gave is the next one; the decided one is no leftover.
+    assert outcome == Planned(Plan(RUN, RAISED, DONE))
+    assert kinds(asked)[4:] == ["commit", WriteRecord, "commit"]
+    assert asked[4].ask == EndTxn(TASK, WRITER, commit=True, version=5)
+    assert asked[5].ask.record == DONE  # type: ignore[union-attr]
+
+
+def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None:
+    outcome, asked = plan(
+        {
+            ReadLog: [logged(DECIDED), logged(DONE)],
+            InitProducerId: [Initialized(PRODUCER), Initialized(RAISED)],
+            "commit": [Ended()],
+        },
+        replace(RUN, level=1),
+    )
+    assert outcome == Planned(Plan(replace(RUN, level=1), RAISED, DONE))
+    assert kinds(asked)[3:] == [
+        "commit", AddPartitions, WriteRecord, "commit", InitProducerId, ReadLog
+    ]  # fmt: skip
+    assert {each.ask.version for each in asked if isinstance(each.ask, EndTxn)} == {4}
+
+
+def test_at_level_1_mode_single_adds_all_partitions_and_the_log() -> None:
+    partitions = (TopicPartition("t", 0), TopicPartition("t", 1))
+    outcome, asked = plan({}, replace(RUN, level=1), partitions=partitions)
+    assert isinstance(outcome, Planned)
+    assert asked[-1].ask == AddPartitions(OWNER.driver_id, PRODUCER, (*partitions, LOG))
+    _, asked = plan({}, partitions=partitions)
+    assert AddPartitions not in kinds(asked)
+
+
+def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=48)],
+        DescribeTransaction: [Described(ONGOING, LEFT_WRITER)],
+        ReadMarker: [MarkerRead(Marker.ABORT)],
+        ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+    }
+    outcome, asked = plan(script)
+    assert outcome == Torn(DECIDED, DECIDED.transactions)
+    # What can be ended is ended, so that readers go on.
+    assert kinds(asked)[-1] == "abort"
+    assert WriteRecord not in kinds(asked)
+    outcome, _ = plan(script, version=7)
+    assert outcome == Torn(DECIDED, DECIDED.transactions)
+
+
+def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=90), Ended(error=90), Ended(RAISED)],
+        DescribeTransaction: [Described(error=105)],
+    }
+    outcome, asked = plan(script)
+    assert isinstance(outcome, Planned)
+    again = asked[4]
+    assert (kind_of(again.ask), again.pause_s, again.looks_up) == ("commit", 5.0, True)
+    assert kinds(asked)[5:7] == [DescribeTransaction, ReadMarker]
+
+
+def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=48), Ended(error=48), Ended(RAISED)],
+        DescribeTransaction: [Described(COMPLETE_COMMIT, ProducerIdAndEpoch(20, 2))],
+    }
+    outcome, asked = plan(script)
+    assert isinstance(outcome, Planned)
+    assert ReadMarker not in kinds(asked)
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (MarkerRead(is_gone=True), "may be committed or aborted: its records are no longer in the"),
+        (MarkerRead(), "may be committed or aborted: it has no marker yet"),
+        (MarkerRead(error=29), "could not be committed: Fetch got TOPIC_AUTHORIZATION_FAILED (29)"),
+    ],
+)
+def test_what_nobody_can_tell_is_a_failure_and_no_loss(marker: MarkerRead, said: str) -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=49)],
+        DescribeTransaction: [Described(error=53)],
+        ReadMarker: [marker],
+    }
+    outcome, _ = plan(script)
+    assert isinstance(outcome, Failure)
+    assert said in outcome.sentence
+
+
+def test_a_timeout_above_that_of_the_brokers_is_said_with_both_options() -> None:
+    outcome, _ = plan({InitProducerId: [Initialized(error=50)]})
+    with pytest.raises(InvalidTxnTimeoutException) as refused:
+        raise outcome.exception()
+    assert "lower transaction.timeout.ms, or raise the brokers' transaction.max" in str(
+        refused.value
+    )
+
+
+@pytest.mark.parametrize("ask", [WriteRecord, "commit"])
+def test_a_plan_that_is_overtaken_says_so(ask: Any) -> None:  # noqa: ANN401
+    replies: dict[Any, list[Reply]] = {
+        WriteRecord: [Written(error=47)],
+        "commit": [Ended(RAISED), Ended(error=90)],
+    }
+    outcome, _ = plan({ReadLog: [logged(DECIDED)], ask: replies[ask]})
+    with pytest.raises(ProducerFencedException, match="superseded by a newer run of application"):
+        raise outcome.exception()
+
+
+def test_a_record_of_a_newer_version_of_the_sink_is_refused() -> None:
+    newer = LogRead(LogReading(None, 6, newer_format="it has format 2, this version knows 1"))
+    for given in ({}, {"version": 7}):
+        outcome, _ = plan({ReadLog: [newer]}, **given)
+        assert outcome.kind is FailureKind.NEWER_FORMAT
+        assert "at offset 6 of __pykafka_commits-0 cannot be read: it has format 2" in str(
+            outcome.exception()
+        )
+
+
+@pytest.mark.parametrize("ask", [ListTransactions, InitProducerId, ReadLog])
+def test_what_gets_no_answer_is_asked_again_until_the_time_is_over(ask: Any) -> None:  # noqa: ANN401
+    outcome, asked = plan({ask: [Unanswered(13, "connection lost")]}, deadline=10.0)
+    assert outcome.kind is FailureKind.NO_ANSWER
+    assert "got NETWORK_EXCEPTION (13); connection lost" in outcome.sentence
+    again = [each for each in asked if kind_of(each.ask) == ask][1:]
+    assert len(again) > 5
+    assert all(each.looks_up and each.pause_s > 0 for each in again)
+
+
+def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
+    machine, _ = planning.begin(RUN, deadline=9.0)
+    ask = InitProducerId(OWNER.driver_id, 900_000)
+    step = planning.step(machine, planning.Answer(ask, Initialized(PRODUCER)), 1.0)
+    assert step == (machine, ())

@@ -1,0 +1,275 @@
+"""Mode single: what the driver asks, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.pure.scripted_machine import kind_of, run
+
+from spark_kafka_sink.commit import single
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
+from spark_kafka_sink.commit.log_record import CommitRecord, LogReading, RecordState
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.outcomes import (
+    Aborted,
+    Clear,
+    Committed,
+    CommittedBefore,
+    Undecided,
+)
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    EMPTY,
+    ONGOING,
+    ActiveProducer,
+    Described,
+    DescribeProducers,
+    DescribeTransaction,
+    Ended,
+    Initialized,
+    InitProducerId,
+    LogRead,
+    ProducersDescribed,
+    Question,
+    ReadLog,
+    Reply,
+    Unanswered,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+
+OWNER = checked_owner("pykafka", "flights", "t")
+LOG = TopicPartition("__pykafka_commits", 0)
+PARTITION = TopicPartition("t", 0)
+OTHER_PARTITION = TopicPartition("t", 1)
+PRODUCER = ProducerIdAndEpoch(7, 3)
+RAISED = ProducerIdAndEpoch(7, 4)
+PLAN = Plan(Run(OWNER, "run 1", LOG, level=2, timeout_ms=900_000), PRODUCER)
+PLAN_1 = replace(PLAN, run=replace(PLAN.run, level=1))
+RECORD = CommitRecord(RecordState.DONE, "run 1", rows=5, written_at=1)
+ATTEMPT = AttemptTransaction(None, PRODUCER, (WrittenPartition(PARTITION, 5, 20, 24, 4),))
+HELD = ProducersDescribed((ActiveProducer(PRODUCER, 4, 20),))
+OPEN = Described(ONGOING, PRODUCER, 900_000, 1, frozenset({PARTITION}))
+FINE: dict[Any, list[Reply]] = {
+    DescribeTransaction: [OPEN],
+    DescribeProducers: [HELD],
+    WriteRecord: [Written(3)],
+    "commit": [Ended(RAISED)],
+    "abort": [Ended(RAISED)],
+    InitProducerId: [Initialized(RAISED)],
+    ReadLog: [LogRead()],
+}
+
+
+def commit(
+    script: dict[Any, list[Reply]],
+    attempts: tuple[AttemptTransaction, ...] = (ATTEMPT,),
+    *,
+    level: int = 2,
+    probes: bool = False,
+    deadline: float = 60.0,
+) -> tuple[Any, list[Question]]:
+    """Run a commit; script: what is other than fine."""
+    begun = single.begin_commit(
+        PLAN if level == 2 else PLAN_1,
+        attempts,
+        RECORD,
+        level=level,
+        targets=(PARTITION, OTHER_PARTITION),
+        probes=probes,
+        deadline=deadline,
+    )
+    machine, asked = run(begun, single.step, FINE | script)
+    return machine.outcome, asked
+
+
+def kinds(asked: list[Question]) -> list[Any]:
+    """Return what was asked."""
+    return [kind_of(question.ask) for question in asked]
+
+
+def test_rows_and_record_are_committed_by_one_end_txn() -> None:
+    outcome, asked = commit({})
+    assert outcome == Committed(RECORD)
+    assert kinds(asked) == [DescribeTransaction, DescribeProducers, WriteRecord, "commit"]
+    end = asked[-1].ask
+    assert (end.producer, end.version) == (PRODUCER, 5)  # type: ignore[union-attr]
+
+
+def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_afterwards() -> None:
+    both = Described(ONGOING, PRODUCER, 1, 1, frozenset({PARTITION, OTHER_PARTITION, LOG}))
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [both],
+        DescribeProducers: [HELD, ProducersDescribed()],
+        "commit": [Ended()],
+    }
+    outcome, asked = commit(script, level=1)
+    assert outcome == Committed(RECORD)
+    assert kinds(asked)[1:3] == [DescribeProducers] * 2
+    assert kinds(asked)[-2:] == ["commit", InitProducerId]
+    assert asked[-2].ask.version == 4  # type: ignore[union-attr]
+
+
+def test_a_process_finds_out_first_whether_the_broker_flags_duplicates() -> None:
+    outcome, asked = commit({WriteRecord: [Written(3), Written(3, is_duplicate=True)]}, probes=True)
+    assert outcome == Committed(RECORD)
+    assert [each.ask.again for each in asked if isinstance(each.ask, WriteRecord)] == [False, True]
+    outcome, asked = commit({WriteRecord: [Written(3), Written(3)]}, probes=True)
+    assert outcome.kind is FailureKind.NOT_FIT
+    assert "use exactlyOnce=two-phase" in outcome.sentence
+    assert kinds(asked)[-1] == "abort"
+
+
+def test_zero_rows_are_a_transaction_of_the_record_alone() -> None:
+    outcome, asked = commit({DescribeTransaction: [Described(EMPTY, PRODUCER)]}, ())
+    assert outcome == Committed(RECORD)
+    assert kinds(asked) == [DescribeTransaction, WriteRecord, "commit"]
+
+
+CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...], int, str]] = {
+    "G1": ({}, (ATTEMPT, ATTEMPT), 2, "two tasks wrote to t-0 in one transaction"),
+    "a task of another run": (
+        {}, (replace(ATTEMPT, producer=RAISED),), 2, "wrote in the transaction of another run"
+    ),
+    "G2, a batch that vanished": (
+        {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 3, 20),))]}, (ATTEMPT,),
+        2, "t-0 holds records from offset 20 to sequence 3, though 5 records from offset 20 on",
+    ),
+    "G2, another first record": (
+        {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 4, 19),))]}, (ATTEMPT,),
+        2, "t-0 holds records from offset 19",
+    ),
+    "G2, nothing": (
+        {DescribeProducers: [ProducersDescribed()]}, (ATTEMPT,), 2, "t-0 holds nothing of this"
+    ),
+    "G2, a deleted topic": (
+        {DescribeProducers: [ProducersDescribed(error=3)]}, (ATTEMPT,), 2, "t-0 was deleted after"
+    ),
+    "a zombie at level 2": (
+        {DescribeTransaction: [replace(OPEN, partitions=frozenset({PARTITION, OTHER_PARTITION}))]},
+        (ATTEMPT,), 2, "t-1 is in the transaction or in a task's report, but not in both",
+    ),
+    "a zombie at level 1": (
+        {DescribeProducers: [HELD, ProducersDescribed((ActiveProducer(PRODUCER, 0, 9),))]},
+        (ATTEMPT,), 1, "t-1 has records of this transaction that no task reports",
+    ),
+    "a timeout": (
+        {DescribeTransaction: [Described(COMPLETE_ABORT, RAISED)]}, (ATTEMPT,), 2,
+        "was aborted by the brokers after 900000 ms",
+    ),
+    "a newer run": (
+        {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,
+        "superseded by a newer run of application 'flights'",
+    ),
+    "a record that is refused": (
+        {WriteRecord: [Written(error=10)]}, (ATTEMPT,), 2,
+        "could not be written: Produce got MESSAGE_TOO_LARGE (10)",
+    ),
+    "a record that is fenced": (
+        {WriteRecord: [Written(error=47)]}, (ATTEMPT,), 2, "superseded by a newer run",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_what_is_not_as_it_should_be_is_aborted_and_said(name: str) -> None:
+    script, attempts, level, said = CONFLICTS[name]
+    outcome, asked = commit(script, attempts, level=level)
+    assert isinstance(outcome, Failure)
+    assert said in outcome.sentence
+    assert kinds(asked)[-1] == "abort"
+    assert "commit" not in kinds(asked)
+
+
+@pytest.mark.parametrize("error", [47, 48, 49, 90])
+def test_a_refused_end_txn_is_a_commit_if_the_log_has_the_record(error: int) -> None:
+    outcome, asked = commit(
+        {"commit": [Ended(error=error)], ReadLog: [LogRead(LogReading(RECORD, 3))]}
+    )
+    assert outcome == Committed(RECORD)
+    assert kinds(asked)[-1] is ReadLog
+
+
+@pytest.mark.parametrize("error", [47, 48, 49, 90])
+def test_a_refused_end_txn_is_asked_again_at_a_coordinator_that_is_looked_up(error: int) -> None:
+    outcome, asked = commit({"commit": [Ended(error=error), Ended(RAISED)]})
+    assert outcome == Committed(RECORD)
+    assert (asked[-1].looks_up, asked[-1].pause_s) == (True, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(90, "superseded by a newer run"), (48, "was aborted by the brokers after 900000 ms")],
+)
+def test_a_refused_end_txn_fails_if_the_log_does_not_have_the_record(error: int, said: str) -> None:
+    of_other = LogRead(LogReading(replace(RECORD, run="run 2"), 9))
+    outcome, asked = commit({"commit": [Ended(error=error)], ReadLog: [of_other]})
+    assert isinstance(outcome, Failure)
+    assert said in outcome.sentence
+    assert kinds(asked)[-4:] == ["commit", ReadLog, "commit", ReadLog]
+
+
+def test_a_lost_answer_is_asked_for_again_with_the_same_request() -> None:
+    lost = Unanswered(13, "connection lost")
+    outcome, asked = commit({"commit": [lost, Ended(error=51), Ended(RAISED)]})
+    assert outcome == Committed(RECORD)
+    assert len({each.ask for each in asked if kind_of(each.ask) == "commit"}) == 1
+    assert [each.looks_up for each in asked[-2:]] == [True, False]
+
+
+def test_a_commit_without_an_answer_in_time_is_undecided() -> None:
+    outcome, _ = commit({"commit": [Unanswered(13, "connection lost")]}, deadline=10.0)
+    assert isinstance(outcome, Undecided)
+    assert outcome.failure.sentence.endswith(
+        "EndTxn (commit) got NETWORK_EXCEPTION (13); connection lost"
+    )
+
+
+def test_a_check_without_an_answer_in_time_aborts() -> None:
+    outcome, asked = commit({DescribeTransaction: [Unanswered(7)]}, deadline=10.0)
+    assert outcome.kind is FailureKind.NO_ANSWER
+    assert kinds(asked)[-1] == "abort"
+
+
+@pytest.mark.parametrize(
+    ("level", "error", "outcome"),
+    [
+        (2, 0, Aborted()), (1, 0, Aborted()), (2, 90, Aborted()), (1, 90, Aborted()),
+        (2, 48, CommittedBefore()), (1, 48, CommittedBefore()),
+    ],
+)  # fmt: skip
+def test_an_abort_says_what_became_of_the_transaction(
+    level: int, error: int, outcome: object
+) -> None:
+    begun = single.begin_abort(PLAN, level=level, deadline=60.0)
+    machine, asked = run(begun, single.step, {"abort": [Ended(error=error)]})
+    assert machine.outcome == outcome
+    assert len(asked) == 1
+
+
+def test_an_abort_that_is_refused_is_a_failure() -> None:
+    begun = single.begin_abort(PLAN, level=2, deadline=60.0)
+    machine, _ = run(begun, single.step, {"abort": [Ended(error=53)]})
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in machine.outcome.sentence
+    with pytest.raises(Exception, match="grant WRITE and DESCRIBE on the transactional id"):
+        raise machine.outcome.exception()
+
+
+def test_a_task_whose_partitions_nobody_has_written_to_may_write() -> None:
+    other = ProducersDescribed((ActiveProducer(RAISED, 7, 1), ActiveProducer(PRODUCER, -1, -1)))
+    begun = single.look(PLAN, (PARTITION, OTHER_PARTITION), deadline=60.0)
+    machine, asked = run(begun, single.step_look, {DescribeProducers: [other]})
+    assert (machine.outcome, len(asked)) == (Clear(), 2)
+    assert single.look(PLAN, (), deadline=60.0).machine.outcome == Clear()
+
+
+def test_a_task_after_an_attempt_that_has_written_fails() -> None:
+    begun = single.look(PLAN, (PARTITION,), deadline=60.0)
+    taken = ProducersDescribed((ActiveProducer(PRODUCER, 0, 4),))
+    machine, _ = run(begun, single.step_look, {DescribeProducers: [taken]})
+    assert machine.outcome.kind is FailureKind.CONFLICT
+    assert "another attempt of this task has written to t-0" in machine.outcome.sentence
