@@ -9,7 +9,7 @@ from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.exactly_once import Mode
-from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions
 
 _MOST_TOPICS = 1000
 
@@ -51,7 +51,7 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     if may_remember and now < _found.get(key, -math.inf):
         return
     name = "message.timestamp.type"
-    with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
+    with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
         found = admin.configs_of_topics(list(options.laid_out), [name])
     for topic, settings in found.items():
         if settings.get(name) == "LogAppendTime":
