@@ -93,9 +93,10 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
-soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain and transactional, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
+soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
 	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation --sessions --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
@@ -115,14 +116,23 @@ java: python
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }
 
+# Two makes at once make the environments of a clone one after the other; the second one's make,
+# inside the lock, finds what the first one has made. `flock` is not on every machine.
+ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench
+
+ifndef HAS_LOCK
+$(ENVIRONMENTS): $(SOURCES) | python
+	@$(PYTHON) jobs/job/lock.py . "waiting for another make that installs something here …" $(MAKE) --silent HAS_LOCK=1 $@
+else
 # Python compiles what is imported, which is a small part of what is installed.
 # The wheel is installed, not the checkout: Spark finds data sources among installed modules only.
+# What the tests need has what the demo needs, and that has what the broker needs.
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK)
 	@$(if $(filter test,$*),$(INSTALL_KERBEROS))
-	@touch $@
+	@touch $@ $(if $(filter-out spark,$*),$(VENV)/.spark) $(if $(filter test,$*),$(VENV)/.demo)
 
 .venv-lowest/.lowest: $(SOURCES) | python
 	@echo "installing the lowest versions of everything into .venv-lowest …"
@@ -142,3 +152,4 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
 	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK)
 	@touch $@
+endif

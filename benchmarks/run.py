@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
         "--scale", type=float, default=1.0, help="times the rows of every cell (%(default)s)"
     )
     made.add_argument("--before", type=Path, metavar="DIR", help="another checkout, for R1b")
+    made.add_argument(
+        "--tls-bootstrap", metavar="HOST:PORT", help="the same brokers' listener with TLS"
+    )
+    made.add_argument(
+        "--tls-truststore", type=Path, metavar="PEM", help="the certificate of its CA"
+    )
     made.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
     made.add_argument(
         "--broker-pid", type=int, nargs="*", default=[], help="brokers here, for their CPU time"
@@ -106,6 +112,9 @@ def _check(given: argparse.Namespace) -> None:
         raise running.JobError(message)
     if given.before is not None and not (given.before / "spark_kafka_sink").is_dir():
         message = f"--before {given.before} is not a checkout: it has no folder spark_kafka_sink"
+        raise running.JobError(message)
+    if (given.tls_bootstrap is None) != (given.tls_truststore is None):
+        message = "--tls-bootstrap and --tls-truststore go together: one of them is not set"
         raise running.JobError(message)
     missing = [module for module in _EXTRAS if importlib.util.find_spec(module) is None]
     if missing:

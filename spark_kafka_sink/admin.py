@@ -1,4 +1,4 @@
-"""KafkaAdmin: describe topics before anything is written, and create missing ones.
+"""KafkaAdmin: the calls of a driver: describe and create topics, create and end delegation tokens.
 
 Everything happens in the caller's thread, over connections of its own. It takes at most
 max.block.ms from the construction of a `KafkaAdmin` on. Errors that may pass (no broker is
@@ -8,6 +8,7 @@ at once.
 
 from __future__ import annotations
 
+import base64
 import logging
 import time
 import uuid
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -28,15 +29,21 @@ from spark_kafka_sink.errors import (
     IllegalArgumentException,
     IllegalStateException,
     Option,
+    ProtocolError,
     TimeoutException,
     UnsupportedVersionException,
+    advice,
     api_exception,
     error_code,
     topic_refusal,
 )
 from spark_kafka_sink.model import (
+    LARGEST_INT16,
     LARGEST_INT32,
+    LARGEST_INT64,
+    DelegationToken,
     Node,
+    Secret,
     check_text,
     check_topic_name,
     checked,
@@ -44,8 +51,14 @@ from spark_kafka_sink.model import (
     checked_list,
     checked_number,
 )
-from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
-from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.network.option_values import find_shipped_files, name_process
+from spark_kafka_sink.network.request_client import (
+    ConsumerNetworkClient,
+    OneCaller,
+    RequestFuture,
+    by_one_caller,
+)
+from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.producer.feature_level import check_feature_level
 from spark_kafka_sink.wire.admin_messages import (
     BROKERS_DEFAULT,
@@ -60,6 +73,17 @@ from spark_kafka_sink.wire.admin_messages import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -68,6 +92,15 @@ from spark_kafka_sink.wire.messages import (
     Request,
     Response,
 )
+
+__all__ = [
+    "KafkaAdmin",
+    "NewTopic",
+    "TopicDescription",
+    "find_shipped_files",
+    "login_identity",
+    "name_process",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +115,6 @@ _CONFIG_ERRORS: Final = frozenset(
 )
 # select() does not accept infinity.
 _MAX_WAIT_S: Final = 3600.0
-_LARGEST_INT16: Final = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +155,7 @@ class NewTopic:
         if self.partitions is not None:
             checked_number("partitions", self.partitions, 1, LARGEST_INT32)
         if self.replication is not None:
-            checked_number("replication", self.replication, 1, _LARGEST_INT16)
+            checked_number("replication", self.replication, 1, LARGEST_INT16)
         for setting in checked("configs", self.configs, tuple, "pairs of name and value"):
             pair = checked("one of configs", setting, tuple, "a pair of name and value")
             if len(pair) != 2:
@@ -162,6 +194,7 @@ class KafkaAdmin:
     that does not support headers, or another feature that the configuration needs, is rejected as
     soon as it describes topics, before any is created. brokers: brokers that another client learned
     from the cluster. They are used instead of bootstrap.servers, unless they cannot be reached.
+    identity: `login_identity` of the configuration; no other principal may log in then.
 
     Use it from one thread at a time, in the process that created it. While a call runs, a call of
     another thread raises IllegalStateException. So does every call in a forked child; leaving the
@@ -174,12 +207,13 @@ class KafkaAdmin:
         *,
         has_headers: bool | None = None,
         brokers: Iterable[Node] = (),
+        identity: str = "",
     ) -> None:
         self._config = checked("config", config, ProducerConfig, "a ProducerConfig")
-        self._acls = Acls.of(config)
         if has_headers is not None:
             checked("has_headers", has_headers, bool, "True, False or None")
         brokers = checked_brokers(brokers)
+        checked("identity", identity, str, "a str")
         self._has_headers = has_headers
         self._clock = time.monotonic
         self._random = Random()  # noqa: S311 - jitter, not secrets
@@ -187,7 +221,11 @@ class KafkaAdmin:
         self._backoff = ExponentialBackoff.of_ms(
             config.retry_backoff_ms, config.retry_backoff_max_ms
         )
-        self._client = ConsumerNetworkClient.of(config, self._clock, self._random)
+        self._client = ConsumerNetworkClient.of(
+            config, self._clock, self._random, identity=identity
+        )
+        self.acls = Acls.of(config, lambda: self._client.principal)
+        """Makes the commands that allow this client what brokers deny."""
         self._nodes = {node.id: node for node in config.bootstrap_nodes}
         self.brokers = brokers
         """The cluster's, as it has named them last."""
@@ -238,7 +276,7 @@ class KafkaAdmin:
             missing = [name for name in names if name not in found]
             last_error = None
             for answer in self._metadata(missing):
-                error = _topic_error(answer, self._acls)
+                error = _topic_error(answer, self.acls)
                 if error is None:
                     is_new = answer.name in self._created
                     found[answer.name or ""] = _description(answer, is_new=is_new)
@@ -302,7 +340,7 @@ class KafkaAdmin:
             if result.error_code != codes.NONE:
                 row = error_code(result.error_code)
                 message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
-                hint = self._acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
+                hint = self.acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
                 found[topic] = api_exception(
                     row.code,
                     f"{message}; {hint}" if hint else message,
@@ -332,7 +370,7 @@ class KafkaAdmin:
                 self._created.add(result.name)
             if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
                 continue
-            last_error = _creation_error(result, self._acls)
+            last_error = _creation_error(result, self.acls)
             if not error_code(result.error_code).retriable:
                 raise last_error
         return last_error
@@ -366,6 +404,90 @@ class KafkaAdmin:
             if result.error_code in _CONFIG_ERRORS:
                 message = failure + _reason(result)
                 raise api_exception(result.error_code, message, api="CreateTopics")
+
+    # -- delegation tokens ------------------------------------------------------------------------
+
+    @by_one_caller
+    def create_delegation_token(self, max_lifetime_ms: int | None = None) -> DelegationToken:
+        """Create a delegation token for the principal of this client, and return it.
+
+        max_lifetime_ms: None for the brokers' maximum. A retry after a lost response creates a
+        second token, which expires by itself. Raise the brokers' errors.
+        """
+        if max_lifetime_ms is not None:
+            checked_number("max_lifetime_ms", max_lifetime_ms, 1, LARGEST_INT64)
+        request = CreateDelegationTokenRequest(max_lifetime_ms=max_lifetime_ms or -1)
+        made = self._about_tokens("created", request, CreateDelegationTokenResponse)
+        return DelegationToken(
+            token_id=made.token_id,
+            hmac=_base64(made.hmac),
+            owner=f"{made.principal_type}:{made.principal_name}",
+            issue_timestamp_ms=made.issue_timestamp_ms,
+            expiry_timestamp_ms=made.expiry_timestamp_ms,
+            max_timestamp_ms=made.max_timestamp_ms,
+        )
+
+    @by_one_caller
+    def renew_delegation_token(self, hmac: Secret) -> int:
+        """Renew a token for the brokers' period, and return its expiry in ms since 1970."""
+        request = RenewDelegationTokenRequest(hmac=_bytes(hmac))
+        return self._about_tokens(
+            "renewed", request, RenewDelegationTokenResponse
+        ).expiry_timestamp_ms
+
+    @by_one_caller
+    def expire_delegation_token(self, hmac: Secret) -> None:
+        """Expire a token now: no client can log in with it any longer."""
+        request = ExpireDelegationTokenRequest(hmac=_bytes(hmac))
+        self._about_tokens("expired", request, ExpireDelegationTokenResponse)
+
+    @by_one_caller
+    def describe_delegation_token(
+        self, owners: Sequence[str] | None = None
+    ) -> list[DelegationToken]:
+        """Return the tokens that this client may see; owners: only theirs, such as ``User:alice``.
+
+        An empty list of owners checks that the brokers have delegation tokens at all.
+        """
+        asked = None
+        if owners is not None:
+            asked = [_owner(owner) for owner in checked_list("owners", owners, "names")]
+        request = DescribeDelegationTokenRequest(owners=asked)
+        found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
+        return [
+            DelegationToken(
+                token_id=each.token_id,
+                hmac=_base64(each.hmac),
+                owner=f"{each.principal_type}:{each.principal_name}",
+                issue_timestamp_ms=each.issue_timestamp,
+                expiry_timestamp_ms=each.expiry_timestamp,
+                max_timestamp_ms=each.max_timestamp,
+            )
+            for each in found.tokens
+        ]
+
+    def _about_tokens(
+        self, done: str, request: Request, kind: type[_TokenResponse]
+    ) -> _TokenResponse:
+        """Send a request about tokens until a broker answers it. Raise the broker's error."""
+        attempts = 0
+        while True:
+            try:
+                response = self._send(None, request)
+            except ApiException as error:
+                if not error_code(error.code).retriable:
+                    raise
+            else:
+                if not isinstance(response, kind):
+                    raise ProtocolError(f"a broker answered {type(response).__name__}")
+                row = error_code(response.error_code)
+                if row.code == codes.NONE:
+                    return response
+                if not row.retriable:
+                    raise _token_error(done, row.code)
+            if not self._pause(attempts):
+                raise self._timeout_error()
+            attempts += 1
 
     # -- the network ------------------------------------------------------------------------------
 
@@ -450,6 +572,44 @@ class KafkaAdmin:
         return str(Option("max.block.ms", self._config.max_block_ms))
 
 
+_TokenResponse = TypeVar(
+    "_TokenResponse",
+    CreateDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+    ExpireDelegationTokenResponse,
+    DescribeDelegationTokenResponse,
+)
+
+
+def _base64(hmac: bytes) -> Secret:
+    return Secret(base64.b64encode(hmac).decode())
+
+
+def _owner(owner: object) -> DescribeDelegationTokenOwner:
+    what = f"one of owners, {owner!r:.60},"
+    check_text(what, owner)
+    kind, colon, name = str(owner).partition(":")
+    if not (kind and colon and name):
+        message = f"{what} is no principal: expected its type and name, such as User:alice"
+        raise IllegalArgumentException(message)
+    return DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+
+
+def _bytes(hmac: Secret) -> bytes:
+    if not isinstance(hmac, Secret):  # what else it is may be a secret, and is not shown
+        kind = type(hmac).__name__
+        message = f"hmac is of type {kind}: expected the hmac of a DelegationToken"
+        raise IllegalArgumentException(message)
+    return base64.b64decode(hmac.value)
+
+
+def _token_error(done: str, code: int) -> ApiException:
+    row = error_code(code)
+    message = f"the delegation token cannot be {done}: {row.name} ({row.code})"
+    hint = advice(row.code)
+    return api_exception(row.code, f"{message}; {hint}" if hint else message)
+
+
 def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | None:
     if answer.error_code == codes.NONE:
         return None
@@ -475,7 +635,7 @@ def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescrip
 def _creation_error(result: CreatableTopicResult, acls: Acls) -> ApiException:
     row = error_code(result.error_code)
     message = f"topic {result.name} does not exist and cannot be created: {_reason(result)}"
-    if row.code == codes.TOPIC_AUTHORIZATION_FAILED:
+    if row.code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
         message += "; grant CREATE on the topic or the cluster to this client"
         message += f"; {acls.hint(row.code, result.name, ('CREATE',))}"
     return api_exception(row.code, message, topic=result.name, api="CreateTopics")

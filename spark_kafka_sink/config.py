@@ -22,7 +22,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import Node, Secret
+from spark_kafka_sink.model import DelegationToken, Node, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,16 @@ _ADDRESS: Final = re.compile(
     r"(?:[\w\-%.]*://)?(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w\-%.:]+)):(?P<port>\d{1,5})"
 )
 _DEFAULT_PORT_HINT: Final = "write host:port, several separated by commas"
+
+
+class ConfigProvider(msgspec.Struct, frozen=True):
+    """A provider that `config.providers` names.
+
+    options: the rest of the names of its options, such as ``class``, with their values.
+    """
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
 
 
 class ProducerConfig(
@@ -304,8 +314,8 @@ class ProducerConfig(
     """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
     folder is a file that `--files` has shipped."""
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A PEM file with the certificates to trust; none: the system's certificates. It is read for
-    each connection. A name without a folder is a file shipped with `--files`."""
+    """A file with the certificates to trust, in PEM or PKCS12; none: the system's certificates. It
+    is read for each connection. A name without a folder is a file shipped with `--files`."""
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
@@ -313,10 +323,10 @@ class ProducerConfig(
     ssl_truststore_type: StoreType = field(name="ssl.truststore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
-    """Without effect: PEM files have no password."""
+    """The password of a PKCS12 file; PEM files have none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A PEM file with the client's private key and its chain of certificates, for brokers that
-    require it."""
+    """A file with the client's private key and its chain of certificates, in PEM or PKCS12, for
+    brokers that require it."""
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
@@ -326,7 +336,7 @@ class ProducerConfig(
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """Without effect: PEM files have no password; that of the key is ssl.key.password."""
+    """The password of a PKCS12 file; PEM files have none, but ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
     """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
@@ -353,14 +363,12 @@ class ProducerConfig(
     )
     """The length of one sample."""
 
-    config_providers: str = field(name="config.providers", default="")
-    """The names of providers that may be used in references, besides env, file and directory."""
-    provider_options: tuple[tuple[str, str], ...] = ()
-    """No option: the options of config.providers, such as config.providers.NAME.class."""
-
-    login_identity: str = ""
-    """Not an option: the owner of the Kerberos ticket cache, if no option names one; others are
-    refused."""
+    config_providers: tuple[ConfigProvider, ...] = field(name="config.providers", default=())
+    """The names of providers that may be used in references, besides env, file and directory. Each
+    has options: config.providers.NAME.class, and config.providers.NAME.param.allowed.paths or
+    .allowlist.pattern."""
+    delegation_token: DelegationToken | None = None
+    """Not an option: the token to log in with, which a Spark driver has created."""
 
     @property
     def has_tls(self) -> bool:
@@ -408,8 +416,9 @@ class ProducerConfig(
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
-_NO_OPTIONS: Final = ("login_identity", "provider_options")
-_PROVIDER_OPTIONS: Final = "config.providers."
+_NO_OPTIONS: Final = ("delegation_token",)
+_PROVIDERS: Final = "config.providers"
+_PROVIDER_OPTIONS: Final = f"{_PROVIDERS}."
 
 
 @functools.cache
@@ -433,16 +442,14 @@ def producer_config(
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
     known = {each.encode_name for each in option_fields()} - without_effect
-    of_providers = sorted(
-        (name, str(value)) for name, value in options.items() if name.startswith(_PROVIDER_OPTIONS)
-    )
+    providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
         name: Secret(str(value)) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
-    given["provider_options"] = tuple(of_providers)
+    given[_PROVIDERS] = providers
     if not given.get("bootstrap.servers"):
         message = f"{Option('bootstrap.servers')} is not set; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
@@ -460,6 +467,24 @@ def producer_config(
         message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
+    """Return the providers that options name. Raise ConfigException for options of others."""
+    unread = {
+        name: str(value) for name, value in options.items() if name.startswith(_PROVIDER_OPTIONS)
+    }
+    found = []
+    for each in _entries(options.get(_PROVIDERS) or ""):
+        prefix = f"{_PROVIDER_OPTIONS}{each}."
+        own = sorted(name for name in unread if name.startswith(prefix))
+        of_it = tuple((name.removeprefix(prefix), unread.pop(name)) for name in own)
+        found.append(ConfigProvider(each, of_it))
+    if unread:
+        raise ConfigException(
+            f"{Option(min(unread))} belongs to no provider: {Option(_PROVIDERS)} has to name it"
+        )
+    return tuple(found)
 
 
 def check_options(options: object) -> Mapping[str, object]:
@@ -607,18 +632,22 @@ def _check_text(config: ProducerConfig) -> None:
 def _normal(name: str, value: Any) -> Any:
     """Return a value with the letter case, blanks, list or number that the struct expects."""
     if name == "bootstrap.servers" and value is not None:
-        entries = value if isinstance(value, list | tuple) else str(value).split(",")
-        return ",".join(entry for each in entries if (entry := str(each).strip()))
+        return ",".join(_entries(value))
     if name in _options_of(int) or name in _UNSET_NUMBERS:
         return integer(value)
     if name in _options_of(float):
         return _number(value)
     if name in _LISTS and value is not None:
-        entries = value if isinstance(value, list | tuple) else str(value).split(",")
-        return ",".join(entry for each in entries if (entry := str(each).strip()))
+        return ",".join(_entries(value))
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
     return _normal_text(name, value.strip())
+
+
+def _entries(value: Any) -> list[str]:
+    """Return the entries of a list, or of a text with commas, without blanks around them."""
+    entries = value if isinstance(value, list | tuple) else str(value).split(",")
+    return [entry for each in entries if (entry := str(each).strip())]
 
 
 def _normal_text(name: str, value: str) -> Any:
@@ -746,7 +775,7 @@ _UPPER_CASE: Final = (
     "ssl.keystore.type",
     "ssl.truststore.type",
 )
-_LISTS: Final = ("config.providers", "ssl.enabled.protocols", "ssl.cipher.suites")
+_LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
 # Options whose values must not be shown.
 SECRETS: Final = frozenset(
     {

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from spark_kafka_sink.client.base_producer import BaseProducer, RowFeeder
+from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.client.future import OnDelivery
 from spark_kafka_sink.client.row_producer import RowProducer
@@ -25,6 +25,7 @@ from spark_kafka_sink.model import (
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
+    check_counts,
     check_topic_name,
     checked,
     checked_brokers,
@@ -95,7 +96,7 @@ class KafkaProducer(BaseProducer):
             make_transactions=make_transactions,
         )
 
-    def _make_feeder(self) -> RowFeeder | None:
+    def _make_feeder(self) -> ChunkFeeder:
         state, thread, config = self._state, self._thread, self._config
         self._feeder = feeder = ChunkFeeder(
             state,
@@ -159,7 +160,8 @@ class KafkaProducer(BaseProducer):
         TopicAuthorizationException).
         """
         check_topic_name(topic)
-        return self.partition_counts({topic: expected})[topic]
+        check_counts("expected", {topic: expected}, 0)
+        return self._partition_counts({topic: expected})[topic]
 
     # -- transactions -----------------------------------------------------------------------------
 

@@ -71,6 +71,23 @@ class Secret:
         return hash(self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelegationToken:
+    """A delegation token (KIP-48): a client logs in with its id and its HMAC, until it expires.
+
+    hmac: as base64, the password of the login. owner: the principal whose rights the token has,
+    such as ``User:alice``. Times are milliseconds since 1970: the token was created, it expires if
+    it is not renewed, and it cannot be renewed any longer.
+    """
+
+    token_id: str
+    hmac: Secret
+    owner: str
+    issue_timestamp_ms: int
+    expiry_timestamp_ms: int
+    max_timestamp_ms: int
+
+
 class TopicPartition(NamedTuple):
     """A topic name and a partition number; the str is ``topic-3``, as in the Java client."""
 
@@ -150,6 +167,7 @@ class ConsumerGroupMetadata:
     group_instance_id: str | None = None
 
 
+LARGEST_INT16: Final = 2**15 - 1
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
 # The longest string of Kafka's protocol, in bytes of UTF-8.
@@ -218,7 +236,10 @@ def check_timeout(timeout: object) -> None:
     """Raise IllegalArgumentException unless `timeout` is None or a number of seconds >= 0."""
     if timeout is None:
         return
-    if not _seconds("timeout", timeout) >= 0:
+    seconds = _seconds("timeout", timeout)
+    if math.isnan(seconds):
+        raise _invalid("timeout", timeout, "seconds as a number, or None")
+    if seconds < 0:
         message = (
             f"The timeout cannot be negative: found {timeout}, expected seconds, 0 to wait for "
             "nothing, or None to wait as long as deliveries may take"
@@ -288,11 +309,13 @@ def _check_number(name: str, number: int | None, largest: int) -> None:
     if isinstance(number, bool) or not isinstance(number, int):
         message = f"Invalid {name}: {number!r}. Expected an int or None."
         raise DataException(message)
-    if not 0 <= number <= largest:
+    if number < 0:
         message = (
             f"Invalid {name}: {number}. {name.capitalize()} should always be non-negative or null."
         )
         raise DataException(message)
+    if number > largest:
+        raise DataException(f"Invalid {name}: {number}. Expected at most {largest}.")
 
 
 def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
@@ -315,7 +338,10 @@ def _is_unicode(name: str) -> bool:
 def _checked_header(header: object) -> tuple[str, bytes | None]:
     if isinstance(header, tuple | list) and len(header) == 2:
         name, value = header
-        if isinstance(name, str) and _is_unicode(name):
+        if isinstance(name, str):
+            if not _is_unicode(name):
+                message = f"the key of header {header!r} cannot be encoded as UTF-8"
+                raise DataException(message)
             if value is None or isinstance(value, bytes):
                 return name, value
             if isinstance(value, bytearray | memoryview):

@@ -17,8 +17,8 @@ import pytest
 from job import broker
 from support.brokers import class_archives, fetch_kafka, kdc, shared
 from support.brokers.fault_proxy import FaultProxy
-from support.brokers.kafka_cluster import KafkaCluster
-from support.brokers.secured_kafka import SecuredKafka
+from support.brokers.kafka_cluster import KafkaCluster, free_ports
+from support.brokers.secured_kafka import SERVICE, USER, SecuredKafka, guarded
 from support.oracles.readers import create_topic
 from support.spark.job_server import JobServer, job_server
 from support.spark.spark_processes import ConnectServer, connect_server
@@ -57,6 +57,7 @@ _TESTS = Path(__file__).parent
 # Workers share the tests file by file. What takes longest comes first, so that no worker begins it
 # when the others have nothing left.
 _FIRST = (
+    "security/test_renewals.py",
     "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",
@@ -87,9 +88,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-_SHARED = pytest.StashKey[shared.Shared]()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Be ready to start what workers share; nothing is started before a test asks for it."""
     if hasattr(config, "workerinput"):
@@ -104,29 +102,35 @@ def pytest_configure(config: pytest.Config) -> None:
     def folder() -> Path:
         return stack.enter_context(broker.scratch_folder("tests"))
 
-    config.stash[_SHARED] = shared.Shared(
+    def realm() -> kdc.Kdc | None:
+        found = config.stash[shared.IN_STASH].get("kdc") if NO_KDC is None else None
+        assert found is None or isinstance(found, kdc.Kdc)
+        return found
+
+    config.stash[shared.IN_STASH] = shared.Shared(
         {name: partial(maker, folder) for name, maker in _MAKERS.items()}
+        | {name: partial(maker, folder, realm) for name, maker in _SECURED_MAKERS.items()}
     )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what workers share."""
-    if _SHARED in config.stash:
-        config.stash[_SHARED].close()
+    if shared.IN_STASH in config.stash:
+        config.stash[shared.IN_STASH].close()
         config.stash[_STACK].close()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: object) -> None:
     """Pass the address of the shared things to a worker."""
-    node.workerinput["shared"] = node.config.stash[_SHARED].address  # type: ignore[attr-defined] # pytest-xdist's
+    node.workerinput["shared"] = node.config.stash[shared.IN_STASH].address  # type: ignore[attr-defined] # pytest-xdist's
 
 
 def shared_value(request: pytest.FixtureRequest, name: str) -> object:
     """Return what workers share under a name."""
     config = request.config
-    if _SHARED in config.stash:
-        return config.stash[_SHARED].get(name)
+    if shared.IN_STASH in config.stash:
+        return config.stash[shared.IN_STASH].get(name)
     return shared.ask(config.workerinput["shared"], name)  # type: ignore[attr-defined] # pytest-xdist's
 
 
@@ -217,16 +221,42 @@ def _run_guarded_kafka(folder: Folder) -> contextlib.AbstractContextManager[Kafk
 
 
 @contextlib.contextmanager
-def _run_secured_kafka(folder: Folder) -> Iterator[SecuredKafka]:
-    options = class_archives.kafka_options(fetch_kafka.NEWEST)
-    kerberos = Path(os.environ["KRB5_CONFIG"]).parent if NO_KDC is None else None
-    libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-    cluster = SecuredKafka(libs, folder() / "secured", options, kerberos)
+def _run_kdc(folder: Folder) -> Iterator[kdc.Kdc]:
+    del folder
+    with kdc.Kdc(Path(os.environ["KRB5_CONFIG"]).parent, free_ports(1)[0]) as running:
+        for principal in (SERVICE, USER):
+            running.add(principal)
+        yield running
+
+
+@contextlib.contextmanager
+def running_secured(cluster: SecuredKafka) -> Iterator[SecuredKafka]:
+    """Run a secured cluster for a `with` block."""
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
+
+
+Realm = Callable[[], kdc.Kdc | None]
+
+
+def _run_secured_kafka(
+    folder: Folder, realm: Realm
+) -> contextlib.AbstractContextManager[SecuredKafka]:
+    options = class_archives.kafka_options(fetch_kafka.NEWEST)
+    libs = fetch_kafka.libs(fetch_kafka.NEWEST)
+    return running_secured(SecuredKafka(libs, folder() / "secured", options, realm()))
+
+
+def _run_guarded_cluster(
+    folder: Folder, realm: Realm
+) -> contextlib.AbstractContextManager[SecuredKafka]:
+    options = class_archives.kafka_options(fetch_kafka.NEWEST)
+    libs, more = fetch_kafka.libs(fetch_kafka.NEWEST), guarded(session_ms=5_000)
+    place = folder() / "guarded-cluster"
+    return running_secured(SecuredKafka(libs, place, options, realm(), nodes=3, more=more))
 
 
 @contextlib.contextmanager
@@ -250,10 +280,15 @@ _MAKERS: Mapping[str, Callable[[Folder], contextlib.AbstractContextManager[objec
     "kafka": _run_kafka,
     "old_kafka": _run_old_kafka,
     "guarded_kafka": _run_guarded_kafka,
-    "secured_kafka": _run_secured_kafka,
+    "kdc": _run_kdc,
     "connect": _run_connect,
     "jobs": _run_jobs,
 }
+
+
+_SECURED_MAKERS: Mapping[
+    str, Callable[[Folder, Realm], contextlib.AbstractContextManager[object]]
+] = {"secured_kafka": _run_secured_kafka, "guarded_cluster": _run_guarded_cluster}
 
 
 def _shared_cluster(request: pytest.FixtureRequest, name: str) -> KafkaCluster:
@@ -288,6 +323,17 @@ def guarded_kafka(request: pytest.FixtureRequest) -> KafkaCluster:
 def secured_kafka(request: pytest.FixtureRequest) -> SecuredKafka:
     """One node of the newest Kafka with a listener for each way to be secured; all share it."""
     cluster = _shared_cluster(request, "secured_kafka")
+    assert isinstance(cluster, SecuredKafka)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def guarded_cluster(request: pytest.FixtureRequest) -> SecuredKafka:
+    """Three nodes like that of `secured_kafka`, whose sessions last five seconds; all share it.
+
+    Whatever has no ACL is denied.
+    """
+    cluster = _shared_cluster(request, "guarded_cluster")
     assert isinstance(cluster, SecuredKafka)
     return cluster
 

@@ -45,6 +45,8 @@ class Cell:
     partitions: int = USUAL_PARTITIONS
     compression: str = "none"
     kind: Kind = Kind.WARM
+    tls: bool = False
+    """Whether sinks take part over TLS, too, and no other contenders."""
 
     def __str__(self) -> str:
         key = f"keys of {self.key_bytes} bytes" if self.key_bytes else "no keys"
@@ -52,6 +54,7 @@ class Cell:
         return (
             f"{self.rows:,} rows, values of {self.value_bytes:,} bytes, {key}{headers}, "
             f"{self.partitions:,} partitions, compression {self.compression}, {self.kind.value}"
+            f"{', also over TLS' if self.tls else ''}"
         )
 
 
@@ -60,7 +63,8 @@ class Contender:
     """A way to write rows; `share`: the fraction of a cell's rows that a slow one writes.
 
     in_spark: whether it is a Spark job. in_workers: whether that runs in Python workers.
-    partitions: the partitions of its topic, if these are not the cell's.
+    partitions: the partitions of its topic, if these are not the cell's. over_tls: the contender
+    that this one is, over TLS.
     """
 
     what: str
@@ -68,6 +72,7 @@ class Contender:
     in_spark: bool = True
     in_workers: bool = False
     partitions: int | None = None
+    over_tls: str | None = None
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
@@ -89,6 +94,9 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "R8": Contender(
         "arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2, in_workers=True
     ),
+    "R1s": Contender("R1 over TLS", in_workers=True, over_tls="R1"),
+    "R2s": Contender("R2 over TLS", over_tls="R2"),
+    "R2ts": Contender("R2t over TLS", over_tls="R2t"),
 }
 
 # Rows for at least about a second of work on two cores, by the size of a value.
@@ -108,6 +116,7 @@ def _cells() -> dict[str, Cell]:
             if count != USUAL_PARTITIONS:
                 name = f"{size}-{count}p"
                 found[name] = Cell(rows=rows, value_bytes=value_bytes, partitions=count)
+        found[f"{size}-tls"] = Cell(rows=rows, value_bytes=value_bytes, tls=True)
         found[f"{size}-headers"] = Cell(rows=rows, value_bytes=value_bytes, headers=True)
     found["1row"] = Cell(rows=1)
     found["1000rows"] = Cell(rows=1000)
@@ -124,4 +133,5 @@ CORE: Final = (
     *(f"{size}-{codec}" for size in _SIZES for codec in ("lz4", "zstd")),
     *(f"{size}-{count}p" for size in _SIZES for count in (100, 1000)),
     *("100B-nokey", "1row", "cold", "stream"),
+    *(f"{size}-tls" for size in _SIZES),
 )

@@ -25,14 +25,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import raw_socket
-from bench.cells import TUNED, USUAL_PARTITIONS, Cell, Kind
+from bench.cells import CONTENDERS, TUNED, USUAL_PARTITIONS, Cell, Kind
 from bench.topics import Topics
 from bench.worker_contenders import (
     SOURCES,
@@ -91,9 +91,19 @@ class NotRunError(Exception):
     """A contender cannot write a cell; the message is the reason in a few words."""
 
 
+class Tls(NamedTuple):
+    """The brokers' listener with TLS, and a PEM file with the certificate to trust."""
+
+    bootstrap: str
+    truststore: Path
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The input of contenders: a session, a cell, some of its rows, and the target."""
+    """The input of contenders: a session, a cell, some of its rows, and the target.
+
+    tls: None if the brokers have no such listener.
+    """
 
     spark: SparkSession
     cell: Cell
@@ -103,6 +113,7 @@ class Setting:
     registry: str
     kafka_libs: Path | None
     before: Path | None
+    tls: Tls | None = None
 
 
 def prepare(spark: SparkSession) -> None:
@@ -128,7 +139,18 @@ def _worker_archive() -> Path:
 
 def write_of(name: str, setting: Setting) -> Write:
     """Return the function with which a contender writes. Raise NotRunError."""
+    plain = CONTENDERS[name].over_tls
+    if plain is not None and not setting.cell.tls:
+        raise NotRunError("it is for cells with TLS")
+    if plain is None and setting.cell.tls and name not in _WITH_TLS:
+        raise NotRunError("it is not compared over TLS")
+    if plain is not None and setting.tls is None:
+        raise NotRunError("--tls-bootstrap and --tls-truststore are not set")
     return _BUILDERS[name](setting)
+
+
+# What is compared with itself over TLS.
+_WITH_TLS: Final = frozenset(each.over_tls for each in CONTENDERS.values() if each.over_tls)
 
 
 def _spark_writer(source: str, options: dict[str, str]) -> Write:
@@ -149,8 +171,21 @@ def _kafka_options(setting: Setting) -> dict[str, str]:
     }
 
 
-def _ours(setting: Setting) -> Write:
-    return _spark_writer("pykafka", _kafka_options(setting))
+def _tls_options(setting: Setting) -> dict[str, str]:
+    """Return the options of a sink over TLS, which are the same for both sinks."""
+    if setting.tls is None:
+        return {}
+    return {
+        "kafka.bootstrap.servers": setting.tls.bootstrap,
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": str(setting.tls.truststore),
+    }
+
+
+def _ours(setting: Setting, *, tls: bool = False) -> Write:
+    more = _tls_options(setting) if tls else {}
+    return _spark_writer("pykafka", _kafka_options(setting) | more)
 
 
 def _to_one_partition(setting: Setting) -> Write:
@@ -182,7 +217,7 @@ def _before(setting: Setting) -> Write:
     return _spark_writer(BEFORE_FORMAT, _kafka_options(setting))
 
 
-def _jvm_sink(setting: Setting, *, tuned: bool) -> Write:
+def _jvm_sink(setting: Setting, *, tuned: bool, tls: bool = False) -> Write:
     jvm = setting.spark._jvm  # noqa: SLF001 - the way to ask for a class
     try:
         if jvm is None:
@@ -193,6 +228,7 @@ def _jvm_sink(setting: Setting, *, tuned: bool) -> Write:
         raise NotRunError("its jars are not on Spark's class path (--jars)") from None
     settings = TUNED if tuned else {}
     options = {f"kafka.{name}": value for name, value in settings.items()}
+    options |= _tls_options(setting) if tls else {}
     return _spark_writer("kafka", _kafka_options(setting) | options)
 
 
@@ -298,6 +334,9 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "noop": _noop,
     "R2": functools.partial(_jvm_sink, tuned=False),
     "R2t": functools.partial(_jvm_sink, tuned=True),
+    "R1s": functools.partial(_ours, tls=True),
+    "R2s": functools.partial(_jvm_sink, tuned=False, tls=True),
+    "R2ts": functools.partial(_jvm_sink, tuned=True, tls=True),
     "R3": functools.partial(_python_writer, "confluent_kafka", ConfluentKafkaSource),
     "R4": functools.partial(_python_writer, "kafka", KafkaPythonSource),
     "R6": _perf_test,

@@ -24,7 +24,7 @@ from typing import Any, Final
 import run
 from job import kafka_jars, running
 from support.brokers import fetch_kafka
-from support.brokers.own_broker import broker_in, memory_with_room
+from support.brokers.own_broker import memory_with_room, tls_broker_in
 from support.documents import checkout
 from support.spark.spark_processes import SPARK_SUBMIT, environment
 
@@ -130,8 +130,9 @@ def _in_order(cells: dict[str, Measured]) -> dict[str, Measured]:
 def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: bool) -> int:
     """Run the job with a broker of its own, and return its exit code."""
     memory = memory_with_room(_ROOM_BYTES) if has_usual_rows else None
-    with broker_in(memory) as cluster:
-        job = ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
+    with tls_broker_in(memory) as cluster:
+        job = ["--tls-bootstrap", cluster.tls_bootstrap, "--tls-truststore", str(cluster.ca)]
+        job += ["--bootstrap", cluster.bootstrap, "--broker-pid", str(cluster.pid(1))]
         job += ["--kafka-libs", str(fetch_kafka.libs(fetch_kafka.NEWEST))]
         job += ["--about", "the broker's logs", "on disk" if memory is None else "in memory"]
         return _submit([*job, *arguments], settings)

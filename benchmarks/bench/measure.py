@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from bench.cells import FIRST_WARM_UPS, OURS, Cell, Kind
-from bench.contenders import prepare, schema_registry
+from bench.contenders import Tls, prepare, schema_registry
 from bench.meter import Meter
 from bench.report import BEGUN, CORES, MASTER, print_table, print_targets, write_report
 from bench.results import Measured
@@ -38,11 +38,12 @@ def measure(given: argparse.Namespace, cells: Mapping[str, Cell]) -> int:
             spark=_new_session(),
             renew_session=_renewed,
             bootstrap=given.bootstrap,
-            topics=Topics(given.bootstrap),
+            topics=Topics(given.bootstrap, given.scale),
             meter=Meter(given.broker_pid),
             registry=registry,
             kafka_libs=given.kafka_libs,
             before=given.before,
+            tls=Tls(given.tls_bootstrap, given.tls_truststore) if given.tls_bootstrap else None,
             contenders=given.contenders,
             rounds=given.rounds,
             warm_up_s=FIRST_WARM_UPS * given.warm_up,

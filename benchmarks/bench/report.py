@@ -218,6 +218,7 @@ _COLOURS: Final = dict(
             *("tab:blue", "tab:orange", "tab:green", "tab:red", "lightcoral", "tab:purple"),
             *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
             *("lightblue", "navajowhite", "lightgreen"),
+            *("navy", "darkred", "sienna"),
         ),
         strict=True,
     )

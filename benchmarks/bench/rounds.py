@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.cells import BASELINE, CONTENDERS, OURS, Cell, Contender, Kind
-from bench.contenders import NotRunError, Setting, Write, write_of
+from bench.contenders import NotRunError, Setting, Tls, Write, write_of
 from bench.meter import Meter, Usage
 from bench.rows import cache, row_numbers, row_stream, sink_columns
 from bench.topics import RoundTopics, Topics
@@ -75,6 +75,7 @@ class Bench:
     registry: str
     kafka_libs: Path | None
     before: Path | None
+    tls: Tls | None
     contenders: Sequence[str]
     rounds: int
     warm_up_s: float
@@ -232,6 +233,7 @@ class CellRun:
             registry=bench.registry,
             kafka_libs=bench.kafka_libs,
             before=bench.before,
+            tls=bench.tls,
         )
         return write_of(name, setting)
 

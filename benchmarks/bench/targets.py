@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from bench.cells import BASELINE, CELLS, OURS
+from bench.cells import BASELINE, CELLS, CONTENDERS, OURS
 from bench.results import Measured, Spread, cpu_ratio_of, cpu_s_of, rate_of, rate_ratio_of
 from bench.rounds import Result
 
@@ -111,6 +111,40 @@ def _cpu_to(other: str) -> Callable[[Cells, str], Spread | None]:
     return lambda cells, cell: cpu_ratio_of(_ours(cells, cell), _result(cells, cell, other))
 
 
+def _over_tls(of: str, other: str) -> tuple[str, str]:
+    """Return the names over TLS of two contenders."""
+    names = {each.over_tls: name for name, each in CONTENDERS.items() if each.over_tls is not None}
+    return names[of], names[other]
+
+
+def _tls_rate_to(other: str) -> Callable[[Cells, str], Spread]:
+    """Return how the sinks' rates over TLS compare."""
+    ours, theirs = _over_tls(OURS, other)
+    return lambda cells, cell: rate_ratio_of(
+        _result(cells, cell, ours), _result(cells, cell, theirs)
+    )
+
+
+def _tls_rate_to_plain(other: str) -> Callable[[Cells, str], Spread]:
+    """Return the ratio of the sinks' rates over TLS, divided by the ratio over PLAINTEXT."""
+    ours, theirs = _over_tls(OURS, other)
+
+    def figure(cells: Cells, cell: str) -> Spread:
+        used = (
+            _result(cells, cell, theirs), _result(cells, cell, ours),
+            _result(cells, cell, other), _ours(cells, cell),
+        )  # fmt: skip
+        rounds = zip(*(each.turns for each in used), strict=True)
+        return Spread.of(
+            [
+                (tls_theirs.seconds / tls_ours.seconds) / (theirs_s.seconds / ours_s.seconds)
+                for tls_theirs, tls_ours, theirs_s, ours_s in rounds
+            ]
+        )
+
+    return figure
+
+
 def _log_to(other: str) -> Callable[[Cells, str], Spread | None]:
     def figure(cells: Cells, cell: str) -> Spread | None:
         ours, theirs = _ours(cells, cell), _result(cells, cell, other)
@@ -202,6 +236,10 @@ def _targets() -> Iterator[Target]:
         for cell, limit in ((f"{size}-100p", 0.9), (f"{size}-1000p", 0.75)):
             what, figure = "rows/s to one partition, R1p", _rate_to(_ONE_PARTITION)
             yield Target(what, cell, figure, least=limit)
+        cell = f"{size}-tls"
+        yield Target("rows/s over TLS, R1s to R2s", cell, _tls_rate_to("R2"), least=1.0)
+        what = "rows/s over TLS, R1s to R2ts, to the same without TLS"
+        yield Target(what, cell, _tls_rate_to_plain(tuned), least=1.0)
     over_noop = _seconds_over(_NOOP)
     yield Target("s over Spark's noop sink", "1row", over_noop, most=0.3, unit=" s")
 

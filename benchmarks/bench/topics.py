@@ -1,8 +1,9 @@
 """Topics of the benchmark: create, inspect, delete. All of them have its prefix.
 
 No records are deleted, only entire topics between rounds. A broker that deletes one contender's
-records, or rolls small segments to be able to, would do so during another one's turn. The retention
-limit in bytes is far above what rounds write; it stops a contender that writes endlessly.
+records, or rolls small segments to be able to, would do so during another one's turn. Each topic
+has a limit in bytes far above what rounds write, and segments as large as that allows. It stops a
+contender that writes endlessly.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _PATIENCE_S: Final = 60.0
 _POLL_S: Final = 0.05
 # Topics of this size before a round are deleted, so that no disk fills up.
 _MOST_BYTES: Final = 2 * 1024**3
+# The limit of a topic for the usual number of rows: more than twice what it ever has.
 _LIMIT_BYTES: Final = 16 * 1024**3
+# Kafka's default. Retention deletes closed segments only, so a segment is no larger than the limit.
+_SEGMENT_BYTES: Final = 1024**3
 # The broker of `make bench` removes a deleted topic's files within a second; one without
 # log.segment.delete.delay.ms begins after a minute.
 _REMOVAL_S: Final = 2.0
@@ -39,19 +43,26 @@ class Contents(NamedTuple):
     log_bytes: int
 
 
+def limits(partitions: int, scale: float) -> dict[str, str]:
+    """Return the settings that limit a topic's bytes; scale: how many times the usual rows."""
+    kept = int(_LIMIT_BYTES * max(1.0, scale)) // partitions
+    return {"retention.bytes": str(kept), "segment.bytes": str(min(_SEGMENT_BYTES, kept))}
+
+
 class Topics:
     """The requests to a cluster that the benchmark needs besides writing."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, scale: float) -> None:
         self._bootstrap = bootstrap
+        self._scale = scale
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     @contextlib.contextmanager
     def made(self, partitions: int) -> Iterator[str]:
         """Yield a topic whose records are not deleted, and delete it after the `with` block."""
         name = f"{_PREFIX}{uuid.uuid4().hex[:8]}"
-        limit = {"retention.bytes": str(_LIMIT_BYTES // partitions)}
-        new = NewTopic(name, num_partitions=partitions, config=limit)
+        config = limits(partitions, self._scale)
+        new = NewTopic(name, num_partitions=partitions, config=config)
         for future in self._admin.create_topics([new]).values():
             future.result()
         try:

@@ -8,9 +8,7 @@ use the files of an interrupted download.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -20,7 +18,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
-from job import children, java_version
+from job import children, java_version, lock
 
 MIRROR: Final = "KAFKA_JARS_MIRROR"
 _LIST: Final = Path(__file__).with_suffix(".toml")
@@ -91,25 +89,14 @@ def fetch(jars: Jars) -> Path:
     if (problem := java_version.problem()) is not None:
         raise JarsError(problem)
     try:
-        with _locked(jars):
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        waiting = f"waiting for another process that fetches {jars.name} …"
+        with lock.locked(cache_folder() / f"{jars.folder}.lock", waiting):
             if not jars.are_there:  # another process may have fetched them meanwhile
                 _fetch(jars)
     except OSError as error:
         raise JarsError(_unusable_cache(error.strerror or str(error))) from None
     return jars.path
-
-
-@contextlib.contextmanager
-def _locked(jars: Jars) -> Iterator[None]:
-    """Hold the lock of a folder. The kernel releases it when the process ends for any reason."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / f"{jars.folder}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"waiting for another process that fetches {jars.name} …", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(jars: Jars) -> None:

@@ -7,7 +7,7 @@ says what the principal is.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,22 +41,26 @@ _NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
 class Acls:
     """Makes the commands for one client.
 
-    principal: its name, empty if it is not known; described: what the name is then. servers: the
-    address of the brokers, None where ACLs of Kafka do not decide.
+    principal: its name, empty if the configuration does not say it; described: what the name is
+    then. servers: the address of the brokers, None where ACLs of Kafka do not decide. logged_in:
+    returns the name that logins have shown, empty if they have not.
     """
 
     principal: str = ""
     described: str = "the user that the brokers know the client as"
     servers: str | None = "HOST:PORT"
+    logged_in: Callable[[], str] = str
 
     @classmethod
-    def of(cls, config: ProducerConfig) -> Acls:
+    def of(cls, config: ProducerConfig, logged_in: Callable[[], str] = str) -> Acls:
         """Return the commands for the client of a configuration."""
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)
+        if config.delegation_token is not None:
+            return cls(config.delegation_token.owner.removeprefix("User:"), "", servers)
         principal, described = _principal(config)
-        return cls(principal, described, servers)
+        return cls(principal, described, servers, logged_in)
 
     def hint(
         self, code: int, name: str | None, operations: tuple[str, ...] | None = None
@@ -72,14 +76,15 @@ class Acls:
         if self.servers is None:
             return "the IAM policies of AWS allow that, not the ACLs of Kafka"
         resource, usual = needed
+        principal = self.principal or self.logged_in()
         words = ["--bootstrap-server", self.servers, "--add", "--allow-principal"]
-        words.append(f"User:{self.principal or _UNKNOWN}")
+        words.append(f"User:{principal or _UNKNOWN}")
         for operation in operations or usual:
             words += ["--operation", operation]
         words.append(resource)
         if resource != _CLUSTER:
             words.append(name or _UNKNOWN)
-        note = "" if self.principal else f", where User:{_UNKNOWN} is {self.described}"
+        note = "" if principal else f", where User:{_UNKNOWN} is {self.described}"
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
@@ -102,7 +107,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
     if config.sasl_mechanism == OAUTHBEARER:
         return "", "the claim sub of the token"
     if config.sasl_mechanism == GSSAPI:
-        found = config.sasl_kerberos_principal or jaas.get("principal") or config.login_identity
+        found = config.sasl_kerberos_principal or jaas.get("principal", "")
         primary = found.partition("@")[0].partition("/")[0]
         return _known(primary), "the first part of the Kerberos principal"
     if jaas.get("tokenauth", "").lower() == "true":

@@ -102,9 +102,12 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
         )
     if mechanism not in served:
         right = [each for each, mechanisms in LOGIN_MODULES.items() if mechanism in mechanisms]
+        advice = f"name {' or '.join(right)}, or change sasl.mechanism"
+        if mechanism == GSSAPI:
+            advice = "set sasl.mechanism, which has this default"
         raise ConfigException(
             f"sasl.jaas.config names {name}, which supports {', '.join(served)}, but "
-            f"sasl.mechanism is {mechanism}: name {' or '.join(right)}, or change sasl.mechanism"
+            f"sasl.mechanism is {mechanism}: {advice}"
         )
     if any(each.startswith(_UNSECURED) for each in entry.options):
         raise ConfigException(

@@ -91,6 +91,12 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
     return claims if isinstance(claims, dict) else None
 
 
+def subject(token: str) -> str:
+    """Return the claim `sub` of a JWT, which is the principal by default; empty if it has none."""
+    found = (jwt_claims(token) or {}).get("sub")
+    return found if isinstance(found, str) and printable(found) == found else ""
+
+
 def token_facts(token: str) -> str:
     """Return the subject, audience and expiry time of a token for messages, never the token."""
     claims = jwt_claims(token)

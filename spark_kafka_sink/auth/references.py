@@ -9,7 +9,8 @@ A user who sets options on a shared driver could have its secrets sent to a serv
 process can therefore restrict what may be read, by environment variables that no option overrides:
 
 - ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
-- ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths;
+- ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths, besides what
+  the application has shipped;
 - ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the full name of a variable must match;
 - ``PYKAFKA_OAUTH_ALLOWED_URLS``: the exact URLs that tokens may be fetched from.
 
@@ -49,7 +50,10 @@ _PATTERN_PARAM: Final = "allowlist.pattern"
 
 
 class Files(Protocol):
-    """Access to files; both methods raise OSError or ValueError."""
+    """Access to files; `real_path` and `read` raise OSError or ValueError."""
+
+    def shipped(self, path: str) -> str | None:
+        """Return where a file is that the application has shipped, None for any other."""
 
     def real_path(self, path: str) -> str:
         """Return the absolute path without links."""
@@ -118,12 +122,20 @@ class ProcessLimits:
                 f"{ALLOWED_VARIABLES} of {self.process} does not allow the variable {name!r}"
             )
 
-    def check_path(self, real_path: str, files: Files) -> None:
-        """Raise ConfigException if a file may not be read. The path is `files.real_path`'s."""
+    def allowed_path(self, path: str, files: Files) -> str:
+        """Return where a file is. Raise ConfigException if it may not be read.
+
+        What the application has shipped is its own, and may always be read.
+        """
+        shipped = files.shipped(path)
+        if shipped is not None:
+            return shipped
+        real_path = files.real_path(path)
         if self.paths is not None and not _is_within(real_path, self.paths, files):
             raise ConfigException(
                 f"{ALLOWED_PATHS} of {self.process} does not allow the file {real_path}"
             )
+        return real_path
 
     def check_url(self, url: str) -> None:
         """Raise ConfigException if tokens may not be fetched from a URL."""
@@ -146,37 +158,37 @@ class Provider:
 _GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
 
 
-def providers(options: Mapping[str, str]) -> dict[str, Provider]:
+def providers(named: Mapping[str, Mapping[str, str]]) -> dict[str, Provider]:
     """Return the providers by name: the three defaults, and those of `config.providers`.
 
-    Raise ConfigException for an option of `config.providers` that is not supported.
+    named: the options of each of the latter, by what follows config.providers.NAME. Raise
+    ConfigException for an option that is not supported.
     """
-    found = dict(_GIVEN)
-    unread = {name for name in options if name.startswith(f"{CONFIG_PROVIDERS}.")}
-    for name in _listed(options.get(CONFIG_PROVIDERS)) or ():
-        prefix = f"{CONFIG_PROVIDERS}.{name}."
-        java_class = options.get(f"{prefix}class", "")
-        kind = _KINDS.get(java_class.rpartition(".")[2])
-        if kind is None:
-            raise ConfigException(
-                f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
-            )
-        param = f"{prefix}param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
-        # An empty value restricts nothing, as in Java.
-        given = options.get(param) or None
-        if given is None:
-            found[name] = Provider(kind)
-        elif kind == ENV:
-            found[name] = Provider(kind, variables=_pattern(given, param))
-        else:
-            found[name] = Provider(kind, paths=_absolute(_listed(given) or [], param))
-        unread -= {f"{prefix}class", param}
+    return _GIVEN | {name: _provider(name, options) for name, options in named.items()}
+
+
+def _provider(name: str, options: Mapping[str, str]) -> Provider:
+    prefix = f"{CONFIG_PROVIDERS}.{name}."
+    java_class = options.get("class", "")
+    kind = _KINDS.get(java_class.rpartition(".")[2])
+    if kind is None:
+        raise ConfigException(
+            f"{prefix}class is {java_class!r}: expected one of Kafka's {', '.join(_KINDS)}"
+        )
+    param = f"param.{_PATTERN_PARAM if kind == ENV else _PATHS_PARAM}"
+    unread = options.keys() - {"class", param}
     if unread:
         raise ConfigException(
-            f"{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has .class, "
-            f".param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
+            f"{prefix}{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has "
+            f".class, .param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
         )
-    return found
+    # An empty value restricts nothing, as in Java.
+    given = options.get(param)
+    if not given:
+        return Provider(kind)
+    if kind == ENV:
+        return Provider(kind, variables=_pattern(given, prefix + param))
+    return Provider(kind, paths=_absolute(_listed(given) or [], prefix + param))
 
 
 class References:
@@ -262,8 +274,7 @@ class References:
 
     def _text(self, provider: Provider, path: str) -> str:
         try:
-            real = self._files.real_path(path)
-            self._limits.check_path(real, self._files)
+            real = self._limits.allowed_path(path, self._files)
             if provider.paths is not None and not _is_within(real, provider.paths, self._files):
                 raise ConfigException(f"its {_PATHS_PARAM} does not allow the file {real}")
             return self._files.read(real).decode()

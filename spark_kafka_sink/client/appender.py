@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from spark_kafka_sink.client.caller import Caller
 from spark_kafka_sink.client.deadlines import Call
-from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -35,27 +34,56 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import AppendFailure, checked
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner, with_partitions
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import call_in_io_thread
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import (
+    GroupedRows,
     Partitioner,
     TopicLoad,
     check_partitions,
-    hash_keys,
-)
-from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, SpanOwner
-from spark_kafka_sink.producer.slices import (
-    GroupedRows,
     choose_partitions,
-    encode_rows,
-    slice_ends,
+    hash_keys,
     topics_to_spread,
 )
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, SpanOwner
 from spark_kafka_sink.records.columns import Rows
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.encoder import EncodedRows, encode_rows, record_sizes
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
+
+SLICE_BYTES: Final = 8 * 1024 * 1024
+# From this number of partitions on, slices are twice as large (docs/performance.md).
+MANY_PARTITIONS: Final = 250
+
+
+def slice_bytes(partitions: int) -> int:
+    """Return how large a slice for so many partitions is: each costs something in each slice.
+
+    Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
+    topics that rows may go to, 0 if unknown.
+    """
+    return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
+
+
+def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
+    """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
+
+    Return the end row of each slice. A slice has at least one row. They are about equal: a rest of
+    some rows would cost nearly as much as a full slice.
+    """
+    ends = np.cumsum(sizes)
+    total = int(ends[-1]) if len(ends) else 0
+    most = max(1, buffer_memory_bytes // 4)
+    slices = max(1, round(total / slice_bytes(partitions)), -(-total // most))
+    limit = min(-(-total // slices) + int(sizes.max(initial=0)), most)
+    cuts, start = [], 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        start = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
+        cuts.append(start)
+    return cuts
 
 
 class RowOwner(SpanOwner, Protocol):
@@ -129,7 +157,7 @@ class SliceAppender:
             owner.lay_out(grouped)
         try:
             opens = state.hold(pending, grouped.targets)
-            cuts, encoded = encode_rows(grouped, opens)
+            cuts, encoded = encode_rows(grouped.rows.columns, grouped.runs, opens)
             encoded_rows = EncodedRows(cuts, encoded, len(rows), int(sizes.sum()), int(sizes.max()))
             state.put_in(pending, encoded_rows, check, created_at, owner)
         except BaseException:
@@ -162,7 +190,7 @@ class SliceOwner:
         """Take the rows in the order in which spans number them."""
         self._rows = grouped.runs.order + self._start
 
-    def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
+    def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
         """Take a span of a batch that is done; in the I/O thread."""
         if batch.error is None:
             return
@@ -200,21 +228,21 @@ class ColumnProducer:
         self._caller = caller
         self._config = config
         self._limits = limits
-        self._look_anew: Callable[[], Mapping[str, int]] | None = None
+        self._refresh: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
 
     def limit_messages(
         self,
         max_message_bytes: Mapping[str, int],
-        look_anew: Callable[[], Mapping[str, int]] | None,
+        refresh: Callable[[], Mapping[str, int]] | None,
     ) -> None:
-        """Know the max.message.bytes of topics; see `KafkaProducer.limit_messages`."""
+        """Know the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
         self._limits = self._limits.with_topics(limits if is_plain else {})
-        self._look_anew = look_anew
+        self._refresh = refresh
         self._state.limit_messages(limits)
 
     def append(
@@ -327,13 +355,15 @@ class ColumnProducer:
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Refuse rows that are too large for a request, for memory, or for their topic."""
+        if self._limits.fit(sizes):
+            return
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
             # A topic's limit may have been raised since.
-            if error.topic is None or self._look_anew is None:
+            if error.topic is None or self._refresh is None:
                 raise
-            self.limit_messages(self._look_anew(), self._look_anew)
+            self.limit_messages(self._refresh(), self._refresh)
             self._limits.check(rows, sizes)
 
     def _check_partitions(

@@ -14,17 +14,16 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
 
 from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
+from spark_kafka_sink.client.assembly import MakeTransactions, assemble
 from spark_kafka_sink.client.caller import Caller
-from spark_kafka_sink.client.io_thread import Feeder, assemble
-from spark_kafka_sink.client.machines import MakeTransactions
 from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException, message_of
@@ -33,20 +32,18 @@ from spark_kafka_sink.metrics import MetricName
 from spark_kafka_sink.model import (
     LARGEST_INT32,
     Node,
-    TopicPartition,
     check_callable,
-    check_counts,
     check_monotonic_time,
     check_timeout,
-    check_topic_name,
     checked,
     checked_brokers,
     checked_number,
 )
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner
-from spark_kafka_sink.producer.completion import PartitionDelivery
-from spark_kafka_sink.producer.slices import slice_bytes
 from spark_kafka_sink.records.record_limits import RecordLimits
+
+if TYPE_CHECKING:  # tasks have no rows besides columns
+    from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 
 logger = logging.getLogger(__name__)
 
@@ -67,20 +64,6 @@ class Plugins(Protocol):
         """Close those that have a ``close``, each once; return the first error."""
 
 
-class RowFeeder(Feeder, Protocol):
-    """Who has rows that were sent one by one, on their way into batches."""
-
-    def start(self) -> None:
-        """Be ready to call a partitioner."""
-
-    def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
-        """Turn everything that was sent before into batches."""
-
-    @property
-    def is_in_partitioner(self) -> bool:
-        """Whether the partitioner calls, asked about rows of `send`."""
-
-
 class BaseProducer:
     """A producer for columns."""
 
@@ -92,6 +75,7 @@ class BaseProducer:
         *,
         allow_auto_create_topics: bool,
         make_transactions: MakeTransactions | None = None,
+        identity: str = "",
     ) -> None:
         client_id = config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
         self._config = config
@@ -107,6 +91,7 @@ class BaseProducer:
                 checked_brokers(brokers),
                 allow_auto_create_topics=allow_auto_create_topics,
                 make_transactions=make_transactions,
+                identity=identity,
             )
             self._thread = thread
             # None of these knows the producer: the I/O thread holds them, and has to end with it.
@@ -146,7 +131,7 @@ class BaseProducer:
 
     # -- what a producer of rows and transactions has besides -------------------------------------
 
-    def _make_feeder(self) -> RowFeeder | None:
+    def _make_feeder(self) -> ChunkFeeder | None:
         """Make the caller's side of rows and transactions; return who feeds rows."""
         return None
 
@@ -182,14 +167,22 @@ class BaseProducer:
             return
         # As Java's try-with-resources: what was sent before the error is delivered.
         try:
-            self.close(unclosed.AT_EXIT_S if issubclass(kind, KeyboardInterrupt) else None)
+            if issubclass(kind, KeyboardInterrupt):
+                self._close_once(unclosed.AT_EXIT_S, _LAST_CALLBACKS_AT_EXIT_S)
+            else:
+                self.close()
         except KafkaException as failure:  # what ended the block is what counts
-            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+            with safe_logging():
+                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
         if self._given_up:
             records = records_by_topic(self._given_up)
-            logger.error(
-                "%s was closed after %s: %s were not delivered", self._name, kind.__name__, records
-            )
+            with safe_logging():
+                logger.error(
+                    "%s was closed after %s: %s were not delivered",
+                    self._name,
+                    kind.__name__,
+                    records,
+                )
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -229,31 +222,6 @@ class BaseProducer:
             lingers_since=lingers_since,
         )
 
-    def slice_bytes(self, partitions: int) -> int:
-        """Return the best size in bytes of the rows in one append, for so many partitions.
-
-        partitions: of all topics of the rows; 0 if unknown.
-        """
-        partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
-        self._caller.check_process()
-        return slice_bytes(partitions)
-
-    def limit_messages(
-        self,
-        max_message_bytes: Mapping[str, int],
-        look_anew: Callable[[], Mapping[str, int]] | None = None,
-    ) -> None:
-        """Set the max.message.bytes of topics, replacing the earlier values.
-
-        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
-        compressed, the broker decides. look_anew: returns the present values; called before
-        `append` rejects a row.
-        """
-        check_counts("max_message_bytes", max_message_bytes, 0)
-        check_callable("look_anew", look_anew, "what gives the max.message.bytes of topics")
-        self._caller.check_process()
-        self._columns.limit_messages(max_message_bytes, look_anew)
-
     def spread_evenly(self, start: int) -> None:
         """Spread rows with neither partition nor key evenly from now on, even if they are few.
 
@@ -267,15 +235,7 @@ class BaseProducer:
         self._caller.check_open()
         self._appender.spread_evenly(start)
 
-    def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
-        """Return the number of partitions of several topics; see `partitions_for`.
-
-        One request asks for all unknown topics, and another one for those with fewer partitions
-        than expected, all within one max.block.ms.
-        """
-        check_counts("expected", expected, 0)
-        for topic in expected:
-            check_topic_name(topic)
+    def _partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
         self._caller.before_call()
         known = self._caller.wait_for(expected, self._caller.column_call())
         counts = [len(topic.leaders) for topic in known]
@@ -300,38 +260,6 @@ class BaseProducer:
         if self._row_feeder is not None:
             self._row_feeder.drain(None if timeout is None else since + timeout)
         self._caller.flush(timeout, since)
-
-    def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return what has been acknowledged since the last call, by partition."""
-        self._caller.check_process()
-        return self._state.take_deliveries()
-
-    def forget_topics(self) -> None:
-        """Request the metadata of each topic again at its next use; keep brokers and connections.
-
-        Call this before new work that may begin long after the last: topics may have been deleted
-        and created again meanwhile. Raise if the producer cannot go on.
-        """
-        self._caller.before_call()
-        self._state.forget_topics()
-
-    @property
-    def record_limits(self) -> Mapping[str, int]:
-        """The largest record in bytes, with its overhead, by the option that sets this limit."""
-        self._caller.check_process()
-        return self._limits.by_option
-
-    @property
-    def topics_written(self) -> int:
-        """The number of topics that something was sent to since the producer was made."""
-        self._caller.check_process()
-        return self._state.metrics.topics_written
-
-    @property
-    def throttle_time_ms(self) -> int:
-        """The sum of the throttle times in all Produce responses, in milliseconds."""
-        self._caller.check_process()
-        return self._state.metrics.throttle_time_ms
 
     def metrics(self) -> dict[MetricName, float]:
         """Measure the producer now: return the Java producer's metrics by their names.

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.io_thread import ProducerThread
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
@@ -26,8 +25,10 @@ from spark_kafka_sink.errors import (
     Option,
     TimeoutException,
 )
-from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
+from spark_kafka_sink.producer.metadata import ClusterMetadata, TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 
 
 class Caller:
@@ -166,17 +167,21 @@ class Caller:
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics that have at least the given number of partitions.
+        """Return the metadata of topics once they are known, in the order of `partitions`.
 
-        See `ProducerState.wait_for`. Raise TimeoutException, or a broker's error about a topic.
+        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
+        asked once more, and their response counts even if it has fewer; with must_grow, they are
+        asked until there are so many. Raise TimeoutException, or a broker's error about a topic.
         """
+        wait = _TopicWait(self._state.metadata, partitions, must_grow=must_grow)
 
-        def late(name: str, topic: TopicMetadata | None) -> KafkaException:
+        def late() -> KafkaException:
+            topic = self._state.metadata.topic(wait.missing)
             if topic is None or not must_grow:
-                return self._no_topic(name)
-            return self._no_partition(name, topic, partitions[name] - 1)
+                return self._no_topic(wait.missing)
+            return self._no_partition(wait.missing, topic, partitions[wait.missing] - 1)
 
-        return self._state.wait_for(partitions, call, late, must_grow=must_grow)
+        return self._state.wait_for(partitions, wait.find, call, late)
 
     def _no_topic(self, name: str) -> KafkaException:
         limit, trouble = self._max_block(), self._network_trouble()
@@ -221,8 +226,73 @@ class Caller:
 
         timeout: seconds, None for no limit; since: when they began. Raise TimeoutException.
         """
+        state, waiting_for = self._state, list[ProducerBatch]()
+
+        def all_ended() -> int | None:
+            waiting_for[:] = unfinished(waiting_for)
+            return None if waiting_for else state.user_calls.due
 
         def late(what: str) -> TimeoutException:
             return TimeoutException(f"{what} in {round(timeout or 0, 3)} s")
 
-        self._state.flush(None if timeout is None else since + timeout, late)
+        deadline = None if timeout is None else since + timeout
+        started, flush = time.monotonic(), object()
+        try:
+            waiting_for += state.begin_flush(flush)
+            calls = state.wait(
+                all_ended, deadline, lambda: late(f"{len(waiting_for)} batch(es) not acknowledged")
+            )
+            state.wait(
+                lambda: True if state.user_calls.made >= calls else None,
+                deadline,
+                lambda: late("callbacks have not ended"),
+            )
+            state.end_flush(flush)
+        except BaseException:
+            state.end_flush(flush)
+            raise
+        finally:
+            state.record_time("flush", time.monotonic() - started)
+
+
+class _TopicWait:
+    """A wait for topics, and the metadata requests that it needs.
+
+    An answer to a request from before the call does not count: the topic may have grown since.
+    Callers of its methods hold the producer's lock. missing: the first topic that `find` did
+    not find.
+    """
+
+    def __init__(
+        self, metadata: ClusterMetadata, partitions: Mapping[str, int], *, must_grow: bool
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._must_grow = must_grow
+        self._asked_at: int | None = None
+        self.missing = ""
+
+    def find(self) -> list[TopicMetadata] | None:
+        """Return the topics if all are known; otherwise None, and request those that are too small.
+
+        Raise a broker's error about a topic.
+        """
+        found = []
+        for name, least in self._partitions.items():
+            topic = self._metadata.topic(name)
+            if topic is None or (len(topic.leaders) < least and not self._has_no_more(name)):
+                self.missing = name
+                error = self._metadata.take_error(name)
+                if error is not None:
+                    raise error
+                return None
+            found.append(topic)
+        return found
+
+    def _has_no_more(self, name: str) -> bool:
+        """Return whether a topic certainly has no more partitions; request it otherwise."""
+        asked_at = self._asked_at
+        is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at
+        if asked_at is None or (is_answered and self._must_grow):
+            self._asked_at = self._metadata.request_update()
+        return is_answered and not self._must_grow

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows, new_row_future
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
 from spark_kafka_sink.records.encoder import encode_headers

@@ -20,10 +20,10 @@ import numpy as np
 from spark_kafka_sink.client.deadlines import Waiters, deadline_of, wait_for_signal
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import RecordMetadata, check_timeout, checked
-from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors, unsent_metadata
-from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan
-from spark_kafka_sink.producer.slices import GroupedRows
+from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
+from spark_kafka_sink.producer.partitioner import GroupedRows
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
 from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
@@ -109,7 +109,7 @@ class SentRows:
         self._offsets = np.full(rows, -1, np.int64).data
         self._end_of = np.zeros(rows, np.int32).data
 
-    def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
+    def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
         """Store the result of a span of a batch; only the I/O thread calls this, without a lock."""
         rows = self._order[span.first_row : span.first_row + span.records]
         if batch.error is None and batch.base_offset >= 0:

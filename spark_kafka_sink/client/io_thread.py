@@ -25,7 +25,7 @@ wakeup costs a system call. Nothing that a caller adds between `poll` and `selec
 the state notes under the lock that the thread is about to sleep.
 
 Calls into user code (callbacks, owners of rows) are queued under the lock and made without it, in
-order. They may raise anything (`guarded_call`), and so may a handler of the log (`safe_logging`).
+order. They may raise anything (`user_calls`), and so may a handler of the log (`safe_logging`).
 Whatever else goes wrong in the loop ends every wait with that error: no caller waits for ever for a
 thread that is gone.
 """
@@ -34,31 +34,18 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from random import Random
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from spark_kafka_sink.client.machines import (
-    MakeTransactions,
-    make_accumulator,
-    make_machines,
-    make_metadata,
-)
-from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.client.producer_state import ProducerState
-from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here, message_of
 from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
-from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
-from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.security import Security
-from spark_kafka_sink.network.selector import Selector
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.wire.exchange import Answered, Event
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest, Event
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +70,21 @@ class Feeder(Protocol):
 
 
 class ProducerThread:
-    """The thread, its network client and its loop; it runs from `start` on."""
+    """The thread, its network client and its loop; it runs from `start` on.
 
-    def __init__(self, state: ProducerState, client: NetworkClient, client_id: str) -> None:
+    build: makes a Produce request. It needs no lock, because the batches are in flight.
+    """
+
+    def __init__(
+        self,
+        state: ProducerState,
+        client: NetworkClient,
+        client_id: str,
+        build: Callable[[DrainedBatches], ClientRequest],
+    ) -> None:
         self._state = state
         self._client = client
+        self._build = build
         self._feeder: Feeder | None = None
         self._known_nodes: tuple[Mapping[int, Node], int] = ({}, 0)
         self._name = f"kafka-producer-network-thread | {client_id}"
@@ -127,6 +124,11 @@ class ProducerThread:
     def is_alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def principal(self) -> str:
+        """Return the name by which brokers know the client; empty if logins have not shown it."""
+        return self._client.principal
 
     @property
     def network_trouble(self) -> str:
@@ -233,78 +235,10 @@ class ProducerThread:
         for request in work.requests:
             self._client.send(request)
         for drained in work.drained:
-            self._client.send(self._state.build(drained))
+            self._client.send(self._build(drained))
             self._state.metrics.sent(drained.batches, now)
 
     def _observe(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, Answered):
                 self._state.metrics.answered(event)
-
-
-def assemble(
-    config: ProducerConfig,
-    client_id: str,
-    brokers: Sequence[Node] = (),
-    *,
-    allow_auto_create_topics: bool = True,
-    make_transactions: MakeTransactions | None = None,
-) -> tuple[ProducerState, ProducerThread]:
-    """Make the state of a producer and its thread, which does not run yet.
-
-    brokers: the known ones of the cluster; make_transactions: makes the state machine of
-    transactions, if there is a transactional.id.
-    """
-    random = Random()  # noqa: S311 - jitter, not secrets
-    metrics = Metrics(
-        num_samples=config.metrics_num_samples,
-        window_s=max(1, config.metrics_sample_window_ms) / 1000,
-        tags={"client-id": client_id},
-    )
-    network_metrics = NetworkMetrics(metrics)
-    # Tasks begin at the same time; they know the brokers from the driver.
-    security = Security.of(config, is_one_of_many=bool(brokers))
-    client = _make_client(config, client_id, random, network_metrics, security)
-    try:
-        client.set_initial_nodes(brokers)
-        accumulator = make_accumulator(config)
-        metadata = make_metadata(config, random, allow_auto_create_topics=allow_auto_create_topics)
-        producer_metrics = ProducerMetrics(
-            metrics, network_metrics, accumulator=accumulator, metadata=metadata, client=client
-        )
-        machines = make_machines(
-            config, accumulator, metadata, producer_metrics, random, make_transactions
-        )
-        state = ProducerState(machines, time.monotonic)
-        return state, ProducerThread(state, client, client_id)
-    except BaseException:
-        client.close()
-        raise
-
-
-def _make_client(
-    config: ProducerConfig,
-    client_id: str,
-    random: Random,
-    metrics: NetworkMetrics,
-    security: Security | None,
-) -> NetworkClient:
-    selector_class = Selector if security is None else security.selector_class
-    selector = selector_class(
-        send_buffer_bytes=config.send_buffer_bytes,
-        receive_buffer_bytes=config.receive_buffer_bytes,
-        metrics=metrics,
-    )
-    try:
-        return NetworkClient(
-            selector,
-            NetworkConfig.of(config, client_id),
-            config.bootstrap_nodes,
-            time.monotonic,
-            random,
-            metrics=metrics,
-            security=security,
-        )
-    except BaseException:
-        selector.close_all()
-        raise

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import call_in_io_thread
 
 # The most threads. If there are more topics, they share these.
 MOST_THREADS: Final = 32

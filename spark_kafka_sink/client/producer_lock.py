@@ -1,10 +1,10 @@
 """ProducerLock: the lock of one producer, the waiters for a change, and the guard of interrupts.
 
 A caller may be interrupted anywhere (KeyboardInterrupt, or any exception of a signal handler).
-There is one guard, ``with self.lock, self._change:``. During a change, the accumulator, a batch or
-the credit of buffer.memory is inconsistent. An interrupt inside a change ends the producer with an
-error, because half of a change would mean records that are lost or sent twice. Everything else may
-be interrupted: waits and encoding hold no lock.
+There is one guard, ``with self.lock, self._change:``. During a change, the accumulator or a batch
+is inconsistent. An interrupt inside a change ends the producer with an error, because half of a
+change would mean records that are lost or sent twice. Everything else may be interrupted: waits and
+encoding hold no lock, and what a caller has taken can be returned twice.
 """
 
 from __future__ import annotations

@@ -9,46 +9,59 @@ slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_kafka_sink.client.deadlines import Call
-from spark_kafka_sink.client.machines import Machines
-from spark_kafka_sink.client.pending_append import EncodedRows, PendingAppend
 from spark_kafka_sink.client.producer_lock import ProducerLock
-from spark_kafka_sink.client.topic_wait import TopicWait
-from spark_kafka_sink.client.user_calls import UserCalls
+from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.errors import BufferExhaustedException, KafkaException
 from spark_kafka_sink.model import Node, TopicPartition
-from spark_kafka_sink.plugins.guarded_call import call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import UserCalls, call_in_io_thread
 from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
-from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.record_spans import SpanOwner
-from spark_kafka_sink.producer.sender import SenderPoll
-from spark_kafka_sink.producer.slices import topic_load
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner
+from spark_kafka_sink.producer.sender import Sender, SenderPoll
+from spark_kafka_sink.records.encoder import EncodedRows
 from spark_kafka_sink.records.layout import OpenBatch
-from spark_kafka_sink.wire.exchange import ClientRequest, Event
+from spark_kafka_sink.wire.exchange import Event
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
+    from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
 class ProducerState(ProducerLock):
-    """The state machines of one producer and their lock. Times are seconds of its clock."""
+    """The state machines of one producer and their lock. Times are seconds of its clock.
 
-    def __init__(self, machines: Machines, clock: Callable[[], float]) -> None:
+    is_adaptive: whether queue lengths influence the spreading of rows.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        sender: Sender,
+        metrics: ProducerMetrics,
+        transactions: TransactionManager | None,
+        *,
+        is_adaptive: bool,
+    ) -> None:
         super().__init__(clock)
-        self.accumulator = machines.accumulator
-        self.metadata = machines.metadata
-        self.metrics = machines.metrics
+        self.accumulator = sender.accumulator
+        self.metadata = sender.metadata
+        self.metrics = metrics
         self.deliveries = Deliveries()
-        self.latencies = machines.latencies
-        self.transactions = machines.transactions
-        self._sequences = machines.sequences
-        self._completion = machines.completion
-        self._sender = machines.sender
-        self._is_adaptive = machines.is_adaptive
+        self.latencies = sender.latencies
+        self.transactions = transactions
+        self._completion = sender.completion
+        self._sender = sender
+        self._is_adaptive = is_adaptive
+        # Those of outside, while the producer is in a joined transaction.
+        self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
@@ -93,11 +106,8 @@ class ProducerState(ProducerLock):
 
     def undelivered(self) -> Counter[str]:
         """Return by topic the number of batches' records, neither acknowledged nor failed."""
-        records = Counter[str]()
         with self.lock:
-            for batch in self.accumulator.incomplete:
-                records[batch.topic_partition.topic] += batch.record_count
-        return records
+            return self.accumulator.undelivered()
 
     def refuse(self, records: int, error: KafkaException) -> None:
         """Count records that a caller could not append."""
@@ -114,34 +124,29 @@ class ProducerState(ProducerLock):
 
     def wait_for(
         self,
-        partitions: Mapping[str, int],
+        topics: Collection[str],
+        find: Callable[[], list[TopicMetadata] | None],
         call: Call,
-        late: Callable[[str, TopicMetadata | None], KafkaException],
-        *,
-        must_grow: bool = False,
+        late: Callable[[], KafkaException],
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics once they are known, in the order of `partitions`.
+        """Return what `find` finds about topics, all of which are in one request to brokers.
 
-        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
-        asked once more, and their response counts even if it has fewer; with must_grow, they are
-        asked until there are so many. All topics are in one request. late: returns the error for a
-        topic that is not known in time, or has too few partitions. Raise a broker's error about a
-        topic.
+        find: called with the lock after each change of the metadata. late: makes the error for a
+        wait that is over, with the lock as well.
         """
-        wait = TopicWait(self.metadata, partitions, must_grow=must_grow)
 
-        def find() -> list[TopicMetadata] | None:
-            self._track(partitions)
+        def tracked() -> list[TopicMetadata] | None:
+            self._track(topics)
             call.check()
-            found = wait.find()
+            found = find()
             if found is None:
                 self._wake()
             return found
 
         return self.wait(
-            find,
+            tracked,
             call.deadline,
-            lambda: late(wait.missing, self.metadata.topic(wait.missing)),
+            late,
             lambda time_ns, _: self.metrics.record_time("metadata-wait", time_ns),
         )
 
@@ -150,15 +155,11 @@ class ProducerState(ProducerLock):
 
         An error that another caller got is asked about again.
         """
-        metadata, now, is_known = self.metadata, self._clock(), True
-        for name in topics:
-            metadata.track(name, now)
-            is_known = is_known and metadata.topic(name) is not None
-        if not is_known:
+        if not self.metadata.track_all(topics, self._clock()):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits; see `KafkaProducer.limit_messages`."""
+        """Keep batches at their topics' limits; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
@@ -169,8 +170,8 @@ class ProducerState(ProducerLock):
             # Each waiter requests its topic itself.
             self._waiters.notify_all()
             self.accumulator.forget_limits()
-            if self._sequences is not None:
-                self._sequences.unconfirm()
+            if self._sender.sequences is not None:
+                self._sender.sequences.unconfirm()
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -194,9 +195,7 @@ class ProducerState(ProducerLock):
         def take() -> dict[str, TopicLoad] | None:
             call.check()
             room_bytes = pool.room_bytes
-            with self._change:
-                is_taken = pool.reserve(pending, size_bytes)
-            if is_taken:
+            if pool.reserve(pending, size_bytes):
                 self._track(topics)
                 return self.loads(to_spread)
             if pool.room_bytes > room_bytes:
@@ -228,8 +227,8 @@ class ProducerState(ProducerLock):
         """Return what topics have waiting."""
         with self.lock:
             return {
-                name: topic_load(
-                    name, topic, self.accumulator, self.latencies, adaptive=self._is_adaptive
+                name: self.accumulator.topic_load(
+                    name, topic, self.latencies, adaptive=self._is_adaptive
                 )
                 for name, topic in topics.items()
             }
@@ -263,49 +262,73 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
-                self.let_go(pending)
-                self.give_back(pending)
+            self.let_go(pending)
+            self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Count the memory of the batches that were full, and have them sent.
+        """Count the memory of the batches that were full, and have them sent; may be called twice.
 
         The I/O thread is woken once for all of them, so that more of them go in one request: that
         saves a tenth of a broker's CPU (docs/performance.md).
         """
         with self.lock:
-            with self._change:
-                self._account(pending.full)
+            if pending.full:
+                # First, as in `give_back`.
+                self._waiters.notify_all()
+                for batch in pending.full:
+                    if self.accumulator.may_be_sent(batch):
+                        with self._change:
+                            self.accumulator.settle(batch)
                 pending.full = []
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`."""
-        with self.lock, self._change:
+        """End `hold`; may be called twice."""
+        with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows."""
-        with self.lock, self._change:
-            self.accumulator.pool.give_back(pending)
+        """Return the reserved bytes of rows; may be called twice."""
+        with self.lock:
+            # First, so that a second call does what an interrupted one has not done. Who is woken
+            # waits for the lock.
             self._waiters.notify_all()
+            self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
         """Return everything that an append has taken; unpacked batches go to the I/O thread."""
-        with self.lock, self._change:
+        with self.lock:
             self.let_go(pending)
             self.give_back(pending)
             self.packed(pending)
 
-    def _account(self, batches: Iterable[ProducerBatch]) -> None:
-        """Count the memory of batches that were compressed."""
-        available = self.accumulator.pool.available_bytes
-        for batch in batches:
-            self.accumulator.packed(batch)
-        # The I/O thread notifies only of what it has done itself.
-        if self.accumulator.pool.available_bytes > available:
-            self._waiters.notify_all()
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
+        """Send batches in a transaction from now on.
+
+        withholds: whether to keep them until a flush, or until memory is short. Raise
+        IllegalStateException if batches are under way.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.join(joined)
+            self._own_deliveries, self.deliveries = self.deliveries, joined.deliveries
+            if withholds:
+                self.accumulator.withhold()
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        with self.lock:
+            self._collect()
+            self._sender.end_joined()
+            self.accumulator.end_withholding()
+            self.deliveries = self._own_deliveries
 
     # -- transactions and the end -----------------------------------------------------------------
 
@@ -330,41 +353,14 @@ class ProducerState(ProducerLock):
             with self.lock:
                 self.transactions.record_refused(error)
 
-    def flush(self, deadline: float | None, late: Callable[[str], KafkaException]) -> None:
-        """Wait until what is in batches now has ended, and its callbacks were run.
+    def begin_flush(self, flush: object) -> list[ProducerBatch]:
+        """Let no rows linger until `end_flush`; return the batches that have not ended."""
+        with self.lock:
+            self.accumulator.begin_flush(flush)
+            self._wake()
+            return self.accumulator.incomplete
 
-        late: makes the error for what has not ended in time.
-        """
-        waiting_for: list[ProducerBatch] = []
-
-        def all_ended() -> int | None:
-            waiting_for[:] = unfinished(waiting_for)
-            return None if waiting_for else self.user_calls.due
-
-        started, flush = self._clock(), object()
-        try:
-            with self.lock:
-                self.accumulator.begin_flush(flush)
-                waiting_for += self.accumulator.incomplete
-                self._wake()
-            calls = self.wait(
-                all_ended,
-                deadline,
-                lambda: late(f"{len(waiting_for)} batch(es) not acknowledged"),
-            )
-            self.wait(
-                lambda: True if self.user_calls.made >= calls else None,
-                deadline,
-                lambda: late("callbacks have not ended"),
-            )
-            self._end_flush(flush)
-        except BaseException:
-            self._end_flush(flush)
-            raise
-        finally:
-            self.record_time("flush", self._clock() - started)
-
-    def _end_flush(self, flush: object) -> None:
+    def end_flush(self, flush: object) -> None:
         """Let rows linger again, unless other callers flush; may be called twice."""
         with self.lock:
             self.accumulator.end_flush(flush)
@@ -471,13 +467,13 @@ class ProducerState(ProducerLock):
         """
         return self._sender.nodes, self.metadata.rebootstraps
 
-    def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Build a Produce request; by the I/O thread, without the lock."""
-        return self._sender.build(drained)
-
     def _take_in(self, sent: SenderPoll, events: list[Event], now: float) -> None:
+        available = self.accumulator.pool.available_bytes
         for drained in sent.drained:
-            self._account(drained.batches)
+            for batch in drained.batches:
+                self.accumulator.packed(batch)
+        if self.accumulator.pool.available_bytes > available:
+            self._waiters.notify_all()
         for event in events:
             self._sender.handle(event, now)
 

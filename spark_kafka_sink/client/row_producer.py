@@ -19,7 +19,6 @@ from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.future import ON_DELIVERY, OnDelivery, RowFuture, SentRows
 from spark_kafka_sink.client.io_thread import ProducerThread
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
     ApiException,
@@ -34,10 +33,11 @@ from spark_kafka_sink.model import (
     check_callable,
     checked_headers,
 )
-from spark_kafka_sink.plugins.guarded_call import call_in_caller
 from spark_kafka_sink.plugins.interceptors import unsent_metadata
 from spark_kafka_sink.plugins.serializers import as_bytes
+from spark_kafka_sink.plugins.user_calls import call_in_caller
 from spark_kafka_sink.plugins.user_code import KEY_SERIALIZER, VALUE_SERIALIZER, UserCode
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.record_limits import RecordLimits

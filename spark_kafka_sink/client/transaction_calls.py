@@ -110,7 +110,11 @@ _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
 def transaction_manager(
-    config: ProducerConfig, sequences: Sequences, retry_backoff: ExponentialBackoff, random: Random
+    config: ProducerConfig,
+    sequences: Sequences,
+    retry_backoff: ExponentialBackoff,
+    random: Random,
+    acls: Acls,
 ) -> TransactionManager:
     """Return the machine of a producer's transactions; config: of one with a transactional.id."""
     return TransactionManager(
@@ -119,7 +123,7 @@ def transaction_manager(
         sequences,
         retry_backoff,
         random,
-        Acls.of(config),
+        acls,
     )
 
 

@@ -22,7 +22,7 @@ import posixpath
 import re
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import TOPIC_NAME
 
 DEFAULT_PREFIX: Final = "pykafka"
@@ -114,7 +114,7 @@ def check_prefix(prefix: str) -> None:
     """Raise ConfigException for a prefix that no owner can have."""
     if _PREFIX.match(prefix) is None:
         message = (
-            f"{Option('txnIdPrefix')} is {prefix!r}: expected 1 to {MAX_PREFIX_LENGTH} of the "
+            f"option txnIdPrefix is {prefix!r}: expected 1 to {MAX_PREFIX_LENGTH} of the "
             "characters a-z A-Z 0-9 . _ -"
         )
         raise ConfigException(message)
@@ -125,14 +125,10 @@ def check_app_id(app_id: str) -> None:
     try:
         size = len(app_id.encode())
     except UnicodeEncodeError as error:
-        message = (
-            f"{Option('txnAppId')} is {app_id!r}: it cannot be encoded as UTF-8 ({error.reason})"
-        )
+        message = f"option txnAppId is {app_id!r}: it cannot be encoded as UTF-8 ({error.reason})"
         raise ConfigException(message) from None
     if not 1 <= size <= MAX_APP_ID_BYTES:
-        message = (
-            f"{Option('txnAppId')} has {size} bytes of UTF-8: expected 1 to {MAX_APP_ID_BYTES}"
-        )
+        message = f"option txnAppId has {size} bytes of UTF-8: expected 1 to {MAX_APP_ID_BYTES}"
         raise ConfigException(message)
 
 

@@ -19,8 +19,10 @@ from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import Aborted, Clear, Committed, CommittedBefore, Undecided
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
     EMPTY,
     ONGOING,
+    PREPARE_ABORT,
     Answer,
     Ask,
     Described,
@@ -46,7 +48,7 @@ from spark_kafka_sink.commit.steps import (
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 _S = SingleState
 _UNDECIDED_PAUSE_S: Final = 0.1
@@ -154,10 +156,8 @@ def _check_transaction(
 ) -> Failure | None:
     plan = machine.plan
     if described.producer != plan.producer:
-        is_newer = described.producer.producer_id != plan.producer.producer_id or (
-            described.producer.epoch > plan.producer.epoch + 1
-        )
-        return superseded(plan.run.owner) if is_newer else _timed_out(plan)
+        newer = is_newer(described, plan.producer)
+        return superseded(plan.run.owner) if newer else _timed_out(plan)
     is_nothing = described.state == EMPTY and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)
@@ -167,6 +167,18 @@ def _check_transaction(
         sentence = f"{one} is in the transaction or in a task's report, but not in both"
         return Failure(FailureKind.CONFLICT, sentence)
     return None
+
+
+def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
+    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
+
+    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
+    """
+    found = described.producer
+    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
+        return True
+    is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
+    return found.epoch > producer.epoch and not is_aborted
 
 
 def _other_transaction(plan: Plan, attempts: tuple[AttemptTransaction, ...]) -> Failure | None:

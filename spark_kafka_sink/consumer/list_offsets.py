@@ -14,7 +14,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
-from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code
+from spark_kafka_sink.errors import ApiException, advice, api_exception, error_code, listed
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.producer.metadata import ClusterMetadata
@@ -44,14 +44,22 @@ def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
 
 
 def partition_error(
-    topic_partition: TopicPartition, code: int, node_id: int, api: str
+    topic_partition: TopicPartition,
+    code: int,
+    node_id: int,
+    api: str,
+    topic_advice: Callable[[int, str], str | None],
 ) -> ApiException:
-    """Return the exception for the error code of one partition in a response."""
+    """Return the exception for the error code of one partition in a response.
+
+    topic_advice: as from `reader_advice`.
+    """
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
-    if code in _ADVICE:
-        text += f"; {_ADVICE[code]}"
     topic, partition = topic_partition
+    hint = topic_advice(code, topic)
+    if hint is not None:
+        text += f"; {hint}"
     return api_exception(code, text, topic=topic, partition=partition, node_id=node_id, api=api)
 
 
@@ -161,7 +169,7 @@ class OffsetsLookup:
             self.found[answer.partition_index] = answer.offset
             return
         partition = TopicPartition(self._query.topic, answer.partition_index)
-        error = partition_error(partition, code, node_id, "ListOffsets")
+        error = partition_error(partition, code, node_id, "ListOffsets", self._metadata.advice)
         if not error_code(code).retriable:
             raise error
         self._wait(str(error), now)
@@ -175,6 +183,7 @@ class OffsetsLookup:
         self._attempts += 1
 
     def missing(self) -> str:
-        """Return a description of the partitions without an offset, with the last error."""
-        numbers = sorted(set(self._query.partitions) - self.found.keys())
-        return f"partitions {numbers}" + (f" ({self._last_error})" if self._last_error else "")
+        """Describe the partitions without an offset, ten of them, with the last error."""
+        numbers = map(str, sorted(set(self._query.partitions) - self.found.keys()))
+        error = f" ({self._last_error})" if self._last_error else ""
+        return f"partitions {listed(numbers)}{error}"

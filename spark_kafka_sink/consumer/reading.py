@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.consumer.list_offsets import partition_error
-from spark_kafka_sink.errors import ApiException, api_exception, error_code
+from spark_kafka_sink.errors import ApiException, api_exception, error_code, listed
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.records.decoder import HEADERS_TYPE, NO_TIMESTAMP, DecodedRecords
@@ -358,7 +358,8 @@ class Reading:
     def _handle_error(
         self, partition: PartitionReading, node_id: int, code: int, now: float
     ) -> None:
-        error = partition_error(partition.topic_partition, code, node_id, "Fetch")
+        advice = self._metadata.advice
+        error = partition_error(partition.topic_partition, code, node_id, "Fetch", advice)
         if code == codes.OFFSET_OUT_OF_RANGE:
             partition.needs_offset = True
             partition.last_error = str(error)
@@ -408,8 +409,8 @@ class Reading:
         partition.needs_offset = False
 
     def unfinished(self) -> str:
-        """Return a description of the partitions that are not read to their end, with errors."""
-        return "; ".join(
+        """Describe the partitions that are not read to their end, ten of them with errors."""
+        return listed(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
             + (f" ({p.last_error})" if p.last_error else "")
             for p in self.partitions

@@ -39,8 +39,12 @@ from spark_kafka_sink.errors import (
     error_code,
 )
 from spark_kafka_sink.model import check_topic_name
-from spark_kafka_sink.network.one_caller import OneCaller, by_one_caller
-from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.network.request_client import (
+    ConsumerNetworkClient,
+    OneCaller,
+    RequestFuture,
+    by_one_caller,
+)
 from spark_kafka_sink.producer.metadata import RELIABLE_EPOCHS_SINCE, ClusterMetadata
 from spark_kafka_sink.wire.fetch_messages import (
     EARLIEST_TIMESTAMP,
@@ -91,7 +95,7 @@ class TopicReader:
             self._retry_backoff,
             self._random,
             rebootstrap_after_s=trigger_s if shared.rebootstraps else None,
-            advice=reader_advice(Acls.of(shared)),
+            advice=reader_advice(Acls.of(shared, lambda: self._client.principal)),
             allow_auto_topic_creation=False,
         )
         self._metadata_future: RequestFuture | None = None

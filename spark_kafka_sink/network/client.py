@@ -36,19 +36,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
-from typing import Final, Literal, Self
+from typing import Final
 
 from spark_kafka_sink import error_codes
-from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
     Option,
     ProtocolError,
     RetriableException,
+    SaslAuthenticationException,
     SslAuthenticationException,
     UnsupportedVersionException,
 )
@@ -56,9 +54,9 @@ from spark_kafka_sink.logs import safe_logging, warn_once
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.network.node_state import NO_BROKER, WITHOUT_TLS, NodeState, least_loaded
+from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
+from spark_kafka_sink.network.nodes import NodeStates
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import (
     Closed,
@@ -83,50 +81,6 @@ from spark_kafka_sink.wire.exchange import (
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
-# The limits for brokers learned from the driver: after this many failures, or the first failure
-# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
-_INITIAL_NODES_FAILURES: Final = 2
-_INITIAL_NODES_S: Final = 15.0
-# The time without any response after which a warning lists the failing nodes.
-_NO_RESPONSE_S: Final = 5.0
-_MAX_LISTED: Final = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkConfig:
-    """The configuration of a client; times in seconds, infinity for never.
-
-    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
-    """
-
-    client_id: str
-    request_timeout_s: float
-    reconnect_backoff: ExponentialBackoff
-    connection_setup_timeout: ExponentialBackoff
-    connections_max_idle_s: float
-    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
-        "use_all_dns_ips"
-    )
-    rebootstraps: bool = True
-
-    @classmethod
-    def of(cls, config: ProducerConfig, client_id: str) -> Self:
-        """Return the network options of a configuration."""
-        idle_ms = config.connections_max_idle_ms
-        return cls(
-            client_id=client_id,
-            request_timeout_s=config.request_timeout_ms / 1000,
-            reconnect_backoff=ExponentialBackoff.of_ms(
-                config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
-            ),
-            connection_setup_timeout=ExponentialBackoff.of_ms(
-                config.socket_connection_setup_timeout_ms,
-                config.socket_connection_setup_timeout_max_ms,
-            ),
-            connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else _NEVER,
-            client_dns_lookup=config.client_dns_lookup,
-            rebootstraps=config.rebootstraps,
-        )
 
 
 class NetworkClient:
@@ -149,12 +103,8 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has accepted this client, and the error if none ever will.
-        self._was_ever_ready = False
         # Whether any broker has answered a request of a caller.
         self._was_ever_answered = False
-        self._fatal_error: AuthenticationException | None = None
-        self._auth_error: AuthenticationException | None = None
         if security is not None:
             security.wake = selector.wakeup
         self._selector = selector
@@ -162,22 +112,13 @@ class NetworkClient:
         self._clock = clock
         self._random = random
         self._resolver = resolver or HostResolver()
-        as_written = config.client_dns_lookup == "use_all_dns_ips"
-        self._states = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
+        self._nodes = NodeStates(bootstrap, config)
         # Every connection has a new channel id, so that late events of an old connection are
         # ignored.
         self._channels: dict[int, NodeState] = {}
         self._next_channel = 0
         self._connect_to: set[int] = set()
-        # Failures still tolerated for brokers learned from the driver, and the time from which one
-        # failure is enough.
-        self._failures_left = 0
-        self._tolerant_until = _NEVER
-        self._initial_nodes_error = ""
         self._unassigned: list[tuple[ClientRequest, float]] = []
-        # Since when no node is ready although a connection is needed.
-        self._no_response_since: float | None = None
-        self._has_warned = False
         self._events: list[Event] = []
 
     # -- what is asked for ------------------------------------------------------------------------
@@ -193,40 +134,20 @@ class NetworkClient:
         nodes = {node.id: node for node in brokers}
         if nodes:
             self.set_nodes(nodes)
-            self._failures_left = _INITIAL_NODES_FAILURES
-            self._tolerant_until = self._clock() + _INITIAL_NODES_S
+            self._nodes.tolerate_failures(self._clock())
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
         """Replace the known brokers by those in the metadata, and disconnect from the others.
 
         If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
-        self._failures_left = 0
-        if nodes:
-            self._initial_nodes_error = ""
-            for state in self._states.values():
-                if state.node.id < 0:  # the brokers are known, so its failure no longer matters
-                    state.last_error = ""
-        else:
+        if not nodes:
             with safe_logging():
-                message = (
+                logger.info(
                     "connecting to the bootstrap servers again: no known broker returns metadata"
                 )
-                logger.info(message)
-            for state in self._states.values():
-                self._disconnect(state, "reconnecting to the bootstrap servers")
-        for node_id in [n for n in self._states if n >= 0 and n not in nodes]:
-            state = self._states.pop(node_id)
-            self._disconnect(state, "the cluster no longer lists this broker")
-        states = self._states.values()
-        named_by = next((s.node for s in states if s.node.id < 0 and s.is_ready), None)
-        for node_id, node in nodes.items():
-            known = self._states.get(node_id)
-            if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
-                continue
-            if known is not None:
-                self._disconnect(known, f"the broker moved to {node.host}:{node.port}")
-            self._states[node_id] = NodeState(node, named_by=named_by)
+        for state, reason in self._nodes.replace(nodes):
+            self._disconnect(state, reason)
 
     def connect(self, node_ids: set[int]) -> None:
         """Set the nodes to keep connecting to; other nodes are not connected to."""
@@ -238,7 +159,7 @@ class NetworkClient:
         if request.node_id is None:
             self._unassigned.append((request, now + self._config.request_timeout_s))
             return
-        state = self._states.get(request.node_id)
+        state = self._nodes.get(request.node_id)
         if state is None or not state.is_ready:
             reason = "the connection to the node was closed"
             self._failed(request, request.node_id, error_codes.NETWORK_EXCEPTION, reason)
@@ -251,20 +172,17 @@ class NetworkClient:
 
     def last_errors(self) -> str:
         """Return a description of the nodes with errors. Any thread may call this."""
-        now = self._clock()
-        found = [(state.node, state.problem(now)) for state in list(self._states.values())]
-        failures = [f"{node}: {problem}" for node, problem in found if problem]
-        if self._initial_nodes_error:
-            failures.append(self._initial_nodes_error)
-        if self._security is not None and (problem := self._security.problem):
-            failures.insert(0, problem)
-        if len(failures) > _MAX_LISTED:
-            failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
-        return "; ".join(failures)
+        problem = "" if self._security is None else self._security.problem
+        return self._nodes.errors(self._clock(), problem)
+
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown; any thread may read it."""
+        return "" if self._security is None else self._security.principal
 
     def in_flight_count(self) -> int:
         """Return the number of requests that wait for their response. Any thread may call this."""
-        return sum(state.load for state in list(self._states.values()))
+        return sum(state.load for state in self._nodes)
 
     def connection_count(self) -> int:
         """Return the number of connections, including unfinished ones. Any thread may call this."""
@@ -285,7 +203,9 @@ class NetworkClient:
         now = self._clock()
         self._send_waiting(now)
         self._renew_sessions(now)
-        self._connect_requested(now)
+        for state in filter(None, map(self._nodes.get, self._connect_to)):
+            if state.can_connect(now):
+                self._connect(state, now)
         self._close_idle(now)
         self._warn_of_no_response(now)
         wait = 0.0 if self._events else min(timeout_s, self._next_deadline(now) - now)
@@ -299,52 +219,22 @@ class NetworkClient:
         events, self._events = self._events, []
         return events
 
+    def _next_deadline(self, now: float) -> float:
+        waiting = [deadline for _, deadline in self._unassigned]
+        of_nodes = self._nodes.next_deadline(
+            now, self._config, self._connect_to, is_any_needed=bool(waiting)
+        )
+        return min([of_nodes, *waiting])
+
     def _warn_of_no_response(self, now: float) -> None:
         """Log the nodes that fail, once, long before a caller's timeout."""
         is_needed = bool(self._unassigned or self._connect_to)
-        states = self._states.values()
-        if not is_needed or any(state.is_ready and not state.last_error for state in states):
-            self._no_response_since = None
-        elif self._no_response_since is None:
-            self._no_response_since = now
-        elif now >= self._no_response_since + _NO_RESPONSE_S and not self._has_warned:
-            self._has_warned = True
-            message = (
-                f"no broker has answered for {now - self._no_response_since:.0f} s, still trying"
-            )
+        silent_s = self._nodes.silence_s(now, is_needed=is_needed)
+        if silent_s is not None:
+            message = f"no broker has answered for {silent_s:.0f} s, still trying"
             tried = self.last_errors()
-            text = f"{message}: {tried}" if tried else message
             with safe_logging():
-                warn_once(logger, text, "silence")
-
-    def _warn_of_wrong_protocol(self, node: Node, connection: Connection, why: str) -> None:
-        """Log at once if a listener may have another security protocol; it is not certain."""
-        if not self._was_ever_answered and _may_have_other_protocol(connection):
-            with safe_logging():
-                warn_once(logger, f"{node}: {why}", "protocol")
-
-    def _next_deadline(self, now: float) -> float:
-        due = [deadline for _, deadline in self._unassigned]
-        if self._no_response_since is not None and not self._has_warned:
-            due.append(self._no_response_since + _NO_RESPONSE_S)
-        for node_id, state in self._states.items():
-            connection = state.connection
-            if connection is None:
-                is_wanted = node_id in self._connect_to or (
-                    self._unassigned and state.retry_at > now
-                )
-                # The selector is woken when there is a login.
-                if is_wanted and state.awaits_login_since is None:
-                    due.append(state.retry_at)
-                continue
-            if self._unassigned and state.throttled_until > now:
-                due.append(state.throttled_until)
-            due += [state.setup_until, connection.in_flight.expires_at()]
-            if connection.awaits_login_since is not None:
-                due.append(connection.awaits_login_since + self._config.request_timeout_s)
-            if state.is_ready and not state.load:
-                due.append(state.last_used + self._config.connections_max_idle_s)
-        return min(due, default=_NEVER)
+                warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -370,8 +260,11 @@ class NetworkClient:
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += _likely_cause(state.connection)
-                self._warn_of_wrong_protocol(state.node, state.connection, why)
+                why += state.why_closed
+                # It is not certain, so it is a warning.
+                if not self._was_ever_answered and state.may_have_other_protocol:
+                    with safe_logging():
+                        warn_once(logger, f"{state.node}: {why}", "protocol")
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
@@ -388,7 +281,7 @@ class NetworkClient:
                     self._was_ever_answered = True
                     state.succeeded()
                 elif isinstance(event, NodeReady):
-                    self._was_ever_ready = True
+                    self._nodes.was_ever_ready = True
                     state.set_up()
                     if self._security is not None:
                         self._metrics.authenticated()
@@ -437,10 +330,10 @@ class NetworkClient:
         """Send requests for any node to the least loaded one, or connect to it."""
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
-            if self._fatal_error is not None:
-                self._events.append(_auth_failed(request, self._fatal_error))
+            if (error := self._nodes.fatal_error) is not None:
+                self._events.append(RequestFailed(request, None, error.code, str(error), error))
                 continue
-            state = self._least_loaded(now)
+            state = self._nodes.least_loaded(now, self._random)
             if state is not None and state.can_send(now):
                 self._send_to(state, request, now)
             elif now >= deadline:
@@ -451,34 +344,13 @@ class NetworkClient:
                 if state is not None and state.can_connect(now):
                     self._connect(state, now)
 
-    def _least_loaded(self, now: float) -> NodeState | None:
-        """Return the least loaded broker, or bootstrap address if there are no brokers.
-
-        A bootstrap connection that is still open counts as a broker, which saves a connection.
-        """
-        brokers = [s for s in self._states.values() if s.node.id >= 0]
-        bootstrap = [s for s in self._states.values() if s.node.id < 0]
-        in_use = [*brokers, *(s for s in bootstrap if s.connection is not None)]
-        chosen = least_loaded(in_use, now, self._random)
-        if chosen is None and all(s.connection is None for s in in_use):
-            if brokers and not self._config.rebootstraps:
-                return None
-            chosen = least_loaded(bootstrap, now, self._random)
-        return chosen
-
     # -- connections ------------------------------------------------------------------------------
-
-    def _connect_requested(self, now: float) -> None:
-        for node_id in self._connect_to:
-            state = self._states.get(node_id)
-            if state is not None and state.can_connect(now):
-                self._connect(state, now)
 
     def _connect(self, state: NodeState, now: float) -> None:
         node = state.node
         try:
             if not state.is_canonical:
-                state = self._canonical(state)
+                state = self._nodes.canonical(state, self._resolver)
                 node = state.node
             if not self._has_login(state, now):
                 return
@@ -491,13 +363,10 @@ class NetworkClient:
             try:
                 layer = self._security.layer(node)
                 login = self._security.login(node, self._random.random())
-            except RetriableException as error:
-                self._connection_lost(state, str(error), now)
-                return
             except KafkaException as error:
-                auth_error = AuthenticationException(str(error))
-                if isinstance(error, AuthenticationException):
-                    auth_error = error
+                auth_error = error if isinstance(error, AuthenticationException) else None
+                if auth_error is None and not isinstance(error, RetriableException):
+                    auth_error = AuthenticationException(str(error))
                 self._connection_lost(state, str(error), now, error=auth_error)
                 return
         state.connecting(now, self._config.connection_setup_timeout, self._random)
@@ -522,21 +391,8 @@ class NetworkClient:
         if self._security is None or self._security.has_login(state.node):
             state.awaits_login_since = None
             return True
-        if state.awaits_login_since is None:
-            state.awaits_login_since = now
+        state.awaiting_login(now, self._config.connection_setup_timeout, self._random)
         return False
-
-    def _canonical(self, state: NodeState) -> NodeState:
-        """Replace a bootstrap host by its canonical names, and return the first of them."""
-        names = self._resolver.canonical_names(state.node.host)
-        del self._states[state.node.id]
-        next_id = min([-1, *self._states, state.node.id]) - 1
-        made = [
-            NodeState(Node(id=next_id - number, host=name, port=state.node.port))
-            for number, name in enumerate(names)
-        ]
-        self._states.update({each.node.id: each for each in made})
-        return made[0]
 
     def _connection_lost(
         self,
@@ -551,15 +407,13 @@ class NetworkClient:
         error: set if the broker and this client reject each other.
         """
         connection = state.connection
-        was_ready = state.is_ready
+        was = "ready" if state.is_ready else "being made"
         if connection is not None and error is not None:
             self._metrics.authentication_failed(is_renewal=connection.is_renewing)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)
-        backoff = self._config.reconnect_backoff
-        state.disconnected(reason, now, backoff, self._random, by_tls=by_tls)
-        was = "ready" if was_ready else "being made"
+        state.disconnected(reason, now, self._config.reconnect_backoff, self._random, by_tls=by_tls)
         with safe_logging():
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
         if connection is not None:
@@ -569,27 +423,13 @@ class NetworkClient:
                     request, state.node.id, code, f"connection lost: {reason}" if lost else reason
                 )
         self._events.append(NodeDown(state.node.id, reason, error))
-        self._auth_error = error or self._auth_error
-        self._check_fatal_error()
-        if self._failures_left and state.node.id >= 0 and not state.addresses:
-            self._failures_left -= 1
-            if not self._failures_left or now >= self._tolerant_until:
-                self._initial_nodes_error = f"{state.node}: {reason}"
-                self.set_nodes({})
-
-    def _check_fatal_error(self) -> None:
-        """Decide whether no broker will ever accept this client, and if so, fail all its requests.
-
-        All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so every bootstrap address is tried.
-        """
-        if self._was_ever_ready or self._auth_error is None:
-            return
-        if isinstance(self._auth_error, SslAuthenticationException):
-            bootstrap = [state for state in self._states.values() if state.node.id < 0]
-            if not all(state.has_failed for state in bootstrap):
-                return
-        self._fatal_error = self._auth_error
+        is_refusal = isinstance(error, SaslAuthenticationException)
+        later = is_refusal and self._security and self._security.may_be_accepted_later
+        if error is not None and not later:
+            self._nodes.reject(error)
+        self._nodes.check_rejection()
+        if self._nodes.are_given_up(state, reason, now):
+            self.set_nodes({})
 
     def _release(self, state: NodeState) -> None:
         state.sending.clear()
@@ -606,34 +446,25 @@ class NetworkClient:
             state.last_error = said
 
     def _expire(self, now: float) -> None:
-        """Close connections that exceeded the setup timeout or the request timeout."""
-        for state in list(self._states.values()):
-            connection = state.connection
-            if connection is None:
+        """Close connections that exceeded the setup timeout or the request timeout.
+
+        Also end the attempts for which there was no login in time.
+        """
+        for state in self._nodes:
+            if state.is_late_for_login(now) and not self._has_login(state, now):
+                timeout = Option("socket.connection.setup.timeout.ms")
+                self._no_login(state, f"no ticket or token within {timeout}", now)
                 continue
-            if now >= state.setup_until:
-                option = Option("socket.connection.setup.timeout.ms")
-                where = connection.state.value
-                if connection.state is ConnectionState.CONNECTING:
-                    reason = f"no connection within {option}"
-                else:
-                    reason = f"the connection was still {where} after {option}"
-                self._connection_lost(state, reason, now)
-            elif now >= connection.in_flight.expires_at():
-                timeout_ms = round(self._config.request_timeout_s * 1000)
-                reason = f"no response within {Option('request.timeout.ms')}={timeout_ms}"
-                if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-                    reason += f", even to ApiVersions; {NO_BROKER}"
-                elif not connection.is_ready:
-                    reason += f" {connection.state.value}"
-                self._connection_lost(state, reason, now, error_codes.REQUEST_TIMED_OUT)
+            expired = state.expired(now, self._config.request_timeout_s)
+            if expired is not None:
+                self._connection_lost(state, expired.reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
         """Begin the logins that requests wait for: their sessions are over.
 
         The selector is woken when there is a login.
         """
-        for state in list(self._states.values()):
+        for state in self._nodes:
             connection = state.connection
             if connection is None or connection.awaits_login_since is None:
                 continue
@@ -647,14 +478,19 @@ class NetworkClient:
                 self._flush(state)
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
-                self._connection_lost(
+                self._no_login(
                     state, f"no ticket or token within {timeout} to renew the session", now
                 )
 
+    def _no_login(self, state: NodeState, reason: str, now: float) -> None:
+        """Drop a connection, or an attempt, that has waited for a login for too long."""
+        if self._security is not None:
+            self._security.give_up(state.node)
+        self._connection_lost(state, reason, now)
+
     def _close_idle(self, now: float) -> None:
         """Close the connection that was unused for longest, if for too long; one per poll."""
-        unused = [s for s in self._states.values() if s.is_ready and not s.load]
-        oldest = min(unused, key=lambda state: state.last_used, default=None)
+        oldest = self._nodes.oldest_unused()
         if oldest is None or oldest.connection is None:
             return
         if now >= oldest.last_used + self._config.connections_max_idle_s:
@@ -662,38 +498,3 @@ class NetworkClient:
             oldest.connection.closed()
             oldest.connection, oldest.addresses = None, None
             self._events.append(NodeDown(oldest.node.id, "idle"))
-
-
-def _auth_failed(request: ClientRequest, error: AuthenticationException) -> RequestFailed:
-    return RequestFailed(request, None, error.code, str(error), error)
-
-
-def _likely_cause(connection: Connection) -> str:
-    """Return the likely reason why a peer closed the connection, from its state."""
-    if connection.is_inside_answer:
-        return " in the middle of a response"
-    if connection.state is ConnectionState.TLS_HANDSHAKE:
-        return (
-            f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
-            f"{Option('security.protocol')} with the broker's listeners"
-        )
-    if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-        return f" before it answered ApiVersions; {NO_BROKER}"
-    if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
-        return " during the SASL login without an error: some brokers reject a login this way"
-    if _hung_up_on_first_request(connection):
-        return (
-            " before it answered the first request; it may expect SASL: compare the port and "
-            f"{Option('security.protocol')} with the broker's listeners"
-        )
-    return ""
-
-
-def _hung_up_on_first_request(connection: Connection) -> bool:
-    return connection.is_ready and not connection.has_answered and len(connection.in_flight) > 0
-
-
-def _may_have_other_protocol(connection: Connection) -> bool:
-    """Return whether a listener of another security protocol closes connections like this one."""
-    is_in_handshake = connection.state is ConnectionState.TLS_HANDSHAKE
-    return is_in_handshake or _hung_up_on_first_request(connection)

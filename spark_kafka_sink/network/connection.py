@@ -4,9 +4,8 @@ It owns the connection's state, its requests in flight and the frames being rece
 request on every connection is ApiVersions, after the TLS handshake and before the SASL login, if
 there are any. The connection is READY after all of these.
 
-A SASL session may expire. Before it does, the connection logs in again after the responses in
-flight (KIP-368), when the next request is to be sent: an idle connection needs no timer. Requests
-are held meanwhile, in order, because the broker would read them as SASL tokens.
+While the connection logs in again (`SaslAuthenticator`), requests are held, in order, because the
+broker would read them as SASL tokens.
 
 If a broker rejects the version of ApiVersions, the client retries with a version from its error
 response (KIP-511), and with version 0 if neither that list nor the response can be read: some
@@ -18,22 +17,19 @@ The table in `connection_state` defines the states and what each event leads to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes
-from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
 from spark_kafka_sink.errors import (
-    AuthenticationException,
     IllegalSaslStateException,
     IllegalStateException,
     KafkaException,
     ProtocolError,
     SaslAuthenticationException,
     SslAuthenticationException,
-    UnsupportedSaslMechanismException,
     UnsupportedVersionException,
     error_code,
 )
@@ -43,6 +39,7 @@ from spark_kafka_sink.network.connection_state import (
     ConnectionEvent,
     ConnectionState,
 )
+from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.frames import (
     FrameSplitter,
@@ -60,14 +57,12 @@ from spark_kafka_sink.wire.messages import (
     ApiVersionsResponse,
     Request,
     Response,
-)
-from spark_kafka_sink.wire.primitives import Buffer
-from spark_kafka_sink.wire.sasl_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from spark_kafka_sink.wire.primitives import Buffer
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 
@@ -152,33 +147,13 @@ _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
 # leaves the pause to the client (KIP-219); before, it has paused already.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
-    32: 2, 37: 1,
+    32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
 }  # fmt: skip
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
 _RENEWALS: Final = (ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.RENEWAL_TOKENS)
 # The version of a bare token, which has no header and no correlation id.
 _BARE: Final = -1
-# Brokers reject a second renewal of a session within a second.
-_RENEWAL_PAUSE_S: Final = 1.0
-# A slow broker may read a request some time after it was sent.
-_SLOWNESS_S: Final = 2.0
-# No mechanism has nearly as many steps.
-_MOST_STEPS: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """The login of a connection.
-
-    exchange: starts a SASL exchange, None while there are no credentials; raises
-    SaslAuthenticationException if there will be none. user: its text is the user in messages.
-    chance: a random number from 0 to 1.
-    """
-
-    exchange: Callable[[], SaslExchange | None]
-    user: object
-    chance: float = 0.0
 
 
 class Connection:
@@ -199,12 +174,8 @@ class Connection:
         peer: str = "",
         software_version: str = "unknown",
     ) -> None:
-        self._login = login
         self._peer = peer or f"node {node_id}"
-        self._exchange: SaslExchange | None = None
-        self._steps = 0
-        self._renewals: list[float] = []
-        self._renew_at = self._ends_at = self._began_login_at = float("inf")
+        self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
         """Since when requests are held for a login that is being made: the session is over."""
         # What waits for the end of a renewal.
@@ -240,8 +211,7 @@ class Connection:
 
     def take_renewals(self) -> list[float]:
         """Return how many seconds each renewal since the last call took."""
-        renewals, self._renewals = self._renewals, []
-        return renewals
+        return self._authenticator.take_renewals()
 
     @property
     def load(self) -> int:
@@ -286,7 +256,7 @@ class Connection:
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
         # Only after the request is known to be valid: the caller writes what is due afterwards.
-        if self._state is ConnectionState.READY and now >= self._renew_at:
+        if self._state is ConnectionState.READY and self._authenticator.may_renew(now):
             self._renew(now)
         sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
         if self._state in _RENEWALS or self.awaits_login_since is not None:
@@ -306,7 +276,7 @@ class Connection:
             sent = self.in_flight.oldest()
             if sent is not None and sent.version == _BARE:
                 self.in_flight.complete_oldest()
-                yield from self._token_came(frame, 0, now)
+                yield from self._token_came(frame, None, now)
                 continue
             answered_id = response_correlation_id(frame)
             if sent is None or sent.correlation_id != answered_id:
@@ -389,27 +359,24 @@ class Connection:
             return
         response = decode_response(sent.api, sent.version, frame)
         if isinstance(response, SaslHandshakeResponse):
-            self._check_handshake(response)
+            self._authenticator.check_handshake(response, is_renewal=self.is_renewing)
             self._handle(ConnectionEvent.ACCEPT_MECHANISM)
-            if self._exchange is not None:
-                self._send_token(self._exchange.first(), now)
+            self._send_token(self._authenticator.first(), now)
         elif isinstance(response, SaslAuthenticateResponse):
             if response.error_code != error_codes.NONE:
-                raise self._refusal(response.error_code, response.error_message)
+                raise self._authenticator.refusal(response.error_code, response.error_message)
+            lifetime_ms = response.session_lifetime_ms if sent.version > 0 else None
             # Java's client takes none as an empty token, too.
-            yield from self._token_came(
-                bytes(response.auth_bytes or b""), response.session_lifetime_ms, now
-            )
+            yield from self._token_came(bytes(response.auth_bytes or b""), lifetime_ms, now)
 
     # -- the login --------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:
-        """Begin to log in again, unless the last login is too young or there are no credentials."""
-        if self._login is None or now < self._began_login_at + _RENEWAL_PAUSE_S:
-            return
+        """Begin to log in again, unless there are no credentials."""
         # The session goes on for a while: what is wrong now may be right with the next request.
         with suppress(KafkaException):
-            if not self.go_on(now) and now >= self._ends_at and self.awaits_login_since is None:
+            is_over = self._authenticator.is_over(now)
+            if not self.go_on(now) and is_over and self.awaits_login_since is None:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
@@ -417,19 +384,18 @@ class Connection:
 
         Raise KafkaException if there is no login.
         """
-        exchange = None if self._login is None else self._login.exchange()
-        if exchange is None:
+        return self._begin_login(ConnectionEvent.RENEW, now)
+
+    def _begin_login(self, event: ConnectionEvent, now: float) -> bool:
+        mechanism = self._authenticator.begin(now)
+        if mechanism is None:
             return False
         self.awaits_login_since = None
-        self._begin_login(exchange, ConnectionEvent.RENEW, now)
-        return True
-
-    def _begin_login(self, exchange: SaslExchange, event: ConnectionEvent, now: float) -> None:
-        self._exchange, self._steps, self._began_login_at = exchange, 0, now
         self._handle(event)
         # Of version 0 bare tokens follow: for brokers that have nothing else.
         version = self._version(SASL_HANDSHAKE, 1 if self._has_authenticate else 0)
-        self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=exchange.mechanism), now)
+        self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism), now)
+        return True
 
     @property
     def _has_authenticate(self) -> bool:
@@ -445,23 +411,6 @@ class Connection:
                 return self._versions.latest_usable_version(api, most)
         raise IllegalSaslStateException(f"{self._peer} does not know the request {api.name}")
 
-    def _check_handshake(self, response: SaslHandshakeResponse) -> None:
-        code = response.error_code
-        mechanism = "" if self._exchange is None else self._exchange.mechanism
-        if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(map(printable, response.mechanisms)) or "none"
-            raise UnsupportedSaslMechanismException(
-                f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
-                "sasl.mechanism to one that it offers, or have the broker offer it"
-            )
-        if code == error_codes.ILLEGAL_SASL_STATE and self._state not in _RENEWALS:
-            raise IllegalSaslStateException(
-                f"{self._peer} does not accept a SASL login there: compare the port and "
-                "security.protocol with the broker's listeners"
-            )
-        if code != error_codes.NONE:
-            raise self._refusal(code, None)
-
     def _send_token(self, token: bytes, now: float) -> None:
         if self._has_authenticate:
             message = SaslAuthenticateRequest(auth_bytes=token)
@@ -470,28 +419,16 @@ class Connection:
         self._outgoing.append([len(token).to_bytes(4, "big") + token])
         self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
 
-    def _token_came(self, token: bytes, lifetime_ms: int, now: float) -> Iterator[NodeReady]:
-        """Take a token of the broker: answer it, or be done."""
-        exchange = self._exchange
-        if exchange is None:
-            raise ProtocolError(f"{self._peer} sent a token of SASL unasked", node_id=self.node_id)
-        self._steps += 1
-        if self._steps > _MOST_STEPS:
-            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
-        try:
-            answer = exchange.step(token)
-        except SaslAuthenticationException as error:
-            raise SaslAuthenticationException(f"{self._peer}: {error}") from None
-        if answer is None and not exchange.is_complete:
-            raise SaslAuthenticationException(f"{self._peer} ended the login by SASL too early")
+    def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
+        """Take a token of the broker: answer it, or be done.
+
+        lifetime_ms: of the session, 0 for no limit, None if the broker does not say it.
+        """
+        answer = self._authenticator.step(token)
         if answer is not None:
             self._send_token(answer, now)
             return
-        self._exchange = None
-        if self.is_renewing:
-            self._renewals.append(now - self._began_login_at)
-        self._renew_at = now + self._time_to_renew(lifetime_ms / 1000)
-        self._ends_at = now + lifetime_ms / 1000
+        self._authenticator.completed(lifetime_ms, now, is_renewal=self.is_renewing)
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
             yield NodeReady(self.node_id, self._versions)
@@ -500,22 +437,6 @@ class Connection:
             sent.sent_at = now
             self.in_flight.add(sent)
             self._outgoing.append(frame)
-
-    def _time_to_renew(self, lifetime_s: float) -> float:
-        """Return after how long a session is to be renewed (as SaslClientAuthenticator does)."""
-        if lifetime_s <= 0:
-            return float("inf")
-        chance = 0.0 if self._login is None else self._login.chance
-        share = lifetime_s * (0.85 + 0.1 * chance)
-        return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
-
-    def _refusal(self, code: int, words: str | None) -> AuthenticationException:
-        user = "" if self._login is None else f" {self._login.user}"
-        said = printable(words) if words else error_code(code).name
-        sentence = f"{self._peer} refused the login{user}: {said} ({code})"
-        if code == error_codes.ILLEGAL_SASL_STATE:
-            return IllegalSaslStateException(sentence)
-        return SaslAuthenticationException(sentence)
 
     def _api_versions_answered(
         self, sent: InFlightRequest, frame: bytes, now: float
@@ -544,11 +465,9 @@ class Connection:
             raise ProtocolError(message, node_id=self.node_id)
         self._versions = NodeApiVersions.of(response)
         throttled = self._throttled(sent, response, now)
-        if self._login is not None:
-            exchange = self._login.exchange()
-            if exchange is None:
+        if self._authenticator.is_used:
+            if not self._begin_login(ConnectionEvent.LEARN_VERSIONS_SASL, now):
                 raise SaslAuthenticationException(f"{self._peer}: there are no credentials now")
-            self._begin_login(exchange, ConnectionEvent.LEARN_VERSIONS_SASL, now)
             return throttled
         self._handle(ConnectionEvent.LEARN_VERSIONS)
         return [NodeReady(self.node_id, self._versions), *throttled]

@@ -7,16 +7,15 @@ its connection is made, and before a session is renewed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
 from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
-from spark_kafka_sink.logs import masked, without_path
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.connection import Login
-from spark_kafka_sink.network.files import content
 from spark_kafka_sink.network.gssapi import (
     cached_principal,
     check_kerberos,
@@ -25,28 +24,38 @@ from spark_kafka_sink.network.gssapi import (
 )
 from spark_kafka_sink.network.helper_thread import MadeAhead
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import Login
 
 
 class Kerberos:
     """Makes the logins of one configuration. Raise ConfigException if it cannot.
 
-    wake: called by another thread when a login is ready.
+    wake: called by another thread when a login is ready. identity: the principal of the ticket
+    cache, if that is known.
     """
 
     def __init__(
-        self, config: ProducerConfig, values: OptionValues, wake: Callable[[], None]
+        self,
+        config: ProducerConfig,
+        values: OptionValues,
+        wake: Callable[[], None],
+        identity: str = "",
     ) -> None:
         self._config = config
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
         # The principal of the ticket cache at the first login.
-        self._cached_principal = config.login_identity or None
+        self._cached_principal = identity or None
         self._options()
         check_kerberos()
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now; if not, a login is being made."""
         return self._logins.is_there(_host(node))
+
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made."""
+        self._logins.give_up(_host(node))
 
     def login(self, node: Node, chance: float) -> Login:
         """Return the login of a connection; `has_login` has returned True.
@@ -66,6 +75,11 @@ class Kerberos:
             chance,
         )
 
+    @property
+    def principal(self) -> str:
+        """The first part of the principal of the ticket cache, empty if it is not known yet."""
+        return (self._cached_principal or "").partition("@")[0].partition("/")[0]
+
     def identity(self) -> str:
         """Return the principal of the ticket cache, empty if the options name one.
 
@@ -75,7 +89,7 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; the helper thread calls this."""
+        """Return a login at a broker; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
@@ -101,23 +115,31 @@ class Kerberos:
             None if entry is None else entry.options,
             self._values.text("sasl.kerberos.principal", principal),
             self._values.text("sasl.kerberos.keytab", keytab),
-            config.sasl_kerberos_service_name,
+            self._values.text("sasl.kerberos.service.name", config.sasl_kerberos_service_name),
         )
         if options.keytab is None:
+            self._check_cache(options.cache)
             return options, b""
         if keytab:
             origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
             name = Path(options.keytab).name
             origin = f"the keytab {name} of {Option('sasl.jaas.config')}"
+        found = self._values.content(options.keytab, origin)
+        check_keytab(found, origin)
+        return replace(options, keytab=self._values.path(options.keytab)), found
+
+    def _check_cache(self, cache: str | None) -> None:
+        """Raise ConfigException if this process may not read the ticket cache that JAAS names."""
+        path = (cache or "").removeprefix("FILE:")
+        if not path.startswith("/"):
+            return
         try:
-            found = content(options.keytab)
-        except (OSError, ValueError) as error:
-            why = without_path(error)
-        else:
-            check_keytab(found, origin)
-            return options, found
-        raise ConfigException(f"{origin} cannot be read: {why}")
+            self._values.path(path)
+        except ConfigException as error:
+            raise ConfigException(
+                f"ticketCache of {Option('sasl.jaas.config')} cannot be read: {error}"
+            ) from None
 
 
 def _host(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""NodeState: the connection of one node and its history; `least_loaded` chooses a node.
+"""NodeState: the connection of one node, its history, and the limits of connections.
 
 It decides when a node may be tried again, at which address, and how long an attempt may take (one
 node of the Java client's ClusterConnectionStates). It uses no socket and no clock.
@@ -7,12 +7,14 @@ node of the Java client's ClusterConnectionStates). It uses no socket and no clo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Final, Literal, NamedTuple, Self
 
+from spark_kafka_sink import error_codes
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
@@ -27,6 +29,50 @@ WITHOUT_TLS: Final = "it may be a listener without TLS"
 # second.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_READY_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """The configuration of a client's connections; times in seconds, infinity for never.
+
+    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
+    """
+
+    client_id: str
+    request_timeout_s: float
+    reconnect_backoff: ExponentialBackoff
+    connection_setup_timeout: ExponentialBackoff
+    connections_max_idle_s: float
+    client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
+        "use_all_dns_ips"
+    )
+    rebootstraps: bool = True
+
+    @classmethod
+    def of(cls, config: ProducerConfig, client_id: str) -> Self:
+        """Return the network options of a configuration."""
+        idle_ms = config.connections_max_idle_ms
+        return cls(
+            client_id=client_id,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            reconnect_backoff=ExponentialBackoff.of_ms(
+                config.reconnect_backoff_ms, config.reconnect_backoff_max_ms
+            ),
+            connection_setup_timeout=ExponentialBackoff.of_ms(
+                config.socket_connection_setup_timeout_ms,
+                config.socket_connection_setup_timeout_max_ms,
+            ),
+            connections_max_idle_s=idle_ms / 1000 if idle_ms >= 0 else float("inf"),
+            client_dns_lookup=config.client_dns_lookup,
+            rebootstraps=config.rebootstraps,
+        )
+
+
+class Expired(NamedTuple):
+    """Why a connection has taken too long, and the error code of its requests."""
+
+    reason: str
+    code: int
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +145,17 @@ class NodeState:
         self.last_address = self.addresses.pop(0)
         return self.last_address
 
+    def awaiting_login(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
+        """Record that an attempt waits for a login; it may take as long as a connection."""
+        if self.awaits_login_since is None:
+            self.awaits_login_since = now
+            self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
+
+    def is_late_for_login(self, now: float) -> bool:
+        """Return whether an attempt has waited for its login for as long as it may."""
+        is_waiting = self.connection is None and self.awaits_login_since is not None
+        return is_waiting and now >= self.setup_until
+
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
         """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
         self.last_attempt = self.last_used = now
@@ -151,6 +208,81 @@ class NodeState:
             return f"it is still {connection.state.value} after {waited:.0f} s"
         return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
 
+    def expired(self, now: float, request_timeout_s: float) -> Expired | None:
+        """Return whether the connection exceeded the setup timeout or the request timeout."""
+        connection = self.connection
+        if connection is None:
+            return None
+        where = connection.state
+        if now >= self.setup_until:
+            option = Option("socket.connection.setup.timeout.ms")
+            reason = f"the connection was still {where.value} after {option}"
+            if where is ConnectionState.CONNECTING:
+                reason = f"no connection within {option}"
+            return Expired(reason, error_codes.NETWORK_EXCEPTION)
+        if now >= connection.in_flight.expires_at():
+            timeout = Option("request.timeout.ms", round(request_timeout_s * 1000))
+            reason = f"no response within {timeout}"
+            if where is ConnectionState.CHECKING_API_VERSIONS:
+                reason += f", even to ApiVersions; {NO_BROKER}"
+            elif not connection.is_ready:
+                reason += f" {where.value}"
+            return Expired(reason, error_codes.REQUEST_TIMED_OUT)
+        return None
+
+    def next_deadline(self, config: NetworkConfig) -> float:
+        """Return when the connection expires, has to log in, or has been unused for too long."""
+        connection, due = self.connection, self.setup_until
+        if connection is None:
+            return due
+        due = min(due, connection.in_flight.expires_at())
+        if connection.awaits_login_since is not None:
+            due = min(due, connection.awaits_login_since + config.request_timeout_s)
+        if self.is_ready and not self.load:
+            due = min(due, self.last_used + config.connections_max_idle_s)
+        return due
+
+    @property
+    def why_closed(self) -> str:
+        """The likely reason why the peer closed the connection, for messages."""
+        connection = self.connection
+        if connection is None or connection.is_inside_answer:
+            return "" if connection is None else " in the middle of a response"
+        if connection.state is ConnectionState.TLS_HANDSHAKE:
+            return (
+                f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
+                f"{Option('security.protocol')} with the broker's listeners"
+            )
+        if connection.state is ConnectionState.CHECKING_API_VERSIONS:
+            return f" before it answered ApiVersions; {NO_BROKER}"
+        if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
+            return " during the SASL login without an error: some brokers reject a login this way"
+        if self._hung_up_on_first_request:
+            return (
+                " before it answered the first request; it may expect SASL: compare the port and "
+                f"{Option('security.protocol')} with the broker's listeners"
+            )
+        return ""
+
+    @property
+    def may_have_other_protocol(self) -> bool:
+        """Whether a listener of another security protocol closes connections like this one."""
+        connection = self.connection
+        is_in_handshake = (
+            connection is not None and connection.state is ConnectionState.TLS_HANDSHAKE
+        )
+        return is_in_handshake or self._hung_up_on_first_request
+
+    @property
+    def _hung_up_on_first_request(self) -> bool:
+        connection = self.connection
+        return (
+            connection is not None
+            and connection.is_ready
+            and not connection.has_answered
+            and len(connection.in_flight) > 0
+        )
+
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
@@ -192,33 +324,9 @@ class NodeState:
             if not by_tls:
                 self.addresses = None
         self.connection = None
+        self.awaits_login_since = None
         self.setup_until = float("inf")
         self.last_error, self.failed_at = reason, now
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
-
-
-def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:
-    """Return the node for a request that any node may answer (NetworkClient.leastLoadedNode).
-
-    A node that accepts requests is best, the one with the fewest in flight; then a node that is
-    being connected to; then one that can be connected to, the one tried longest ago. The search
-    starts at a random node, so that many clients spread over the nodes. Return None if no node can
-    be used now.
-    """
-    if not states:
-        return None
-    start = random.randrange(len(states))
-    ready: NodeState | None = None
-    preparing: NodeState | None = None
-    idle: NodeState | None = None
-    for state in [*states[start:], *states[:start]]:
-        if state.can_send(now):
-            if ready is None or state.load < ready.load:
-                ready = state
-        elif state.connection is not None:
-            preparing = preparing if state.is_ready else state
-        elif state.can_connect(now) and (idle is None or state.last_attempt < idle.last_attempt):
-            idle = state
-    return ready or preparing or idle

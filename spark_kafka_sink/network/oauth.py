@@ -13,9 +13,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.auth.assertion import (
     AssertionClaims,
@@ -49,6 +48,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.token_callable import call_for_token, load_callable
 
 if TYPE_CHECKING:
     import ssl
@@ -75,10 +75,6 @@ _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
 # Over so long the first requests of many workers are spread.
 _SPREAD_S: Final = 1.0
-_RETURNS: Final = (
-    "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
-    "extensions"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +130,7 @@ class OAuth:
             self.file_token()
             return
         if not settings.is_java:
-            self._named, self._callable = _callable(str(Option(_RETRIEVER)), settings.retriever)
+            self._named, self._callable = load_callable(str(Option(_RETRIEVER)), settings.retriever)
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
@@ -167,7 +163,7 @@ class OAuth:
         try:
             settings = self._settings()
             if not settings.is_java:
-                return self._called(settings)
+                return call_for_token(self._callable, dict(settings.extensions))
             return self._asked(settings)
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
@@ -272,19 +268,6 @@ class OAuth:
             now=time.time(),
             jti=str(uuid.uuid4()),
         )
-
-    # -- from a callable ---------------------------------------------------------------------------
-
-    def _called(self, settings: OAuthSettings) -> OAuthBearerToken:
-        call = self._callable
-        try:
-            found = None if call is None else call()
-        except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
-            # Its message may have a URL with credentials, or worse.
-            why = f"it raised {type(error).__name__}{_place(error)}"
-        else:
-            return _checked(found, dict(settings.extensions))
-        raise TokenException(why)
 
     # -- what options say --------------------------------------------------------------------------
 
@@ -427,7 +410,7 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 
 def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
     """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
-    from spark_kafka_sink.network.stores import tls_settings  # noqa: PLC0415 - imports ssl
+    from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
 
     options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
     with name_options("sasl.jaas.config: ".__add__):
@@ -458,62 +441,3 @@ class AsWritten(OptionValues):
         """Return the text."""
         del option
         return text
-
-
-def _callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return the object of a name, and the user's callable; a class is instantiated.
-
-    Raise ConfigException if there is none.
-    """
-    module, _, attribute = name.rpartition(".")
-    try:
-        named: Any = getattr(import_module(module), attribute)
-        found = named() if isinstance(named, type) else named
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
-        why = f"cannot be imported ({type(error).__name__})"
-        if isinstance(error, ImportError | AttributeError):
-            why = f"cannot be imported ({error})"
-    else:
-        if callable(found):
-            return named, found
-        why = "cannot be called"
-    raise ConfigException(
-        f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
-        "that returns a token and when it expires, in seconds since 1970"
-    )
-
-
-def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
-    """Return what the callable returned as a token."""
-    parts = list(found) if isinstance(found, tuple | list) else []
-    more = parts[2] if len(parts) == 3 else {}
-    if len(parts) not in (2, 3) or not isinstance(parts[0], str):
-        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
-    expires_at = parts[1]
-    is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
-    is_mapping = isinstance(more, Mapping) and all(
-        isinstance(each, str) for pair in more.items() for each in pair
-    )
-    if not (expires_at is None or is_number) or not is_mapping:
-        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
-    token = bearer_token(parts[0], time.time(), extensions={**extensions, **more})
-    if expires_at is None:
-        return token
-    return OAuthBearerToken(token.value, float(expires_at), token.issued_at, token.extensions)
-
-
-def _place(error: BaseException) -> str:
-    """Return the place in the user's code where an error was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}"
-
-
-def _kinds(found: object) -> str:
-    """Return what a callable returned, by types alone: its values may be tokens."""
-    if isinstance(found, tuple | list):
-        return f"({', '.join(type(each).__name__ for each in found[:5])})"
-    return f"an object of the type {type(found).__name__}"

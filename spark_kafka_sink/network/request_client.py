@@ -3,21 +3,26 @@
 `NetworkClient` accepts requests only for nodes that are ready. Here a request waits in its node's
 queue until the node is ready. Its future is done when the response arrives, the connection breaks,
 or request.timeout.ms passes before it was sent. The caller checks its futures after each `poll`.
-There are no callbacks, and one thread does everything.
+There are no callbacks, and one thread does everything: `OneCaller` rejects a second thread that
+calls the owner of the client, as in Java's KafkaConsumer.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Final, Self
+from typing import Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ApiException, IllegalStateException, api_exception, error_code
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.wire.exchange import (
@@ -95,9 +100,16 @@ class ConsumerNetworkClient:
         self._throttled_until: dict[int, float] = {}
 
     @classmethod
-    def of(cls, config: ProducerConfig, clock: Callable[[], float], random: Random) -> Self:
-        """Return a client with its own network client."""
-        security = Security.of(config)
+    def of(
+        cls,
+        config: ProducerConfig,
+        clock: Callable[[], float],
+        random: Random,
+        *,
+        identity: str = "",
+    ) -> Self:
+        """Return a client with its own network client; identity: see `Security`."""
+        security = Security.of(config, identity=identity)
         selector_class = Selector if security is None else security.selector_class
         client = NetworkClient(
             selector_class(
@@ -161,6 +173,11 @@ class ConsumerNetworkClient:
         """Return a description of the nodes with errors."""
         return self._client.last_errors()
 
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown."""
+        return self._client.principal
+
     def close(self) -> None:
         """Close every connection."""
         self._client.close()
@@ -214,3 +231,69 @@ def _future(request: ClientRequest) -> RequestFuture:
         message = f"{request!r} is not a request of this client"
         raise TypeError(message)
     return request.context
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_CALLER: Final = "caller"
+
+
+class OneCaller:
+    """The thread that currently calls an object; it may call the object again within a call.
+
+    kind: the class of the object, for messages.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._pid = os.getpid()
+        # A dict with one entry, because setdefault reads and writes in one atomic step.
+        self._threads: dict[str, int] = {}
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy in a forked process; its connections belong to the parent."""
+        return os.getpid() != self._pid
+
+    def run(self, call: Callable[[], _R]) -> _R:
+        """Run a call.
+
+        Raise IllegalStateException in a forked child, or if another thread is inside.
+        """
+        if self.is_forked:
+            raise IllegalStateException(
+                f"this {self._kind} was created before a fork: create one in the process that "
+                "uses it"
+            )
+        me = threading.get_ident()
+        is_outer = self._threads.get(_CALLER) != me
+        try:
+            if self._threads.setdefault(_CALLER, me) != me:
+                raise IllegalStateException(
+                    f"this {self._kind} is in use by another thread: use it from one thread at a "
+                    "time, or create one per thread"
+                )
+            return call()
+        finally:
+            # Also after an interrupt between setdefault and the call.
+            if is_outer and self._threads.get(_CALLER) == me:
+                del self._threads[_CALLER]
+
+
+class _HasOneCaller(Protocol):
+    _caller: OneCaller
+
+
+_S = TypeVar("_S", bound=_HasOneCaller)
+
+
+def by_one_caller(
+    method: Callable[Concatenate[_S, _P], _R],
+) -> Callable[Concatenate[_S, _P], _R]:
+    """Decorate a method so that `OneCaller.run` runs its calls."""
+
+    @functools.wraps(method)
+    def alone(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._caller.run(lambda: method(self, *args, **kwargs))
+
+    return alone

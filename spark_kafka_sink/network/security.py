@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
-
+from spark_kafka_sink.auth.delegation_tokens import is_fresh, refusal_hint
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -36,6 +35,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerExchange,
     OAuthBearerToken,
     session_ended_with,
+    subject,
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
@@ -47,15 +47,15 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
 )
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import DelegationToken, Node
 from spark_kafka_sink.network.aws import AwsTokens
-from spark_kafka_sink.network.connection import Login
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
-from spark_kafka_sink.network.stores import tls_settings
+from spark_kafka_sink.network.ssl_options import tls_settings
 
 if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsContext, TlsLayer, TlsSettings
@@ -81,17 +81,26 @@ class _Credentials:
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
-def with_login_identity(config: ProducerConfig) -> ProducerConfig:
-    """Return the configuration with the principal of its ticket cache, if it uses one.
+class _TokenHint:
+    """Why brokers may refuse a delegation token, as of the time when the text is made."""
 
-    Two configurations that are equal then have the same principal, too.
+    def __init__(self, token: DelegationToken | None) -> None:
+        self._token = token
+
+    def __str__(self) -> str:
+        return refusal_hint(self._token, time.time() * 1000)
+
+
+def login_identity(config: ProducerConfig) -> str:
+    """Return the principal of the ticket cache that a configuration uses, empty for others.
+
+    Two clients with equal configurations may log in as different users only by such a cache.
     """
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
-        return config
+        return ""
     with suppress(KafkaException):  # raised again at the login
-        kerberos = Kerberos(config, OptionValues(config), lambda: None)
-        return msgspec.structs.replace(config, login_identity=kerberos.identity())
-    return config
+        return Kerberos(config, OptionValues(config), lambda: None).identity()
+    return ""
 
 
 class _TokenLogin:
@@ -147,11 +156,16 @@ class Security:
     """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
 
     wake: called by another thread when a login is ready that a connection waits for.
-    is_one_of_many: whether other processes log in at the same time.
+    is_one_of_many: whether other processes log in at the same time. identity: `login_identity`,
+    if that is known; no other principal of the ticket cache may log in then.
     """
 
-    def __init__(self, config: ProducerConfig, *, is_one_of_many: bool = False) -> None:
+    def __init__(
+        self, config: ProducerConfig, *, is_one_of_many: bool = False, identity: str = ""
+    ) -> None:
         self._config = config
+        self._identity = identity
+        self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
         self._oauth: OAuth | AwsTokens | None = None
@@ -170,11 +184,13 @@ class Security:
                 )
 
     @classmethod
-    def of(cls, config: ProducerConfig, *, is_one_of_many: bool = False) -> Self | None:
+    def of(
+        cls, config: ProducerConfig, *, is_one_of_many: bool = False, identity: str = ""
+    ) -> Self | None:
         """Return the security of a configuration, None for PLAINTEXT."""
         if config.security_protocol == "PLAINTEXT":
             return None
-        return cls(config, is_one_of_many=is_one_of_many)
+        return cls(config, is_one_of_many=is_one_of_many, identity=identity)
 
     def close(self) -> None:
         """Stop calling `wake`."""
@@ -212,12 +228,25 @@ class Security:
         except SaslAuthenticationException:
             return True
 
+    def give_up(self, node: Node) -> None:
+        """Wait no longer for the login that is being made for a node; `has_login` begins again."""
+        if self._kerberos is not None:
+            self._kerberos.give_up(node)
+
     @property
     def problem(self) -> str:
         """The reason why no login is possible now, empty if unknown. Any thread may read this."""
         if self._oauth is None or self._oauth.source is None:
             return ""
         return self._oauth.source.problem()
+
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know the client, if logins have shown it; any thread may read.
+
+        It is empty where only the configuration says it, and without a login.
+        """
+        return self._subject if self._kerberos is None else self._kerberos.principal
 
     def login(self, node: Node, chance: float) -> Login | None:
         """Return the login of a new connection, None without SASL.
@@ -236,7 +265,15 @@ class Security:
         given = self._credentials()
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
-        return Login(self._exchange_again, given.description(self._mechanism), chance)
+        user = given.description(self._mechanism)
+        hint = _TokenHint(self._config.delegation_token) if given.is_token else ""
+        return Login(self._exchange_again, user, chance, given.is_token, hint)
+
+    @property
+    def may_be_accepted_later(self) -> bool:
+        """Whether a login that a broker refused now may succeed soon: the token is new to it."""
+        token = self._config.delegation_token
+        return token is not None and is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
         """Return the mechanism. Raise ConfigException if it is not supported."""
@@ -273,8 +310,12 @@ class Security:
         if self._oauth is None:
             return None
         if self._oauth.source is not None:
-            return self._oauth.source.token()
-        return self._oauth.file_token()
+            token = self._oauth.source.token()
+        else:
+            token = self._oauth.file_token()
+        if token is not None:
+            self._subject = subject(token.value)
+        return token
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
         """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
@@ -286,7 +327,7 @@ class Security:
             if self._oauth.source is not None:
                 self._oauth.source.attach(self)
         elif self._mechanism == GSSAPI:
-            self._kerberos = Kerberos(self._config, self._values, self._wake_client)
+            self._kerberos = Kerberos(self._config, self._values, self._wake_client, self._identity)
         else:
             self._exchange(self._credentials())
 
@@ -319,6 +360,9 @@ class Security:
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
         config = self._config
+        token = config.delegation_token
+        if token is not None:
+            return _Credentials(token.token_id, token.hmac.value, token.token_id, is_token=True)
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
         if jaas is not None:
             entry = self._values.jaas(jaas.value, self._mechanism)

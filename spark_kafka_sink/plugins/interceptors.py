@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import ProducerRecord, RecordMetadata
 from spark_kafka_sink.plugins import loading
-from spark_kafka_sink.plugins.guarded_call import call_in_caller, call_in_io_thread
+from spark_kafka_sink.plugins.user_calls import call_in_caller, call_in_io_thread
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class ProducerInterceptors:
                         made,
                     )
             except Exception:
-                logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
+                with safe_logging():
+                    logger.exception("on_send of %r failed for topic %s", interceptor, record.topic)
         return record
 
     def on_acknowledgement(

@@ -10,6 +10,7 @@ from typing import Final
 
 from spark_kafka_sink.config import SECRETS
 from spark_kafka_sink.errors import ConfigException, KafkaException, message_of
+from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ def close_plugin(option: str, plugin: object) -> KafkaException | None:
     try:
         close()
     except Exception as error:
-        logger.exception("close of %r, specified in %s, failed", plugin, option)
+        with safe_logging():
+            logger.exception("close of %r, specified in %s, failed", plugin, option)
         message = (
             f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
             f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "

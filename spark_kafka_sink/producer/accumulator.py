@@ -33,7 +33,7 @@ It has no lock and no clock: its callers hold the producer's lock, and the time 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
@@ -42,12 +42,14 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.batch_splitter import split
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import BufferPool
+from spark_kafka_sink.producer.metadata import TopicMetadata
+from spark_kafka_sink.producer.partitioner import NodeLatencies, TopicLoad
 from spark_kafka_sink.producer.producer_batch import (
     ProducerBatch,
     RetainedBuffer,
+    SpanOwner,
     is_worth_keeping,
 )
-from spark_kafka_sink.producer.record_spans import SpanOwner
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.compression import Codec, CompressionRatioEstimator
 from spark_kafka_sink.records.encoder import EncodedRecords
@@ -88,6 +90,7 @@ class RecordAccumulator:
         self.pool = BufferPool(buffer_memory_bytes)
         self._flushes: set[object] = set()
         self._lingers = True
+        self._is_withheld = False
 
     @property
     def has_incomplete(self) -> bool:
@@ -109,10 +112,31 @@ class RecordAccumulator:
         """The batches that are neither acknowledged nor failed, oldest first."""
         return list(self._incomplete)
 
-    def queue_lengths(self, topic: str, partitions: Sequence[int]) -> list[int]:
-        """Return how many batches of each partition wait to be sent."""
+    def undelivered(self) -> Counter[str]:
+        """Return by topic the number of records that are neither acknowledged nor failed."""
+        records = Counter[str]()
+        for batch in self._incomplete:
+            records[batch.topic_partition.topic] += batch.record_count
+        return records
+
+    def topic_load(
+        self, name: str, topic: TopicMetadata, latencies: NodeLatencies, *, adaptive: bool
+    ) -> TopicLoad:
+        """Return the partitions to spread rows over, and what each has waiting.
+
+        These are the partitions with a leader, or all if none has one. adaptive: whether queue
+        lengths count, and whether partitions whose leader accepts no data are left out while others
+        do (KIP-794).
+        """
+        with_leader = topic.available or list(range(len(topic.leaders)))
+        batch_bytes = self.full_bytes(name)
+        if not adaptive:
+            return TopicLoad(available=with_leader, queue_lengths=None, batch_bytes=batch_bytes)
+        quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
+        available = quick or with_leader
         none: deque[ProducerBatch] = deque()
-        return [len(self._queues.get(TopicPartition(topic, p), none)) for p in partitions]
+        lengths = [len(self._queues.get(TopicPartition(name, p), none)) for p in available]
+        return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
         """Keep batches below the limits of their topics, which replace the limits before.
@@ -158,6 +182,28 @@ class RecordAccumulator:
         """Make every batch sendable from here on: the producer is to end."""
         self._lingers = False
 
+    # -- withholding ------------------------------------------------------------------------------
+
+    def withhold(self) -> None:
+        """Send nothing, also no full batch, until a flush begins or memory is short.
+
+        The wait does not count as linger, nor as delivery.timeout.ms.
+        """
+        self._is_withheld = True
+
+    def end_withholding(self) -> None:
+        """Send batches as usual again."""
+        self._is_withheld = False
+
+    def _is_still_withheld(self, now: float) -> bool:
+        """Return whether nothing is to be sent yet; if that is over, batches count as new."""
+        if not self._flushes and self._lingers and not self.pool.is_short:
+            return True
+        self._is_withheld = False
+        for batch in self._incomplete:
+            batch.created_at = now
+        return False
+
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
@@ -192,7 +238,7 @@ class RecordAccumulator:
         """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
 
         partitions: of each run of the layout; owner: who waits for the records one by one, if
-        anybody does (see `record_spans`). Returns the batches that became full and are to be
+        anybody does (see `RecordSpan`). Returns the batches that became full and are to be
         packed outside the lock: they are not sent before `packed`. Charges what is retained; the
         caller returns its reservation.
         """
@@ -226,13 +272,25 @@ class RecordAccumulator:
 
         Another call for the same batch, as in every attempt to send it, does nothing.
         """
+        if self.may_be_sent(batch):
+            self.settle(batch)
+
+    def may_be_sent(self, batch: ProducerBatch) -> bool:
+        """Note that no caller packs a batch any more, and its compression ratio.
+
+        Return whether `settle` is due. An interrupted caller may call this again.
+        """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
-            return
+            return False
         self._ratios.observe(
             batch.topic_partition.topic,
             (batch.size_bytes - RECORD_BATCH_OVERHEAD) / max(1, batch.records_bytes),
         )
+        return True
+
+    def settle(self, batch: ProducerBatch) -> None:
+        """Charge the bytes of a compressed batch in place of those of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)
@@ -257,6 +315,8 @@ class RecordAccumulator:
         An open batch is to be sent when it has lingered, or when it must not wait: while a flush, a
         close or the end of a transaction is under way. `sendable_for_room` has more.
         """
+        if self._is_withheld and self._is_still_withheld(now):
+            return []
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
         # An open batch behind a sealed one is not its partition's first.
@@ -276,7 +336,7 @@ class RecordAccumulator:
         others fill further. (Java's RecordAccumulator sends all of them once its pool is
         exhausted.) None is of the partitions of `others`, which were sendable before.
         """
-        if not self.pool.is_short:
+        if self._is_withheld or not self.pool.is_short:
             return
         excluded = self._held.union(self._sealed, (other.topic_partition for other in others))
         for topic_partition, batch in list(self._open.items()):
@@ -287,6 +347,8 @@ class RecordAccumulator:
 
     def next_sendable_at(self, now: float) -> float:
         """Return when `sendable` will return more than now because of time alone."""
+        if self._is_withheld:
+            return float("inf")
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
         due = min((at for at in waits if at > now), default=float("inf"))
         for batch in self._open.values():
@@ -343,6 +405,8 @@ class RecordAccumulator:
 
         `_incomplete` is in order of age, so only the expired batches are visited.
         """
+        if self._is_withheld:
+            return []
         found = []
         for batch in self._incomplete:
             if now < batch.created_at + self._delivery_timeout_s:
@@ -367,6 +431,8 @@ class RecordAccumulator:
         Batches that a caller's thread works on past their time do not count. When it lets go of
         them, the I/O thread looks again.
         """
+        if self._is_withheld:
+            return float("inf")
         for batch in self._incomplete:
             expires_at = batch.created_at + self._delivery_timeout_s
             if expires_at > now or not self._is_worked_on(batch):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -20,7 +20,6 @@ from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_errors import (
     IN_DOUBT,
-    abortable,
     error_of_attempt,
     error_of_batch,
     error_of_expired_batch,
@@ -37,7 +36,14 @@ from spark_kafka_sink.producer.sequences import Sequences
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
+
+# The wait of a batch that a broker refuses because it verifies another producer's of the same
+# transaction. With waits of these lengths, 100 producers have all written their first batches after
+# a fifth of a second.
+_CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
 class Decision(Enum):
@@ -65,14 +71,12 @@ class BatchCompletion:
         delivery_timeout_s: float,
         retry_backoff: ExponentialBackoff,
         random: Random,
-        transactions: TransactionManager | None = None,
+        transactions: TransactionManager | JoinedTransaction | None = None,
     ) -> None:
         self.fatal_error: KafkaException | None = None
-        self._transactions = transactions
-        self._kind = _kind(sequences, transactions)
+        self.follow(sequences, transactions)
         self._accumulator = accumulator
         self._metadata = metadata
-        self._sequences = sequences
         self._retries = retries
         self._delivery_timeout_s = delivery_timeout_s
         self._retry_backoff = retry_backoff
@@ -87,6 +91,16 @@ class BatchCompletion:
         # The codes of retried batches, and the warnings about the first of each.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
+
+    def follow(
+        self,
+        sequences: Sequences | None,
+        transactions: TransactionManager | JoinedTransaction | None,
+    ) -> None:
+        """Complete batches under other sequences, or in another transaction, from now on."""
+        self._sequences = sequences
+        self._transactions = transactions
+        self._kind = _kind(sequences, transactions)
 
     def take_done(self) -> list[ProducerBatch]:
         """Return the batches that succeeded, failed or were split since the last call, in order."""
@@ -209,11 +223,18 @@ class BatchCompletion:
     ) -> None:
         # If a newer leader is known already, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
-        wait = self._retry_backoff.delay_s(batch.attempts, self._random)
+        transactions = self._transactions
+        is_concurrent = transactions is not None and transactions.is_concurrent(
+            code, batch.attempts
+        )
+        if is_concurrent:
+            wait = self._random.uniform(*_CONCURRENT_WAIT_S)
+        else:
+            wait = self._retry_backoff.delay_s(batch.attempts, self._random)
         why = error_of_attempt(batch, code, reason, node_id)
         batch.retry(now if moved else now + wait, why, is_unanswered=is_unanswered)
         self._accumulator.reenqueue(batch)
-        if code not in self._retried:
+        if code not in self._retried and not is_concurrent:
             self._retried.add(code)
             again = f"{batch.record_count} record(s) are sent again after {why}"
             self._warnings.append(f"{batch.topic_partition}: {again}")
@@ -288,7 +309,7 @@ class BatchCompletion:
         self._accumulator.deallocate(batch)
 
     def _transactional(self, error: KafkaException) -> KafkaException:
-        return error if self._transactions is None else abortable(error)
+        return error if self._transactions is None else self._transactions.reported(error)
 
     def _fail_transaction(
         self, batch: ProducerBatch, error: KafkaException, action: Action
@@ -348,7 +369,7 @@ def _decide_in_transaction(
     code: int,
     log_start_offset: int,
     sequences: Sequences,
-    transactions: TransactionManager,
+    transactions: TransactionManager | JoinedTransaction,
 ) -> Decision:
     """Return whether a transaction survives that a broker did not expect a batch's sequence."""
     if transactions.gives_up:
@@ -358,13 +379,16 @@ def _decide_in_transaction(
         return Decision.GIVE_UP if is_lost else Decision.RETRY
     if log_start_offset == -1:
         return Decision.RETRY
-    if sequences.last_acked_offset(batch.topic_partition) >= log_start_offset:
+    was_deleted = sequences.last_acked_offset(batch.topic_partition) < log_start_offset
+    if not was_deleted or not transactions.may_renumber:
         return Decision.GIVE_UP
     # Retention has removed the producer's last records: the broker accepts sequence 0 again.
     return Decision.RENUMBER
 
 
-def _kind(sequences: Sequences | None, transactions: TransactionManager | None) -> ProducerKind:
+def _kind(
+    sequences: Sequences | None, transactions: TransactionManager | JoinedTransaction | None
+) -> ProducerKind:
     if transactions is not None:
         return ProducerKind.TRANSACTIONAL
     return ProducerKind.PLAIN if sequences is None else ProducerKind.IDEMPOTENT

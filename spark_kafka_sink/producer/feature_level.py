@@ -17,16 +17,18 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
     advice,
     api_exception,
+    error_code,
 )
-from spark_kafka_sink.producer.producer_id import no_producer_id
-from spark_kafka_sink.records.compression import ZSTD, Codec, codec
-from spark_kafka_sink.records.old_formats import check_old_format
+from spark_kafka_sink.records.compression import LZ4, ZSTD, Codec, codec
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID, PRODUCE
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 NEWEST_PRODUCE: Final = PRODUCE.max_version
 FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
+# The receivers of batches, in error messages.
+LEADER: Final = "the partition's leader"
+_BROKER: Final = "the broker"
 
 
 def produce_version(versions: NodeApiVersions) -> int:
@@ -35,30 +37,6 @@ def produce_version(versions: NodeApiVersions) -> int:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
         return NEWEST_PRODUCE  # the connection rejects the request, with a reason
-
-
-def check_records(
-    version: int,
-    codec: Codec,
-    *,
-    has_producer_id: bool,
-    has_headers: bool,
-    broker: str,
-) -> None:
-    """Raise the ApiException that `produce_requests.records_for` has for batches such as these.
-
-    broker: whose latest Produce is `version`.
-    """
-    if version >= FIRST_WITH_BATCHES:
-        check_zstd(version, codec, broker)
-        return
-    check_old_format(
-        magic(version),
-        codec,
-        has_producer_id=has_producer_id,
-        has_headers=has_headers,
-        broker=broker,
-    )
 
 
 def magic(version: int) -> int:
@@ -76,7 +54,43 @@ def check_zstd(version: int, codec: Codec, broker: str) -> None:
         raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
 
 
-_BROKER: Final = "the broker"
+def check_old_format(
+    magic: int,
+    codec: Codec,
+    *,
+    has_producer_id: bool,
+    has_headers: bool,
+    broker: str = LEADER,
+) -> None:
+    """Raise if message format `magic`, 0 or 1, cannot hold the records.
+
+    Raise UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
+    zstd, UnsupportedForMessageFormatException for headers. broker: the receiver, for the message.
+    """
+    old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
+    if has_producer_id:
+        message = f"{old} no producer ids; set {Option('enable.idempotence')} to false"
+        raise api_exception(codes.UNSUPPORTED_VERSION, message)
+    if codec.id > LZ4:
+        message = f"{old} no {codec.name}"
+        raise api_exception(codes.UNSUPPORTED_COMPRESSION_TYPE, message)
+    if has_headers:
+        message = f"{old} no record headers; remove the headers column"
+        raise api_exception(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, message)
+
+
+def no_producer_id(
+    code: int, reason: str, node_id: int | None = None, hint: str | None = None
+) -> ApiException:
+    """Return the error for a cluster, or one node of it, that assigned no producer id."""
+    message = f"no producer id could be had: {error_code(code).name} ({code})"
+    if reason:
+        message += f"; {reason}"
+    message += f"; {Option('enable.idempotence')}=false does without one"
+    message += ", at the price of duplicates"
+    if hint:
+        message += f"; {hint}"
+    return api_exception(code, message, api="InitProducerId", node_id=node_id)
 
 
 def check_feature_level(
@@ -100,10 +114,14 @@ def _check(versions: NodeApiVersions, config: ProducerConfig, *, has_headers: bo
             versions.latest_usable_version(INIT_PRODUCER_ID)
         except UnsupportedVersionException as error:
             raise no_producer_id(codes.UNSUPPORTED_VERSION, str(error)) from None
-    check_records(
-        versions.latest_usable_version(PRODUCE),
-        codec(config.compression_type),
-        has_producer_id=config.enable_idempotence,
-        has_headers=has_headers,
-        broker=_BROKER,
-    )
+    version, of = versions.latest_usable_version(PRODUCE), codec(config.compression_type)
+    if version >= FIRST_WITH_BATCHES:
+        check_zstd(version, of, _BROKER)
+    else:
+        check_old_format(
+            magic(version),
+            of,
+            has_producer_id=config.enable_idempotence,
+            has_headers=has_headers,
+            broker=_BROKER,
+        )

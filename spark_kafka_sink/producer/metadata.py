@@ -215,6 +215,14 @@ class ClusterMetadata:
         if tracked.known is None and not self._is_awaited(topic, tracked):
             self.request_update()
 
+    def track_all(self, topics: Iterable[str], now: float) -> bool:
+        """Keep the metadata of topics; return whether all are known, or else request the others."""
+        is_known = True
+        for name in topics:
+            self.track(name, now)
+            is_known = is_known and self.topic(name) is not None
+        return is_known
+
     def forget_topics(self) -> None:
         """Forget every topic, so that each is requested at its next use; keep the brokers."""
         self._topics.clear()

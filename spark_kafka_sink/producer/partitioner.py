@@ -10,7 +10,8 @@ built in (null)  sticky for a batch's worth of bytes, then another one: the less
 roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
 uniformsticky    sticky, then any other one; keys do not count (KIP-480)
 
-The module does not compute loads, and never waits.
+The module does not compute loads, and never waits. `choose_partitions` sorts the rows of a slice by
+partition.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from typing import Final, Protocol
 import numpy as np
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
-from spark_kafka_sink.records.columns import BinaryColumn
+from spark_kafka_sink.records.columns import BinaryColumn, Bools, Rows
+from spark_kafka_sink.records.layout import Runs, group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 
 # With more partitions, a few rows are not spread evenly (`EvenPartitioner`).
@@ -322,6 +326,66 @@ def _shares(load: TopicLoad) -> dict[int, float]:
     largest = most - min(load.queue_lengths)
     weights = ((most - length) / largest for length in load.queue_lengths)
     return dict(zip(load.available, weights, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows in partition order: the runs, and which partition each run is for."""
+
+    rows: Rows
+    runs: Runs
+    targets: list[TopicPartition]
+
+
+def topics_to_spread(
+    rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
+) -> dict[str, TopicMetadata]:
+    """Return the topics that may have rows without a partition and without a key that counts.
+
+    topics: the metadata of each of ``rows.topics``.
+    """
+    is_open: Bools | None = None
+    if rows.partitions is not None:
+        is_open = rows.partitions < 0
+    if hashes is not None:
+        is_open = hashes < 0 if is_open is None else is_open & (hashes < 0)
+    if is_open is not None and not is_open.any():
+        return {}
+    return dict(zip(rows.topics, topics, strict=True))
+
+
+def choose_partitions(
+    rows: Rows,
+    sizes: Int64s,
+    topics: Sequence[TopicMetadata],
+    partitioner: Partitioner,
+    load: Callable[[str, TopicMetadata], TopicLoad],
+    hashes: Int64s | None = None,
+) -> GroupedRows:
+    """Choose each row's partition and sort the rows by partition.
+
+    topics: the metadata of each of ``rows.topics``; load: called for the topics that
+    `topics_to_spread` returns; hashes: of the keys, if already computed.
+    """
+    if hashes is None and partitioner.uses_keys:
+        hashes = hash_keys(rows.columns.key)
+    bases = np.cumsum([0, *(len(topic.leaders) for topic in topics)])
+    chosen = np.empty(len(rows), np.int64)
+    for number, of_topic in rows.by_topic():
+        chosen[of_topic] = bases[number] + partitioner.partition(
+            rows.topics[number],
+            None if hashes is None else hashes[of_topic],
+            None if rows.partitions is None else rows.partitions[of_topic],
+            sizes[of_topic],
+            len(topics[number].leaders),
+            partial(load, rows.topics[number], topics[number]),
+        )
+    runs = group_by_partition(chosen)
+    numbers = np.searchsorted(bases, runs.partitions, "right") - 1
+    names = map(rows.topics.__getitem__, numbers.tolist())
+    partitions = (np.array(runs.partitions, np.int64) - bases[numbers]).tolist()
+    targets = map(TopicPartition._make, zip(names, partitions, strict=True))
+    return GroupedRows(rows, runs, list(targets))
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:

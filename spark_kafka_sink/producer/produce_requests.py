@@ -12,21 +12,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import numpy as np
+import pyarrow.compute as pc
+
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.feature_level import (
     FIRST_WITH_BATCHES,
+    LEADER,
     NEWEST_PRODUCE,
+    check_old_format,
     check_zstd,
     magic,
     produce_version,
 )
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.records.down_conversion import down_convert
-from spark_kafka_sink.records.old_formats import LEADER
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.compression import Buffer, Codec
+from spark_kafka_sink.records.log_reader import read_log
+from spark_kafka_sink.records.message_set import message_set
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, RequestFailed
 from spark_kafka_sink.wire.messages import (
     LeaderIdAndEpoch,
@@ -44,6 +51,7 @@ _LAST_PRODUCE_BY_NAME = 12
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -70,13 +78,13 @@ class SentBatches:
 
 
 class ProduceRequests:
-    """Makes requests and reads their answers."""
+    """Makes requests and reads their answers; transactions: in which the batches are, if any."""
 
     def __init__(
         self,
         metadata: ClusterMetadata,
         completion: BatchCompletion,
-        transactions: TransactionManager | None,
+        transactions: TransactionManager | JoinedTransaction | None,
         *,
         acks: int,
         timeout_ms: int,
@@ -85,7 +93,7 @@ class ProduceRequests:
         self._timeout_ms = timeout_ms
         self._metadata = metadata
         self._completion = completion
-        self._transactions = transactions
+        self.transactions = transactions
         # The latest version that each node supports.
         self._versions: dict[int, int] = {}
 
@@ -115,7 +123,7 @@ class ProduceRequests:
                 topics[name] = topic
             topic.partition_data.append(PartitionProduceData(index=partition, records=records))
         names = {topic.topic_id: topic.name for topic in topics.values()}
-        transactions = self._transactions
+        transactions = self.transactions
         return ClientRequest(
             node_id=drained.node_id,
             message=ProduceRequest(
@@ -131,7 +139,7 @@ class ProduceRequests:
 
     def _max_produce_version(self, names: Mapping[UUID, str]) -> int | None:
         by_name = _LAST_PRODUCE_BY_NAME if ZERO_UUID in names else None
-        in_transaction = self._transactions and self._transactions.max_produce_version
+        in_transaction = self.transactions and self.transactions.max_produce_version
         return in_transaction or by_name
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
@@ -200,3 +208,28 @@ def records_for(version: int, batch: ProducerBatch) -> Records:
     converted = down_convert(batch_bytes, magic(version), batch.codec)
     batch.down_converted(sum(map(len, converted)))
     return Records(converted, batch.sent_bytes)
+
+
+def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
+    """Return one complete batch with records as a message set of format `magic`, 0 or 1.
+
+    Batches are always built in format v2. The few for a broker before 0.11 are decoded and encoded
+    again here (RecordsUtil.downConvert of the Java client before 4.0). What the old formats cannot
+    hold is rejected and not dropped, except timestamps, which v0 never had. codec: the batch's own.
+    Raise as `check_old_format` does.
+    """
+    (read,) = read_log(batch)
+    records = read.records(limit_bytes=2**31 - 1)
+    check_old_format(
+        magic,
+        codec,
+        has_producer_id=read.producer_id >= 0,
+        has_headers=bool(pc.any(pc.greater(pc.list_value_length(records.headers), 0)).as_py()),
+    )
+    columns = RecordColumns.of(
+        key=BinaryColumn.of(records.keys),
+        value=BinaryColumn.of(records.values),
+        headers=None,
+        timestamps_ms=np.asarray(records.timestamps_ms),
+    )
+    return message_set(magic, columns, codec)

@@ -12,8 +12,8 @@ buffer of which only a small part would be referenced is not worth keeping: `is_
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from spark_kafka_sink.errors import ApiException, IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -24,18 +24,60 @@ from spark_kafka_sink.producer.batch_state import (
     BatchEvent,
     BatchState,
 )
-from spark_kafka_sink.producer.record_spans import RecordSpan, SpanOwner
 from spark_kafka_sink.records.batch import (
     NO_SEQUENCE,
     RECORD_BATCH_OVERHEAD,
     BatchInfo,
     batch_header,
+    crc_of,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.decoder import read_fields
 from spark_kafka_sink.records.decompression import decompress
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.primitives import Records
+
+
+class SpanOwner(Protocol):
+    """A waiter for single records, such as the future of a row.
+
+    A batch that is done notifies the owners of its spans. So a row's future gets its offset without
+    a Python object per row and batch. Records without a waiter of their own (the columnar path)
+    have no span.
+    """
+
+    def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
+        """Take a span of a batch that is done; the I/O thread calls this, without the lock."""
+
+
+class RecordSpan(NamedTuple):
+    """`records` consecutive records of a batch, the first with offset delta `first_record`.
+
+    owner: who waits for them; first_row: which of the owner's rows, in the order it was laid out,
+    is the first.
+    """
+
+    owner: SpanOwner
+    first_row: int
+    first_record: int
+    records: int
+
+
+def split_spans(spans: Sequence[RecordSpan], at: int) -> tuple[list[RecordSpan], list[RecordSpan]]:
+    """Divide a batch's spans as the batch is divided: records before `at`, and from `at` on.
+
+    The second part's deltas count from `at`. A span across the cut becomes one in each part.
+    """
+    before: list[RecordSpan] = []
+    after: list[RecordSpan] = []
+    for owner, first_row, first, records in spans:
+        kept = min(max(at - first, 0), records)
+        if kept:
+            before.append(RecordSpan(owner, first_row, first, kept))
+        if kept < records:
+            after.append(RecordSpan(owner, first_row + kept, first + kept - at, records - kept))
+    return before, after
+
 
 COPY_BELOW_BYTES: Final = 64 * 1024
 
@@ -188,6 +230,11 @@ class ProducerBatch:
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
+    def crc(self) -> int:
+        """The checksum of the batch as it was last sent; 0 before."""
+        return 0 if self._header is None else crc_of(self._header)
+
+    @property
     def records(self) -> Buffer:
         """The records as one buffer, as they will be sent."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -214,19 +261,21 @@ class ProducerBatch:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
             self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
-        if retained is not None and len(piece) >= COPY_BELOW_BYTES:
+        size_bytes = len(piece)
+        if retained is not None and size_bytes >= COPY_BELOW_BYTES:
             self._pieces.append(piece)
             self.retained.append(retained)
             retained.holders += 1
         else:
-            self.copied_bytes += len(piece)
+            self.copied_bytes += size_bytes
             if self._pieces and isinstance(self._pieces[-1], bytearray):
                 self._pieces[-1] += piece
             else:
                 self._pieces.append(bytearray(piece))
         self.record_count += records
-        self.records_bytes += len(piece)
-        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+        self.records_bytes += size_bytes
+        if max_timestamp_ms > self.max_timestamp_ms:  # noqa: PLR1730 - a call may be interrupted
+            self.max_timestamp_ms = max_timestamp_ms
 
     def seal(self) -> None:
         """Close the batch for records."""
@@ -238,7 +287,8 @@ class ProducerBatch:
         Needs no lock: one thread packs a batch, and `settle` accounts for the memory afterwards.
         """
         if not self.packed:
-            self._pieces = list(self.codec(self._pieces))
+            if self.codec.compress is not None:
+                self._pieces = [self.codec.compress(self._pieces)]
             self.packed = True
 
     def settle(self) -> int:

@@ -22,7 +22,12 @@ from typing import TYPE_CHECKING
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
+from spark_kafka_sink.errors import (
+    IllegalStateException,
+    KafkaException,
+    TransactionAbortedException,
+    api_exception,
+)
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
@@ -39,8 +44,7 @@ from spark_kafka_sink.producer.produce_requests import (
     SentBatches,
 )
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.producer_id import ProducerIdRequests
-from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.sequences import ProducerIdRequests, Sequences
 from spark_kafka_sink.wire.exchange import (
     Answered,
     ClientRequest,
@@ -59,6 +63,7 @@ from spark_kafka_sink.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
@@ -102,15 +107,15 @@ class Sender:
         sequences: Sequences | None,
         latencies: NodeLatencies,
         random: Random,
-        transactions: TransactionManager | None = None,
+        transactions: TransactionManager | JoinedTransaction | None = None,
     ) -> None:
         self._transactions = transactions
         self._config = config
-        self._latencies = latencies
-        self._accumulator = accumulator
-        self._metadata = metadata
-        self._completion = completion
-        self._sequences = sequences
+        self.latencies = latencies
+        self.accumulator = accumulator
+        self.metadata = metadata
+        self.completion = completion
+        self.sequences = sequences
         self._produce = ProduceRequests(
             metadata,
             completion,
@@ -123,6 +128,8 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
+        # What is put aside while the producer is in a joined transaction.
+        self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
         self._rebootstraps = 0
         self._ready: set[int] = set()
         self._in_flight: dict[int, int] = {}
@@ -130,16 +137,52 @@ class Sender:
         self._muted: set[TopicPartition] = set()
         self.fatal_error: KafkaException | None = None
 
+    # -- a joined transaction ---------------------------------------------------------------------
+
+    def join(self, joined: JoinedTransaction) -> None:
+        """Send batches in a transaction from now on.
+
+        Raise IllegalStateException if batches are under way, or for a producer that has
+        transactions.
+        """
+        self._check_idle("join")
+        if self._transactions is not None:
+            raise IllegalStateException("a producer in a transaction cannot join another one")
+        self._alone = (self.sequences, self._producer_id)
+        self._producer_id = None
+        self._follow(joined.sequences, joined)
+
+    def end_joined(self) -> None:
+        """Send batches as before `join` from now on.
+
+        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        """
+        self._check_idle("leave")
+        if self._alone is None:
+            raise IllegalStateException("the producer has joined no transaction")
+        (sequences, self._producer_id), self._alone = self._alone, None
+        self._follow(sequences, None)
+
+    def _check_idle(self, what: str) -> None:
+        if self._has_incomplete():
+            message = f"the producer cannot {what} a transaction while batches are under way: flush"
+            raise IllegalStateException(message)
+
+    def _follow(self, sequences: Sequences | None, joined: JoinedTransaction | None) -> None:
+        self.sequences, self._transactions = sequences, joined
+        self.completion.follow(sequences, joined)
+        self._produce.transactions = joined
+
     # -- what goes out ----------------------------------------------------------------------------
 
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; each batch in it counts as sent from here on."""
-        for batch in self._accumulator.expired(now):
-            self._completion.expired(batch, now)
+        for batch in self.accumulator.expired(now):
+            self.completion.expired(batch, now)
         if self._transactions is not None:
             self._follow_transaction(self._transactions)
         if self._is_over():
-            return SenderPoll(has_news=True, warnings=self._completion.take_warnings())
+            return SenderPoll(has_news=True, warnings=self.completion.take_warnings())
         requests = self._requests_of_its_own(now)
         drained, connect = self._drain(now)
         has_news = False
@@ -157,18 +200,18 @@ class Sender:
             # A partition may have a next batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
-            warnings=self._completion.take_warnings(),
+            warnings=self.completion.take_warnings(),
         )
 
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
         """Return the requests that any broker may answer: metadata, and a producer id."""
         requests: list[ClientRequest] = []
-        metadata = self._metadata.request(now)
+        metadata = self.metadata.request(now)
         if metadata is not None:
             requests.append(ClientRequest(node_id=None, message=metadata))
-        if self._sequences is not None:
-            self._sequences.bump_epoch_if_needed()
-        if self._producer_id is not None and self._accumulator.has_undrained:
+        if self.sequences is not None:
+            self.sequences.bump_epoch_if_needed()
+        if self._producer_id is not None and self.accumulator.has_undrained:
             init = self._producer_id.due(now)
             if init is not None:
                 requests.append(ClientRequest(node_id=None, message=init))
@@ -177,9 +220,9 @@ class Sender:
     def _next_poll_at(self, now: float) -> float:
         throttles = [at for at in self._throttled_until.values() if at > now]
         due = [
-            self._metadata.next_update_at(),
-            self._accumulator.next_sendable_at(now),
-            self._accumulator.next_expiry_at(now),
+            self.metadata.next_update_at(),
+            self.accumulator.next_sendable_at(now),
+            self.accumulator.next_expiry_at(now),
             *throttles,
         ]
         if self._producer_id is not None and self._producer_id.next_due_at() > now:
@@ -191,19 +234,19 @@ class Sender:
     def _is_over(self) -> bool:
         """Return whether the producer cannot continue; if that is new, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
-        error = self._completion.fatal_error or transactional
+        error = self.completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
             self.fail_all(error)
         return self.fatal_error is not None
 
-    def _follow_transaction(self, transactions: TransactionManager) -> None:
+    def _follow_transaction(self, transactions: TransactionManager | JoinedTransaction) -> None:
         """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
-        if self._rebootstraps != self._metadata.rebootstraps:
-            self._rebootstraps = self._metadata.rebootstraps
+        if self._rebootstraps != self.metadata.rebootstraps:
+            self._rebootstraps = self.metadata.rebootstraps
             transactions.coordinators.forget_all()
         if not transactions.gives_up:
             return
-        for batch in self._accumulator.unsent():
+        for batch in self.accumulator.unsent():
             message = (
                 f"{batch.topic_partition}: {batch.record_count} record(s) were not sent: their "
                 "transaction was aborted"
@@ -214,10 +257,10 @@ class Sender:
                 partition=batch.topic_partition.partition,
             )
             error.__cause__ = transactions.error
-            self._completion.abandon(batch, error)
+            self.completion.abandon(batch, error)
 
     def _transactional_request(
-        self, transactions: TransactionManager, now: float
+        self, transactions: TransactionManager | JoinedTransaction, now: float
     ) -> tuple[ClientRequest | None, int | None]:
         """Return the transactional request that is due, or the node to connect to before."""
         has_incomplete = transactions.is_completing and self._has_incomplete()
@@ -241,8 +284,8 @@ class Sender:
 
     def _has_incomplete(self) -> bool:
         """Return whether a response to records is to come: also to records that were given up."""
-        in_flight = self._sequences is not None and self._sequences.has_in_flight
-        return in_flight or self._accumulator.has_incomplete
+        in_flight = self.sequences is not None and self.sequences.has_in_flight
+        return in_flight or self.accumulator.has_incomplete
 
     def _drain(self, now: float) -> tuple[list[DrainedBatches], set[int]]:
         """Take a batch of each partition into requests, as many for a node as it takes.
@@ -253,12 +296,12 @@ class Sender:
         open_requests: dict[int, DrainedBatches] = {}
         busy: set[int] = set()
         is_completing = self._transactions is not None and self._transactions.is_completing
-        due = self._accumulator.sendable(now, completes_transaction=is_completing)
-        for batch in chain(due, self._accumulator.sendable_for_room(due)):
-            leader = self._metadata.leader(batch.topic_partition)
+        due = self.accumulator.sendable(now, completes_transaction=is_completing)
+        for batch in chain(due, self.accumulator.sendable_for_room(due)):
+            leader = self.metadata.leader(batch.topic_partition)
             if leader is None:
-                self._metadata.track(batch.topic_partition.topic, now)
-                self._metadata.request_update()
+                self.metadata.track(batch.topic_partition.topic, now)
+                self.metadata.request_update()
                 continue
             if leader.id in busy:
                 continue
@@ -275,9 +318,9 @@ class Sender:
                 self._in_flight[leader.id] = self._in_flight.get(leader.id, 0) + 1
                 drained.append(request)
             self._take(batch, request, size)
-        if self._latencies.has_slow:
-            leaders = map(self._metadata.leader, self._accumulator.waiting_partitions)
-            self._latencies.keep({leader.id for leader in leaders if leader is not None})
+        if self.latencies.has_slow:
+            leaders = map(self.metadata.leader, self.accumulator.waiting_partitions)
+            self.latencies.keep({leader.id for leader in leaders if leader is not None})
         return drained, busy - self._ready
 
     def _can_send_to(self, node_id: int, now: float) -> bool:
@@ -287,7 +330,7 @@ class Sender:
             and self._in_flight.get(node_id, 0) < self._config.max_in_flight
             and self._throttled_until.get(node_id, 0.0) <= now
         )
-        self._latencies.update(node_id, now, can_send=can_send)
+        self.latencies.update(node_id, now, can_send=can_send)
         return can_send
 
     def _may_send(self, batch: ProducerBatch, node_id: int) -> bool:
@@ -295,17 +338,17 @@ class Sender:
             batch.topic_partition
         ):
             return False
-        if self._sequences is not None:
-            return self._sequences.may_send(batch, node_id)
+        if self.sequences is not None:
+            return self.sequences.may_send(batch, node_id)
         return batch.topic_partition not in self._muted
 
     def _take(self, batch: ProducerBatch, drained: DrainedBatches, size_bytes: int) -> None:
-        self._accumulator.take(batch)
-        if self._sequences is not None:
-            self._sequences.assign(batch)
+        self.accumulator.take(batch)
+        if self.sequences is not None:
+            self.sequences.assign(batch)
         elif self._config.max_in_flight == 1:
             self._muted.add(batch.topic_partition)
-        batch.sent(drained.node_id, self._metadata.leader_epoch(batch.topic_partition))
+        batch.sent(drained.node_id, self.metadata.leader_epoch(batch.topic_partition))
         drained.batches.append(batch)
         drained.size_bytes += size_bytes
 
@@ -319,10 +362,11 @@ class Sender:
     @property
     def nodes(self) -> Mapping[int, Node]:
         """The brokers to keep connections to: those of the metadata, and coordinators."""
-        known = self._metadata.nodes
-        if self._transactions is None:
+        # The I/O thread asks without the lock, while a caller may join or leave a transaction.
+        known, transactions = self.metadata.nodes, self._transactions
+        if transactions is None:
             return known
-        return {**self._transactions.coordinators.nodes, **known}
+        return {**transactions.coordinators.nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -334,19 +378,19 @@ class Sender:
             self._request_failed(event, now)
         elif isinstance(event, NodeReady):
             self._ready.add(event.node_id)
-            self._completion.node_ready(event.node_id)
+            self.completion.node_ready(event.node_id)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
                 self._transactions.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
-            self._completion.node_down(event.node_id, event.reason, event.error)
+            self.completion.node_down(event.node_id, event.reason, event.error)
             if self._transactions is not None:
                 self._transactions.coordinators.node_down(event.node_id)
-            self._metadata.request_update()
+            self.metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until
-            self._completion.node_throttled(event.node_id, event.until, now)
+            self.completion.node_throttled(event.node_id, event.until, now)
 
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context
@@ -358,16 +402,16 @@ class Sender:
                 self._retry_at_new_leaders(now)
         elif isinstance(response, MetadataResponse):
             reliable = event.version is None or event.version >= RELIABLE_EPOCHS_SINCE
-            self._metadata.update(response, now, reliable_epochs=reliable)
+            self.metadata.update(response, now, reliable_epochs=reliable)
             self._retry_at_new_leaders(now)
         elif isinstance(response, InitProducerIdResponse) and self._producer_id is not None:
             self._fail_if(self._producer_id.answered(response, event.node_id, now))
 
     def _retry_at_new_leaders(self, now: float) -> None:
         """End the back-off of batches whose partition has another leader since their attempt."""
-        for batch in self._accumulator.incomplete:
+        for batch in self.accumulator.incomplete:
             if batch.retry_at > now and batch.state is BatchState.SEALED:
-                epoch = self._metadata.leader_epoch(batch.topic_partition)
+                epoch = self.metadata.leader_epoch(batch.topic_partition)
                 if epoch not in (NO_LEADER_EPOCH, batch.leader_epoch):
                     batch.end_backoff(now)
 
@@ -380,7 +424,7 @@ class Sender:
         elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION
             error = api_exception(event.code, event.reason, node_id=event.node_id, api="Metadata")
-            self._metadata.failed(now, error if fatal else None)
+            self.metadata.failed(now, error if fatal else None)
         elif isinstance(message, InitProducerIdRequest) and self._producer_id is not None:
             self._fail_if(self._producer_id.failed(event.code, event.reason, event.node_id, now))
         elif isinstance(message, ProduceRequest):
@@ -404,5 +448,5 @@ class Sender:
         self.fatal_error = error
         if self._transactions is not None:
             self._transactions.give_up(error)
-        for batch in self._accumulator.incomplete:
-            self._completion.abandon(batch, error)
+        for batch in self.accumulator.incomplete:
+            self.completion.abandon(batch, error)

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_kafka_sink.errors import corrupt
-from spark_kafka_sink.records.columns import Bools
-from spark_kafka_sink.records.utf8 import valid_utf8
+from spark_kafka_sink.records.columns import Bools, valid_utf8
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 
 VARINT_BITS: Final = 32

@@ -30,7 +30,7 @@ from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import LZ4, Buffer, Codec
 from spark_kafka_sink.records.decoder import NO_TIMESTAMP, DecodedRecords, no_headers
 from spark_kafka_sink.records.decompression import decompress
-from spark_kafka_sink.records.gather import Pieces
+from spark_kafka_sink.records.encoder import Pieces
 from spark_kafka_sink.records.varint import Int64s
 
 _MAGIC_BYTES = 4

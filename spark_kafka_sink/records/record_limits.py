@@ -52,6 +52,11 @@ class RecordLimits:
         """Return the limits with those of topics, instead of the earlier ones."""
         return replace(self, by_topic=max_message_bytes)
 
+    def fit(self, sizes: Int64s) -> bool:
+        """Return whether all records certainly fit; sizes: upper bounds, as for `check`."""
+        least = min(*self.by_option.values(), *self.by_topic.values())
+        return int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD <= least
+
     def check(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for the first record that is too large.
 

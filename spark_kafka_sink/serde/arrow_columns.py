@@ -17,9 +17,14 @@ import pyarrow as pa
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.model import check_topic_name
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows, valid_mask
+from spark_kafka_sink.records.columns import (
+    BinaryColumn,
+    RecordColumns,
+    Rows,
+    valid_mask,
+    valid_utf8,
+)
 from spark_kafka_sink.records.encoder import encode_headers
-from spark_kafka_sink.records.utf8 import valid_utf8
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde import HEADERS_TYPE, NO_TOPIC, NO_VALUE
 from spark_kafka_sink.serde.row_rules import (

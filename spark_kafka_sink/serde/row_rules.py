@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.model import TOPIC_NAME, check_topic_name
-from spark_kafka_sink.records.columns import Bools
-from spark_kafka_sink.records.utf8 import decode_utf8
+from spark_kafka_sink.records.columns import Bools, decode_utf8
 from spark_kafka_sink.records.varint import Int64s
 
 # The name that Spark's own sink gives it.

@@ -8,13 +8,12 @@ before its first row of a topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import DataException
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 _KEY: Final = "pykafka.partitions"
@@ -62,32 +61,26 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 class LayoutCheck:
     """Compares the mark with each topic that a task writes to, once.
 
-    topic: of all rows, None for a topic column; partition_counts: as that of `KafkaProducer`.
+    partition_counts: as that of `TaskProducer`.
     """
 
     def __init__(
         self,
         laid_out: Mapping[str, int],
-        topic: str | None,
         partition_counts: Callable[[Mapping[str, int]], Mapping[str, int]],
     ) -> None:
         self._laid_out = laid_out
         self._unchecked = set(laid_out)
-        self._topic = topic
         self._partition_counts = partition_counts
 
-    def check(self, batch: pa.RecordBatch) -> None:
-        """Check the topics of an Arrow batch; see `check_partition_counts`."""
-        if not self._unchecked:
-            return
-        topics = {self._topic} if self._topic is not None else _topics_of(batch)
-        new = {name: self._laid_out[name] for name in topics & self._unchecked}
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are topics to check."""
+        return bool(self._unchecked)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Check topics before their first row is sent; see `check_partition_counts`."""
+        new = {name: self._laid_out[name] for name in self._unchecked.intersection(topics)}
         if new:
             check_partition_counts(self._laid_out, self._partition_counts(new))
             self._unchecked -= new.keys()
-
-
-def _topics_of(batch: pa.RecordBatch) -> set[str]:
-    # Spark's strings may hold bytes that are not UTF-8.
-    names = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
-    return {name.decode(errors="replace") for name in names}

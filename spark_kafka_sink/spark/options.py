@@ -17,15 +17,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from enum import Enum
 from numbers import Real
 from pathlib import Path
 from typing import Final
 
-import msgspec
-from pyspark import SparkFiles
+from pyspark import SparkFiles, TaskContext
 
-from spark_kafka_sink.admin import NewTopic
+from spark_kafka_sink.admin import NewTopic, find_shipped_files, name_process
+from spark_kafka_sink.auth.delegation_tokens import DEFAULT_MECHANISM, checked_token_mechanism
 from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
@@ -34,143 +33,23 @@ from spark_kafka_sink.config import (
     nearest,
     producer_config,
 )
-from spark_kafka_sink.errors import ConfigException, name_options
-from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import TOPIC_NAME, Node
-
-# The part before the path in file:/a, file:///a and file://localhost/a, and similar.
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
-
-# Bytes, on usual filesystems and in calls of Linux.
-_LONGEST_NAME: Final = 255
-_LONGEST_PATH: Final = 4095
-_SHOWN: Final = 60
-
-
-def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Return the path that an option names. Raise ConfigException.
-
-    elsewhere: the message about a path with another scheme or of another host; expected: the
-    message about valid paths.
-    """
-    scheme = _SCHEME.match(value)
-    path = value if scheme is None else value[scheme.end() :]
-    is_of_a_host = scheme is not None and scheme[0].endswith(":") and path.startswith("//")
-    if is_of_a_host or (scheme is not None and scheme[1].lower() != "file"):
-        found = f"{masked(value)!r}, {elsewhere}"
-    elif not value.strip():
-        found = "empty"
-    elif _is_impossible(path):
-        shown = masked(value)
-        cut = "" if len(shown) <= _SHOWN else "…"
-        found = f"{shown[:_SHOWN]!r}{cut}, which contains NUL or is too long for a filesystem"
-    else:
-        return Path(path)
-    message = f"option {option} is {found}: expected {expected}"
-    raise ConfigException(message)
-
-
-def _is_impossible(path: str) -> bool:
-    names = [len(os.fsencode(part)) for part in path.split("/")]
-    return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
-
-
-# The expected value of deadLetterPath.
-DEAD_LETTER_FOLDER: Final = (
-    "a folder on a filesystem that the driver and every executor have mounted, as "
-    "/shared/dead-letters or file:///shared/dead-letters"
+from spark_kafka_sink.errors import ConfigException, Option, name_options
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.spark.exactly_once import (
+    EXACTLY_ONCE_OPTIONS,
+    ExactlyOnce,
+    check_exactly_once,
+    exactly_once,
+    transaction_defaults,
 )
-BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
-
-
-class OnError(Enum):
-    """What to do about bad rows: the values of the option onError."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    DEAD_LETTER = "deadLetter"
-
-
-@dataclass(frozen=True, slots=True)
-class BadRowPolicy:
-    """What to do about bad rows; either topic or path is set with DEAD_LETTER only."""
-
-    on_error: OnError = OnError.FAIL
-    topic: str | None = None
-    path: Path | None = None
-
-
-FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
-
-
-def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
-    """Check the three options. Raise ConfigException.
-
-    given: options by their names in lower case; topic: of good rows, None for a column; acks: of
-    the producer, since with 0 brokers do not return refused rows.
-    """
-    on_error = _on_error(given.get("onerror", OnError.FAIL.value))
-    if on_error is not OnError.FAIL and acks == "0":
-        message = (
-            f"onError={on_error.value} needs responses of the brokers, found kafka.acks=0, with "
-            "which refused rows are lost silently: set kafka.acks to all or 1"
-        )
-        raise ConfigException(message)
-    targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}
-    if on_error is not OnError.DEAD_LETTER:
-        for name in targets:
-            message = (
-                f"option {name} has no effect with onError={on_error.value}: "
-                "set onError to deadLetter, or remove it"
-            )
-            raise ConfigException(message)
-        return BadRowPolicy(on_error)
-    if len(targets) != 1:
-        message = (
-            "onError=deadLetter needs one of the options deadLetterTopic and deadLetterPath, "
-            f"found {'both' if targets else 'neither'}"
-        )
-        raise ConfigException(message)
-    if "deadLetterPath" in targets:
-        return BadRowPolicy(on_error, path=_path(targets["deadLetterPath"]))
-    return BadRowPolicy(on_error, topic=_topic(targets["deadLetterTopic"].strip(), topic))
-
-
-def _on_error(value: str) -> OnError:
-    for known in OnError:
-        if value.strip().lower() == known.value.lower():
-            return known
-    names = ", ".join(known.value for known in OnError)
-    message = f"option onError is {value!r}: expected one of {names}"
-    raise ConfigException(message)
-
-
-def _topic(value: str, topic: str | None) -> str:
-    if TOPIC_NAME.match(value) is None:
-        message = (
-            f"option deadLetterTopic is {value!r}: expected a topic name, which has 1 to 249 of "
-            "the characters a-z A-Z 0-9 . _ -"
-        )
-        raise ConfigException(message)
-    if value == topic:
-        message = (
-            f"option deadLetterTopic is {value}, which is also the topic of good rows: use another "
-            "topic"
-        )
-        raise ConfigException(message)
-    return value
-
-
-def _path(value: str) -> Path:
-    elsewhere = "which is not a mounted filesystem"
-    path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
-    found = "not an absolute path" if not path.is_absolute() else "a file" if path.is_file() else ""
-    if found:
-        shown = masked(str(path))
-        message = f"option deadLetterPath is {shown}, {found}: expected {DEAD_LETTER_FOLDER}"
-        raise ConfigException(message)
-    return path
-
+from spark_kafka_sink.spark.on_error import (
+    BAD_ROW_OPTIONS,
+    FAIL_ON_BAD_ROWS,
+    BadRowPolicy,
+    bad_row_policy,
+    local_path,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -189,8 +68,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "reportPath", "topic", "topic.partitions", "topic.replication",
-        "unknownOptions", *BAD_ROW_OPTIONS,
+        "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
+        "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds: the path of save(path), the name and checkpoint of a stream; and
@@ -247,6 +127,8 @@ class SinkOptions:
     """The options of one write; topic is None if the data has a topic column.
 
     new_topic: for creating missing topics, None if they are not created.
+    delegation_token_mechanism: by which tasks log in with a token that the driver creates, None if
+    they log in as the driver does. exactly_once: None for at least once.
 
     The driver finds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` laid the rows out. max_message_bytes, partitions: of the topic, None
@@ -259,6 +141,8 @@ class SinkOptions:
     report_path: Path | None = None
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
+    delegation_token_mechanism: str | None = None
+    exactly_once: ExactlyOnce | None = None
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -329,14 +213,35 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         )
         raise ConfigException(message)
     topic = given.get("topic", "").strip()
-    producer = producer_config(kafka, defaults=SINK_DEFAULTS, lenient=lenient)
+    defaults = {**SINK_DEFAULTS, **transaction_defaults(given)}
+    producer = producer_config(kafka, defaults=defaults, lenient=lenient)
+    bad_rows = bad_row_policy(given, topic or None, producer.acks)
     return SinkOptions(
         producer=producer,
         topic=topic or None,
         report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
-        bad_rows=bad_row_policy(given, topic or None, producer.acks),
+        bad_rows=bad_rows,
         new_topic=_new_topic(given),
+        delegation_token_mechanism=_delegation_token_mechanism(given, producer),
+        exactly_once=_exactly_once(given, producer, bad_rows),
     )
+
+
+def _exactly_once(
+    given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
+) -> ExactlyOnce | None:
+    """Return the options of exactly once, checked against the others; None without it."""
+    selected = exactly_once(given)
+    if selected is None:
+        return None
+    check_exactly_once(selected, producer, bad_rows.topic)
+    if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
+        message = (
+            "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "
+            "runs again may have other rows then; remove it"
+        )
+        raise ConfigException(message)
+    return selected
 
 
 def is_sink_option(name: str) -> bool:
@@ -368,12 +273,8 @@ def report_path(value: str) -> Path:
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
     """Return the settings that createTopics and topic.* request for new topics."""
-    creates = given.get("createtopics", "false").strip().lower()
-    if creates not in ("true", "false"):
-        message = f"option createTopics is {given['createtopics']!r}: expected true or false"
-        raise ConfigException(message)
     about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
-    if creates == "false":
+    if not _is_on(given, "createTopics"):
         if about_new:
             message = (
                 f"option {about_new[0]} is set, but topics are not created: set createTopics to "
@@ -387,6 +288,39 @@ def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
         replication=_count(given, "topic.replication", 2**15 - 1),
         configs=tuple((name, given[_TOPIC_CONFIG + name]) for name in configs),
     )
+
+
+def _is_on(given: Mapping[str, str], name: str) -> bool:
+    """Return the value of an option that is true or false; it is false by default."""
+    value = given.get(name.lower(), "false")
+    if value.strip().lower() not in ("true", "false"):
+        message = f"option {name} is {value!r}: expected true or false"
+        raise ConfigException(message)
+    return value.strip().lower() == "true"
+
+
+_MECHANISM_OF_TOKENS: Final = "delegationToken.mechanism"
+
+
+def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig) -> str | None:
+    """Return the mechanism by which tasks log in with a delegation token, None if they do not."""
+    mechanism = given.get(_MECHANISM_OF_TOKENS.lower())
+    if not _is_on(given, "delegationToken"):
+        if mechanism is not None:
+            message = (
+                f"option {_MECHANISM_OF_TOKENS} has no effect: set delegationToken to true, or "
+                f"remove {_MECHANISM_OF_TOKENS}"
+            )
+            raise ConfigException(message)
+        return None
+    if not config.has_sasl:
+        message = (
+            "delegationToken=true needs brokers that tasks log in to: expected "
+            f"{Option('security.protocol')} SASL_SSL or SASL_PLAINTEXT, found "
+            f"{config.security_protocol}"
+        )
+        raise ConfigException(message)
+    return checked_token_mechanism(_MECHANISM_OF_TOKENS, (mechanism or DEFAULT_MECHANISM).strip())
 
 
 def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
@@ -443,27 +377,21 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
-_MAY_BE_SHIPPED: Final = (
-    "sasl_kerberos_keytab",
-    "sasl_oauthbearer_assertion_file",
-    "sasl_oauthbearer_assertion_private_key_file",
-    "sasl_oauthbearer_assertion_template_file",
-    "ssl_truststore_location",
-    "ssl_keystore_location",
-)
+def _shipped(name: str) -> str | None:
+    """Return where a file is that `--files` has shipped to this process, None if there is none.
 
-
-def with_shipped_files(config: ProducerConfig) -> ProducerConfig:
-    """Return the configuration with this process's paths of the files that `--files` shipped.
-
-    An option may name such a file by its name alone. Driver and executors keep them in different
-    folders, so each process looks for its own.
+    Driver and executors keep them in different folders, so each process looks for its own.
     """
-    found = {}
-    for option in _MAY_BE_SHIPPED:
-        name = getattr(config, option)
-        # Only Spark's processes have a folder for them.
-        with suppress(AssertionError):
-            if name and "/" not in name and Path(shipped := SparkFiles.get(name)).is_file():
-                found[option] = shipped
-    return msgspec.structs.replace(config, **found) if found else config
+    # Only Spark's processes have a folder for them.
+    with suppress(AssertionError):
+        path = SparkFiles.get(name)
+        return path if Path(path).is_file() else None
+    return None
+
+
+def _process() -> str:
+    return "the driver" if TaskContext.get() is None else "this executor"
+
+
+find_shipped_files(_shipped)
+name_process(_process)

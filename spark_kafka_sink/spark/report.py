@@ -9,9 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import WriterCommitMessage
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+    from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 # The first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
@@ -229,10 +233,24 @@ class CommitReport:
 
 
 @dataclass(kw_only=True)
+class SkippedMessage(WriterCommitMessage):
+    """A task whose rows are written already; rows: how many it has, None if it read none.
+
+    plan, micro_batch: of a stream, as of `SinkCommitMessage`.
+    """
+
+    rows: int | None = None
+    plan: Plan | None = None
+    micro_batch: MicroBatch | None = None
+
+
+@dataclass(kw_only=True)
 class SinkCommitMessage(WriterCommitMessage):
     """The rows that one task wrote.
 
-    started_at: seconds since 1970; partitions: those of good rows.
+    started_at: seconds since 1970; partitions: those of good rows; transaction: what was written
+    exactly once, None for at least once. plan, micro_batch: of a stream that is written exactly
+    once, whose commit knows neither.
     """
 
     report: TaskReport
@@ -241,3 +259,6 @@ class SinkCommitMessage(WriterCommitMessage):
     bad_rows: BadRowsReport
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
+    transaction: AttemptTransaction | None = None
+    plan: Plan | None = None
+    micro_batch: MicroBatch | None = None

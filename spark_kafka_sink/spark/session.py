@@ -1,4 +1,4 @@
-"""Sessions and DataFrames of Spark, classic or of Spark Connect: type checks, and settings.
+"""Sessions and DataFrames of Spark, classic or of Spark Connect: type checks, settings, the folder.
 
 `register` changes settings. A session may lack one or forbid its change; the sink works without.
 """
@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import DataException, IllegalArgumentException
@@ -30,6 +32,17 @@ def change_setting(
     except Exception as error:  # noqa: BLE001 - whatever it is, the sink works without
         return (str(error) or type(error).__name__).splitlines()[0]
     return None
+
+
+def driver_folder() -> Path | None:
+    """Return the folder of the driver's files, None if no SparkContext runs.
+
+    It is the same in all processes of a driver. On an executor it is that one's own.
+    """
+    try:
+        return Path(SparkFiles.getRootDirectory())
+    except AssertionError:  # how PySpark says that there is no SparkContext
+        return None
 
 
 def is_connect(of: object) -> bool:

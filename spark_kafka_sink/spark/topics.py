@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import ProducerConfig
@@ -30,10 +30,7 @@ from spark_kafka_sink.errors import (
     internal_topic_error,
 )
 from spark_kafka_sink.model import TOPIC_NAME
-from spark_kafka_sink.spark.options import SinkOptions, with_shipped_files
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from spark_kafka_sink.spark.options import SinkOptions
 
 
 @contextmanager
@@ -61,25 +58,18 @@ def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool 
 class MissingTopics:
     """The topics that a task creates if they are missing; each is checked once.
 
-    topic: of all rows, None for a topic column; new: settings of new topics, None to create none.
+    new: settings of new topics, None to create none.
     """
 
-    def __init__(self, options: SinkOptions, topic: str | None, new: NewTopic | None) -> None:
+    def __init__(self, options: SinkOptions, new: NewTopic | None) -> None:
         self._options = options
-        self._topic = topic
         self._new = new
         self._there: set[str] = set()
 
-    def create_those_of(self, batch: pa.RecordBatch) -> None:
-        """Create the missing topics of an Arrow batch; see `create`."""
-        if self._new is None:
-            return
-        if self._topic is not None:
-            self.create([self._topic])
-            return
-        # Spark's strings may hold bytes that are not UTF-8.
-        met = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
-        self.create([name.decode(errors="replace") for name in met])
+    @property
+    def is_needed(self) -> bool:
+        """Whether there may be topics to create."""
+        return self._new is not None
 
     def create(self, names: Iterable[str]) -> None:
         """Create missing topics, if the option createTopics is set.
@@ -93,7 +83,7 @@ class MissingTopics:
         for name in missing:
             check_not_internal(self._options.producer, name)
         if missing:
-            producer = with_shipped_files(self._options.producer)
+            producer = self._options.producer
             with KafkaAdmin(producer, brokers=self._options.brokers) as admin:
                 self._there.update(admin.topics(missing, self._new))
 
@@ -137,7 +127,7 @@ def retention_of(settings: Mapping[str, str | None]) -> int | None:
 def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
     """Ask the cluster for `retention_of` topics that a column names; None where it does not say."""
     try:
-        with KafkaAdmin(with_shipped_files(options.producer), brokers=options.brokers) as admin:
+        with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
             found = admin.configs_of_topics(topics, RETENTION_SETTINGS)
     except ApiException as error:
         logger.info("the retention of topics is not known: %s", error)
@@ -166,7 +156,7 @@ class TopicLimit:
     def refreshed(self) -> dict[str, int]:
         """Read the limit again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
-            with KafkaAdmin(with_shipped_files(self._producer), brokers=self._brokers) as admin:
+            with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))
             self._good_until = self._clock() + GOOD_FOR_S
         return self.by_topic

@@ -8,8 +8,7 @@ which takes a third of a second in a new process.
 from __future__ import annotations
 
 import pickle
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -18,14 +17,18 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
-from spark_kafka_sink.spark.report import SinkCommitMessage
+from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_kafka_sink.commit.attempts import Plan
+    from spark_kafka_sink.commit.log_record import CommitRecord
+    from spark_kafka_sink.spark.committing.job_token import JobToken
+    from spark_kafka_sink.spark.micro_batch import MicroBatch
     from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -44,34 +47,92 @@ def mode_refusal(mode: str) -> str:
     )
 
 
-class _TaskWriter:
-    """The part that writers of jobs and of streams share: their tasks."""
+class _OptionsOfTasks:
+    """The part that all writers share: the options of their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
 
+    def _unpacked(self) -> SinkOptions:
+        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
+        return options
+
+
+class _TaskWriter(_OptionsOfTasks):
+    """The part that writers of jobs and of streams share: tasks that write at least once."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
-        options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
-        return write_task(options, iterator)
+        return write_task(self._unpacked(), iterator)
 
 
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
-    """Writes a batch job."""
+    """Writes a batch job.
+
+    token: the delegation token that ends with the job, if there is one.
+    """
 
     # The number of the micro-batch that the job writes, if any.
     _batch_id: int | None = None
+
+    def __init__(self, options: SinkOptions, token: JobToken | None = None) -> None:
+        super().__init__(options)
+        self._token = token
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if one is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
+        _expire(self._token)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that are in Kafka cannot be removed."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
+        """End the job's token. Rows that are in Kafka cannot be removed."""
+        _expire(self._token)
+
+
+class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
+    """Writes a batch job exactly once, in one transaction.
+
+    plan: the plan of the run, or the owner's record if the version is written already; token: as
+    of `KafkaArrowWriter`.
+    """
+
+    def __init__(
+        self, options: SinkOptions, plan: Plan | CommitRecord, token: JobToken | None = None
+    ) -> None:
+        super().__init__(options)
+        self._plan = plan
+        self._token = token
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Run a task. If the version is written already, the rows are at most counted."""
+        from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+
+        options = self._unpacked()
+        if isinstance(self._plan, Plan):
+            return write_task(options, iterator, self._plan)
+        if options.topic is not None:
+            return SkippedMessage()
+        return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_batch  # noqa: PLC0415 - as above
+
+        freeze_imports()
+        commit_batch(self._unpacked(), self._plan, messages)
+        _expire(self._token)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+
+        abort_batch(self._unpacked(), self._plan)
+        _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -87,19 +148,79 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
         """Do nothing: rows that are in Kafka cannot be removed."""
 
 
-BATCH_ID: Final = "pykafka.batch.id"
-_FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
+class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a stream exactly once, each in one transaction.
+
+    plan: of the micro-batch that Spark plans; None to commit or abort one.
+    """
+
+    def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
+        super().__init__(options)
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
+        """Run a task."""
+        from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
+
+        if self._plan is None:
+            message = "a task of a stream has no plan; this is a bug"
+            raise KafkaException(message)
+        return write_micro_batch(self._unpacked(), self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+
+        if messages and all(message is None for message in messages):
+            raise ConfigException(CONTINUOUS_REFUSAL)
+        commit_micro_batch(self._unpacked(), messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_micro_batch  # noqa: PLC0415 - as above
+
+        options = self._unpacked()
+        if options.exactly_once is not None:
+            abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
 
 
-def batch_id_option(batch_id: int) -> dict[str, str]:
-    """Return the option that carries the number of a micro-batch."""
-    return {BATCH_ID: f"write_batch:{batch_id}"}
+class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
+    """Writes a micro-batch exactly once, as a batch job.
 
+    is_written: whether an earlier run of the query has written it, so that rows are only counted.
+    """
 
-def batch_id_of(options: Mapping[str, str]) -> int | None:
-    """Return the number that `batch_id_option` put among options, None if it did not."""
-    found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
-    return int(found[1]) if found else None
+    def __init__(
+        self, options: SinkOptions, plan: Plan, micro_batch: MicroBatch, *, is_written: bool
+    ) -> None:
+        super().__init__(options)
+        self._plan = plan
+        self._micro_batch = micro_batch
+        self._is_written = is_written
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
+        """Run a task."""
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
+
+        if self._is_written:
+            rows = sum(batch.num_rows for batch in iterator)
+            return SkippedMessage(rows=rows, plan=self._plan, micro_batch=self._micro_batch)
+        message = write_task(self._unpacked(), iterator, self._plan)
+        message.plan, message.micro_batch = self._plan, self._micro_batch
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+
+        freeze_imports()
+        commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+
+        abort_batch(self._unpacked(), self._plan)
 
 
 class MicroBatchWriter(KafkaArrowWriter):
@@ -108,3 +229,9 @@ class MicroBatchWriter(KafkaArrowWriter):
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
         self._batch_id = batch_id
+
+
+def _expire(token: JobToken | None) -> None:
+    """End the token of a batch job, if it has one."""
+    if token is not None:
+        token.expire()

@@ -4,7 +4,9 @@ Names, types, versions, tags and null rules are those of Kafka's own message sch
 (clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
 them. Versions below the first one listed here are not supported, because brokers since 0.10 have
 later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`
-and `describe_messages`, topics and configuration in `admin_messages`, SASL in `sasl_messages`.
+and `describe_messages`, topics and configuration in `admin_messages`, delegation tokens in
+`delegation_token_messages`. `repr` of the SASL messages never shows a token, because a PLAIN token
+contains the password.
 
 The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
 the I/O thread constructs responses with hundreds of partitions.
@@ -22,6 +24,16 @@ from spark_kafka_sink.wire.admin_messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -35,12 +47,6 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsResponse,
 )
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
-from spark_kafka_sink.wire.sasl_messages import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
@@ -289,6 +295,42 @@ class ProduceResponse:
     node_endpoints: Annotated[list[NodeEndpoint], Since(10), Tag(0)] = field(default_factory=list)
 
 
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """Selects a SASL mechanism.
+
+    In version 0, tokens follow without a header. From version 1 on they are sent in
+    SaslAuthenticate requests.
+    """
+
+    mechanism: str
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether the listener supports the mechanism, and which mechanisms it supports."""
+
+    error_code: Int16
+    mechanisms: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateRequest:
+    """One token of a login."""
+
+    auth_bytes: bytes = field(repr=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """A token of the broker. The last one has the lifetime of the session in ms, 0 for no limit."""
+
+    error_code: Int16
+    error_message: Annotated[str | None, Nullable(0)]
+    auth_bytes: bytes = field(repr=False)
+    session_lifetime_ms: Annotated[Int64, Since(1)] = 0
+
+
 Request: TypeAlias = (
     ApiVersionsRequest
     | MetadataRequest
@@ -308,6 +350,10 @@ Request: TypeAlias = (
     | DescribeConfigsRequest
     | SaslHandshakeRequest
     | SaslAuthenticateRequest
+    | CreateDelegationTokenRequest
+    | RenewDelegationTokenRequest
+    | ExpireDelegationTokenRequest
+    | DescribeDelegationTokenRequest
 )
 Response: TypeAlias = (
     ApiVersionsResponse
@@ -328,6 +374,10 @@ Response: TypeAlias = (
     | DescribeConfigsResponse
     | SaslHandshakeResponse
     | SaslAuthenticateResponse
+    | CreateDelegationTokenResponse
+    | RenewDelegationTokenResponse
+    | ExpireDelegationTokenResponse
+    | DescribeDelegationTokenResponse
 )
 
 
@@ -387,6 +437,36 @@ SASL_HANDSHAKE: Final = Api(
 SASL_AUTHENTICATE: Final = Api(
     36, "SaslAuthenticate", 0, 2, 2, SaslAuthenticateRequest, SaslAuthenticateResponse
 )
+CREATE_DELEGATION_TOKEN: Final = Api(
+    38,
+    "CreateDelegationToken",
+    1,
+    3,
+    2,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+)
+RENEW_DELEGATION_TOKEN: Final = Api(
+    39, "RenewDelegationToken", 1, 2, 2, RenewDelegationTokenRequest, RenewDelegationTokenResponse
+)
+EXPIRE_DELEGATION_TOKEN: Final = Api(
+    40,
+    "ExpireDelegationToken",
+    1,
+    2,
+    2,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+)
+DESCRIBE_DELEGATION_TOKEN: Final = Api(
+    41,
+    "DescribeDelegationToken",
+    1,
+    3,
+    2,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+)
 
 _ALL: Final = (
     PRODUCE,
@@ -407,6 +487,10 @@ _ALL: Final = (
     DESCRIBE_CONFIGS,
     SASL_HANDSHAKE,
     SASL_AUTHENTICATE,
+    CREATE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
 )
 APIS: Final = {api.key: api for api in _ALL}
 API_OF: Final[dict[type[Request], Api]] = {api.request: api for api in APIS.values()}

@@ -47,6 +47,10 @@ class NodeApiVersions:
         """Whether the node is a KRaft controller, which does not serve clients."""
         return METADATA.key not in self._ranges and _BROKER_REGISTRATION in self._ranges
 
+    def latest_version(self, api: Api) -> int:
+        """Return the highest version of `api` that the broker has, -1 if it has none."""
+        return self._ranges.get(api.key, (0, -1))[1]
+
     def latest_usable_version(
         self, api: Api, max_version: int | None = None, min_version: int = 0
     ) -> int:

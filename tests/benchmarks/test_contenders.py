@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import pytest
 from bench import contenders
+from bench.cells import CELLS, CONTENDERS, TUNED, Cell
+from bench.contenders import NotRunError, Setting, Tls, write_of
 from bench.worker_contenders import SOURCES
 
 
@@ -26,3 +33,56 @@ def test_workers_find_the_contenders_in_what_is_shipped() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([each.name() for each in SOURCES])
+
+
+TLS = Tls("localhost:1", Path("/ca.pem"))
+
+
+def setting(cell: Cell, tls: Tls | None = TLS) -> Setting:
+    """Return the input of contenders; its session answers whatever it is asked."""
+    anything: Any = mock.MagicMock()
+    return Setting(
+        spark=anything, cell=cell, sample=anything, bootstrap="localhost:2", topics=anything,
+        registry="", kafka_libs=None, before=None, tls=tls,
+    )  # fmt: skip
+
+
+def options_of(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, str]]:
+    """Return the format and the options by which a contender writes the cell with TLS."""
+    found: list[tuple[str, dict[str, str]]] = []
+    monkeypatch.setattr(contenders, "_spark_writer", lambda *given: found.append(given))
+    write_of(name, setting(CELLS["1KB-tls"]))
+    return found[0]
+
+
+def test_both_sinks_have_the_same_options_of_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = functools.partial(options_of, monkeypatch=monkeypatch)
+    tls = {
+        "kafka.bootstrap.servers": "localhost:1",
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.ssl.truststore.location": "/ca.pem",
+    }
+    tuned = {f"kafka.{name}": value for name, value in TUNED.items()}
+    for plain, over, kind in (("R1", "R1s", "pykafka"), ("R2", "R2s", "kafka")):
+        assert options(plain) == (
+            kind,
+            {"kafka.bootstrap.servers": "localhost:2", "kafka.compression.type": "none"},
+        )
+        assert options(over) == (kind, options(plain)[1] | tls)
+    assert options("R2t") == ("kafka", options("R2")[1] | tuned)
+    assert options("R2ts") == ("kafka", options("R2s")[1] | tuned)
+
+
+def test_cells_with_tls_are_for_what_is_compared_over_it() -> None:
+    over = {each.over_tls for each in CONTENDERS.values()} - {None}
+    assert over == {"R1", "R2", "R2t"}
+    for name, contender in CONTENDERS.items():
+        if contender.over_tls is not None:
+            with pytest.raises(NotRunError, match="it is for cells with TLS"):
+                write_of(name, setting(CELLS["1KB"]))
+            with pytest.raises(NotRunError, match="--tls-bootstrap"):
+                write_of(name, setting(CELLS["1KB-tls"], None))
+        elif name not in over:
+            with pytest.raises(NotRunError, match="it is not compared over TLS"):
+                write_of(name, setting(CELLS["1KB-tls"]))

@@ -46,6 +46,28 @@ def test_a_target_is_met_by_the_median_of_the_rounds() -> None:
     assert tuned.bound is None
 
 
+def test_over_tls_a_sink_is_compared_with_its_peer_and_with_itself() -> None:
+    cell = CELLS["10KB-tls"]
+    took = {"R1": [1.0, 1.0, 1.0], "R2": [4.0] * 3, "R2t": [2.0, 2.0, 3.0]}
+    over_tls = {"R1s": [2.0, 2.0, 2.0], "R2s": [3.0, 2.0, 1.0], "R2ts": [4.4, 3.6, 6.6]}
+    found = {
+        one.target.what: one
+        for one in reached({"10KB-tls": measured(cell, **took, **over_tls)}, cores=2)
+    }
+    assert found.keys() == {
+        "rows/s over TLS, R1s to R2s",
+        "rows/s over TLS, R1s to R2ts, to the same without TLS",
+    }
+    to_peer = found["rows/s over TLS, R1s to R2s"]
+    assert (to_peer.figure.low, to_peer.figure.median, to_peer.figure.high) == (0.5, 1.0, 1.5)
+    assert to_peer.is_met
+    to_plain = found["rows/s over TLS, R1s to R2ts, to the same without TLS"].figure
+    # In the rounds: 2.2 / 2, 1.8 / 2 and 3.3 / 3.
+    assert (to_plain.low, to_plain.median, to_plain.high) == pytest.approx((0.9, 1.1, 1.1))
+    lacking = measured(cell, **took, R1s=[2.0] * 3, R2s=[3.0] * 3)
+    assert len(list(reached({"10KB-tls": lacking}, cores=2))) == 1
+
+
 def test_a_free_sink_pays_for_the_hop_and_for_sending_on_all_cores() -> None:
     cell = CELLS["100B"]
     cells = {"100B": measured(cell, R1=[4.0], R2t=[4.0], R1h=[1.0], R0=[3.0], R2=[2.0])}

@@ -1,13 +1,17 @@
-"""The benchmark's topics: what a contender loses, or writes twice, ends the benchmark."""
+"""The benchmark's topics: their limits, and the end of a benchmark whose rows are lost or twice."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import bench.topics
 import pytest
+from bench.cells import CELLS, CONTENDERS
+from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.topic_settings import nodes, setting
 
 PARTITIONS = 3
 ROWS = 10
@@ -18,12 +22,14 @@ class Cluster:
 
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
+        self.times_made: Counter[str] = Counter()
 
     @contextlib.contextmanager
     def made(self, partitions: int) -> Iterator[str]:
         """Yield a topic."""
         name = f"topic-{partitions}"
         self.held[name] = 0
+        self.times_made[name] += 1
         try:
             yield name
         finally:
@@ -63,6 +69,7 @@ def write_rounds(topics: ModuleType, cluster: Cluster, counts: Sequence[int]) ->
 
 def test_rounds_whose_rows_are_there_have_topics_anew(topics: ModuleType, cluster: Cluster) -> None:
     write_rounds(topics, cluster, [ROWS] * 3)
+    assert cluster.times_made == {"topic-1": 3, "topic-3": 3}
 
 
 @pytest.mark.parametrize(
@@ -89,3 +96,31 @@ def test_what_ends_a_round_is_raised_though_rows_are_missing(
     with pytest.raises(OSError, match="the broker is gone"):
         write(topics)
     assert not cluster.held
+
+
+# The length of a record's own fields, and more than headers have.
+OVERHEAD_BYTES = 100
+
+
+@pytest.mark.parametrize("scale", [0.1, 1, 10])
+@pytest.mark.parametrize("partitions", [1, 12, 100, 1000])
+def test_a_topic_keeps_all_that_rounds_write_and_no_endless_rows(
+    partitions: int, scale: float
+) -> None:
+    found = {name: int(each) for name, each in bench.topics.limits(partitions, scale).items()}
+    kept, segment = found["retention.bytes"], found["segment.bytes"]
+    round_bytes = max(
+        cell.rows * (cell.value_bytes + cell.key_bytes + OVERHEAD_BYTES) for cell in CELLS.values()
+    ) * sum(contender.share for contender in CONTENDERS.values())
+    # The fullest partition may have a quarter more than its share.
+    assert kept * partitions > 1.25 * (bench.topics._MOST_BYTES + scale * round_bytes)
+    # Retention deletes closed segments only.
+    assert (kept + segment) * partitions <= max(1, scale) * (32 << 30)
+
+
+@pytest.mark.kafka
+def test_a_topic_is_made_with_its_limits(kafka: KafkaCluster) -> None:
+    with bench.topics.Topics(kafka.bootstrap, 1).made(32) as topic:
+        node = nodes(kafka.bootstrap)[0]
+        limits = bench.topics.limits(32, 1)
+        assert {name: setting(node, topic, name) for name in limits} == limits

@@ -173,7 +173,7 @@ def test_what_a_retry_helps_is_sent_again_until_it_is_there_once(
         sending.append(topic, row("first"))
         sending.append(topic, row("second"))
         sending.flush(30)
-        delivery = sending.take_deliveries()[TopicPartition(topic, 0)]
+        delivery = sending._state.take_deliveries()[TopicPartition(topic, 0)]
     assert (delivery.records, delivery.retries) == (2, 2)
     assert read(mock, topic) == [b"first", b"second"]
 
@@ -254,7 +254,7 @@ def test_a_duplicate_is_a_success_without_an_offset(mock: MockCluster, topic: st
     with producer(mock) as sending:
         sending.append(topic, row("known already"))
         sending.flush(30)
-        delivery = sending.take_deliveries()[TopicPartition(topic, 0)]
+        delivery = sending._state.take_deliveries()[TopicPartition(topic, 0)]
     assert (delivery.records, delivery.retries, delivery.first_offset) == (1, 0, -1)
 
 

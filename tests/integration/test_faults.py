@@ -91,7 +91,7 @@ def wait_for_trouble(producer: KafkaProducer, text: str) -> None:
 
 def acknowledged(producer: KafkaProducer, topic: str) -> dict[int, int]:
     """Return the number of acknowledged records, by partition."""
-    known = producer.take_deliveries()
+    known = producer._state.take_deliveries()
     return {
         number: known[TopicPartition(topic, number)].records
         for number in range(_PARTITIONS)

@@ -16,7 +16,6 @@ from support.oracles.readers import create_topic, read_topics, read_with_conflue
 from support.pure.state_waits import wait_until
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     ConfigException,
@@ -27,6 +26,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender
 
@@ -48,7 +48,7 @@ def test_what_was_appended_is_there_after_flush_with_its_offsets(
         producer.flush()
         producer.append(topic, values("c"))
         producer.flush(30.0)
-        delivery = producer.take_deliveries()[TopicPartition(topic, 0)]
+        delivery = producer._state.take_deliveries()[TopicPartition(topic, 0)]
     assert (delivery.records, delivery.batches) == (3, 2)
     assert (delivery.first_offset, delivery.last_offset) == (0, 2)
     assert [r.value for r in read_with_confluent(kafka.bootstrap, topic)] == [b"a", b"b", b"c"]
@@ -58,7 +58,7 @@ def test_lingering_records_go_without_a_flush(kafka: KafkaCluster, new_topic: Ne
     topic = new_topic(1)
     with KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 10}) as producer:
         producer.append(topic, values("a"))
-        wait_until(producer, producer.take_deliveries)
+        wait_until(producer, producer._state.take_deliveries)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import threading
 import time
 import traceback
@@ -12,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from support.brokers.kdc import REALM, Kdc, read_by_kerberos
@@ -25,6 +25,7 @@ from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
+from spark_kafka_sink.task_producer import TaskProducer
 
 pytestmark = pytest.mark.kafka
 
@@ -181,12 +182,11 @@ def test_a_kept_producer_is_for_those_whose_tickets_the_cache_has(
     assert made[0] is made[1] is made[3]
     assert made[2] is not made[0]
     # A client does not become another user.
-    pinned = msgspec.structs.replace(config, login_identity=f"{other}@{REALM}")
     with (
+        TaskProducer(config, identity=f"{other}@{REALM}") as producer,
         pytest.raises(SaslAuthenticationException, match="does not change its user"),
-        KafkaAdmin(pinned) as admin,
     ):
-        admin.topics([topic])
+        producer.append(topic, pa.record_batch({"value": ["v"]}))
     for kept in pool._kept.values():
         kept.timer.cancel()
         kept.producer.close(0)
@@ -228,6 +228,34 @@ def test_a_kdc_that_is_away_is_waited_for(
         monkeypatch.setenv("KRB5_CONFIG", str(realm.config))
     write(options, topic, 10)
     secured_kafka.check_rows(topic, 10)
+
+
+def test_a_kdc_that_never_answers_does_not_hold_up_later_logins(
+    secured_kafka: SecuredKafka,
+    realm: Kdc,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = tmp_path / "krb5.conf"
+    config = realm.config.read_text()
+    principal = f"late-{uuid.uuid4().hex[:8]}"
+    options = login(
+        secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=realm.add(principal)
+    ) | {"socket.connection.setup.timeout.ms": "1000"}
+    with socket.create_server(("127.0.0.1", 0)) as kdc:
+        address = f"kdc = 127.0.0.1:{kdc.getsockname()[1]}"
+        silent.write_text(re.sub(r"kdc = 127.0.0.1:\d+", address, config))
+        monkeypatch.setenv("KRB5_CONFIG", str(silent))
+        with KafkaProducer(options | {"max.block.ms": "3000"}) as producer:
+            why = r"no ticket or token within socket\.connection\.setup\.timeout\.ms"
+            with pytest.raises(TimeoutException, match=why):
+                producer.append(topic, pa.record_batch({"value": ["lost"]}))
+            # The calls before still wait for the silent KDC.
+            monkeypatch.setenv("KRB5_CONFIG", str(realm.config))
+            producer.append(topic, pa.record_batch({"value": ["0"]}))
+            producer.flush()
+        secured_kafka.check_rows(topic, 1)
 
 
 def test_a_session_is_renewed_on_its_connection(

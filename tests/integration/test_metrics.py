@@ -54,7 +54,7 @@ def test_records_bytes_and_requests_are_those_that_were_delivered(
         for _ in range(4):
             producer.append(topic, rows(count // 4))
             producer.flush()
-        deliveries = producer.take_deliveries().values()
+        deliveries = producer._state.take_deliveries().values()
         all_of, of_topic = (
             measured(producer),
             measured(producer, "producer-topic-metrics", topic=topic),

@@ -18,6 +18,7 @@ from support.brokers.token_server import (
     Answer,
     Asked,
     TokenServer,
+    new_key,
     private_pem,
     verified,
 )
@@ -162,6 +163,15 @@ def test_a_token_that_the_broker_refuses_is_an_error_at_once(
     assert "invalid_token" in said
     assert facts in said
     assert not any(token in said for token in server.tokens)
+    assert "never" not in found(secured_kafka, topic)
+
+
+def test_a_token_whose_signature_is_of_another_key_is_an_error_at_once(
+    secured_kafka: SecuredKafka, server: TokenServer, topic: str
+) -> None:
+    server.pem = new_key()
+    said = refused(by_secret(secured_kafka, server), topic, SaslAuthenticationException)
+    assert "invalid_token" in said
     assert "never" not in found(secured_kafka, topic)
 
 

@@ -27,6 +27,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
 )
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.report import SinkCommitMessage
 from spark_kafka_sink.wire.messages import ApiVersionsResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -90,7 +91,7 @@ def rows() -> pa.RecordBatch:
     )
 
 
-def write_and_read_back(bootstrap: str, topic: str, compression: str, *, timed: bool) -> None:
+def check_is_read_back(bootstrap: str, topic: str, compression: str, *, timed: bool) -> None:
     """Write `rows` to a topic of three partitions; every client must read them as they were."""
     config = {
         "bootstrap.servers": bootstrap,
@@ -102,7 +103,7 @@ def write_and_read_back(bootstrap: str, topic: str, compression: str, *, timed: 
     with KafkaProducer(config) as producer:
         producer.append(topic, rows())
         producer.flush()
-        deliveries = producer.take_deliveries()
+        deliveries = producer._state.take_deliveries()
     assert sum(delivery.records for delivery in deliveries.values()) == ROWS
     assert all(delivery.batches > 1 for delivery in deliveries.values())
     expected: dict[int, list[object]] = {0: [], 1: [], 2: []}
@@ -130,14 +131,14 @@ def test_rows_are_read_back_as_they_were(
 ) -> None:
     # Format v0 has no timestamps: the broker keeps -1.
     topic = new_old_topic(3)
-    write_and_read_back(old_kafka.bootstrap, topic, compression, timed=as_if_old == 2)
+    check_is_read_back(old_kafka.bootstrap, topic, compression, timed=as_if_old == 2)
 
 
 @EVERY_CODEC
 def test_kafka_0_10_keeps_rows_as_they_were(kafka_0_10: OldBroker, compression: str) -> None:
     topic = f"topic-{compression}"
     kafka_0_10.create_topic(topic, 3)
-    write_and_read_back(kafka_0_10.bootstrap, topic, compression, timed=True)
+    check_is_read_back(kafka_0_10.bootstrap, topic, compression, timed=True)
 
 
 def test_kafka_0_10_knows_no_producer_ids_and_the_error_says_what_to_set(
@@ -169,7 +170,9 @@ def test_the_driver_says_of_kafka_0_10_what_tasks_would_have_met(kafka_0_10: Old
     with pytest.raises(UnsupportedForMessageFormatException, match="set deadLetterPath instead"):
         KafkaDataSource(letters).writer(plain, overwrite=False)
     writer = KafkaDataSource(options).writer(plain, overwrite=False)
-    assert writer.write(iter([pa.record_batch({"value": ["x"]})])).report.rows == 1
+    message = writer.write(iter([pa.record_batch({"value": ["x"]})]))
+    assert isinstance(message, SinkCommitMessage)
+    assert message.report.rows == 1
     found = read_with_confluent(kafka_0_10.bootstrap, "planned")
     assert [record.value for record in found] == [b"x"]
 

@@ -19,11 +19,11 @@ BEGIN = """
 import threading
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import base_producer, unclosed
-from spark_kafka_sink.network import client
+from spark_kafka_sink.network import nodes
 
 # The machine may be busy.
 unclosed.AT_EXIT_S = 60
-client._NO_RESPONSE_S = 60
+nodes._NO_RESPONSE_S = 60
 
 def made(**options):
     given = {name.replace("_", "."): value for name, value in options.items()}

@@ -563,6 +563,20 @@ def test_a_denial_has_the_command_that_allows_it(secured_kafka: SecuredKafka, to
         assert "--allow-principal User:alice --operation WRITE --operation DESCRIBE" in said
     allow_as_it_says(secured_kafka, str(by_producer.value))
     writes_once_allowed(lambda: write(options, topic, rows=1))
+
+    reads = options.copy()
+    del reads["max.block.ms"]
+
+    def read() -> None:
+        with TopicReader(reads) as reader:
+            assert sum(batch.num_rows for batch in reader.read(topic)) == 1
+
+    # The topic may be described by now, so Fetch is the request that is denied.
+    with pytest.raises(TopicAuthorizationException, match="Fetch gave") as by_reader:
+        read()
+    assert "User:alice --operation READ --operation DESCRIBE" in str(by_reader.value)
+    allow_as_it_says(secured_kafka, str(by_reader.value))
+    writes_once_allowed(read)
     with (
         KafkaProducer(options | {"transactional.id": topic}) as producer,
         pytest.raises(TransactionalIdAuthorizationException, match="User:alice") as by_id,
@@ -623,6 +637,25 @@ def test_the_token_of_a_file_is_read_again_for_each_login(
     file.unlink()
     with pytest.raises(ConfigException, match="No such file"):
         KafkaAdmin(producer_config(options))
+
+
+def test_a_denial_names_the_subject_of_the_token(
+    secured_kafka: SecuredKafka, topic: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(unsigned_token(600))
+    options = by_token(secured_kafka, file)
+    other = ("--add", "--allow-principal", "User:other", "--operation", "DESCRIBE")
+    secured_kafka.run_acls_script(
+        "--bootstrap-server", secured_kafka.bootstrap, *other, "--topic", topic
+    )
+    with pytest.raises(TopicAuthorizationException, match="--allow-principal User:oauth-user "):
+        write(options, topic, rows=1)
+    with (
+        KafkaAdmin(producer_config(options)) as admin,
+        pytest.raises(TopicAuthorizationException, match="--allow-principal User:oauth-user "),
+    ):
+        admin.topics([topic])
 
 
 def test_a_token_is_read_within_what_the_process_allows(

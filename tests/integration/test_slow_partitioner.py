@@ -29,7 +29,7 @@ def by_append(producer: KafkaProducer, topic: str) -> None:
     producer.append(topic, pa.record_batch({"value": ["quick"]}))
 
     def is_acknowledged() -> bool:
-        return topic in {place.topic for place in producer.take_deliveries()}
+        return topic in {place.topic for place in producer._state.take_deliveries()}
 
     wait_until(producer, is_acknowledged, A_WHILE_S)
 
@@ -54,7 +54,7 @@ def test_rows_of_another_topic_are_acknowledged_while_a_partitioner_takes_long(
         "partitioner.class": partitioner,
     }
     with KafkaProducer(config) as producer:
-        producer.partition_counts({slow: 2, quick: 2})
+        producer._partition_counts({slow: 2, quick: 2})
         waits = producer.send(slow, b"slow")
         flush = threading.Thread(target=producer.flush)
         try:

@@ -102,7 +102,7 @@ def test_every_row_is_written_by_smaller_batches(
             wait_for_transactions(kafka.bootstrap, narrow_topic)
         splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]
         assert splits[0] > 0
-        deliveries = producer.take_deliveries()
+        deliveries = producer._state.take_deliveries()
         assert sum(delivery.records for delivery in deliveries.values()) == 200
         accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
@@ -153,7 +153,7 @@ def test_a_limit_that_is_known_is_kept_from_the_first_batch_on(
     large = pa.record_batch({"topic": [wide, narrow_topic], "value": ["x" * 20_000] * 2})
     config = {"bootstrap.servers": kafka.bootstrap, "batch.size": 100_000}
     with KafkaProducer(config) as producer:
-        producer.limit_messages({narrow_topic: LIMIT})
+        producer._columns.limit_messages({narrow_topic: LIMIT}, None)
         producer.append(narrow_topic, batch(100))
         producer.flush()
         splits = [v for name, v in producer.metrics().items() if name.name == "batch-split-total"]

@@ -418,7 +418,7 @@ def test_an_abort_does_not_wait_for_what_was_not_sent(
     producer.begin_transaction()
     producer.append(topic, values("never"))
     producer.abort_transaction()
-    assert producer.take_deliveries() == {}
+    assert producer._state.take_deliveries() == {}
     producer.begin_transaction()
     producer.append(topic, values("at once"))
     producer.commit_transaction()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark.job_server import command
+from support.spark.job_server import ROOT, TIMEOUT_S, command
 
 from .conftest import SubmitAll
 
@@ -52,7 +54,16 @@ def test_cells_of_every_kind_are_measured_and_reported(
     assert "| R1 |" in (tmp_path / "results.md").read_text()
 
 
-def test_wrong_names_are_told_with_the_right_ones(submit_all: SubmitAll) -> None:
-    (ended,) = submit_all([command("benchmarks/run.py", "--bootstrap", "h:1", "--cells", "1GB")])
-    assert ended.code == 2
-    assert ended.lines[-1].startswith("run.py: --cells 1GB is not one of 100B, 100B-lz4, ")
+def test_wrong_names_are_told_with_the_right_ones_before_spark_is_started() -> None:
+    ended = subprocess.run(
+        [sys.executable, "benchmarks/run.py", "--bootstrap", "h:1", "--cells", "1GB"],
+        cwd=ROOT,
+        env={"PATH": ""},  # and so without Java
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("run.py: --cells 1GB is not one of 100B, 100B-lz4, ")
+    assert ended.stderr.count("\n") == 1

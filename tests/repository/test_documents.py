@@ -22,6 +22,8 @@ DEPLOYMENT = ROOT / "docs" / "deployment.md"
 SECURITY = ROOT / "docs" / "security.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
+# The average number of words in a sentence of the README.
+FEWEST_WORDS, MOST_WORDS = 12, 15
 PICTURE_BYTES = 100_000
 
 
@@ -52,6 +54,23 @@ def test_the_readme_is_short() -> None:
     assert pages.README.stat().st_size <= README_BYTES
 
 
+def test_the_sentences_of_the_readme_are_short() -> None:
+    counts = [len(sentence.split()) for sentence in pages.sentences(pages.README.read_text())]
+    assert FEWEST_WORDS <= sum(counts) / len(counts) <= MOST_WORDS
+
+
+def test_sentences_are_those_of_paragraphs_and_lists() -> None:
+    text = (
+        "# A heading. It is none.\n\nOne has\na [link of words](a.md). `Two` is code, e.g. this.\n"
+        "\n```\nNo. Code.\n```\n| a. | b. |\n|---|---|\n\n![A picture. None.](a.svg)\n\n"
+        "- **Three:** a point. 4 is another.\n- [links](b.md), and more\n\nIt begins:\n"
+    )
+    assert list(pages.sentences(text)) == [
+        *("One has a link of words.", "`Two` is code, e.g. this."),
+        *("**Three:** a point.", "4 is another.", "It begins:"),
+    ]
+
+
 @pytest.mark.parametrize("command", ["make broker", "make demo", "make test"])
 def test_the_readme_shows_the_commands_to_begin_with(command: str) -> None:
     assert re.search(rf"^{command}( |$)", pages.README.read_text(), re.MULTILINE)
@@ -64,7 +83,14 @@ def test_pictures_are_small_and_load_nothing() -> None:
 
 
 def test_features_are_numbered_from_1_to_77() -> None:
-    assert [row[0] for row in rows(FEATURES)] == [str(number) for number in range(1, 78)]
+    numbers = [row[0] for row in rows(FEATURES) if not row[0].startswith("F")]
+    assert numbers == [str(number) for number in range(1, 78)]
+
+
+def test_each_report_from_the_field_has_its_test() -> None:
+    reports = [row for row in rows(FEATURES) if row[0].startswith("F")]
+    assert [row[0] for row in reports] == [f"F{number}" for number in range(1, 21)]
+    assert {row[2] for row in reports} == {"yes"}
 
 
 def test_a_feature_is_proved_or_says_why_it_is_not_there() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +38,8 @@ COMMAND = 'echo "${0##*/} $*"; echo "java: $(command -v java)"'
 # What is there before pip is; then venv fails, or Ctrl-C ends it.
 WITHOUT_PIP = "ln -sf {false} $3/bin/python; echo 'disk full' >&2; "
 FAILS, STOPPED = WITHOUT_PIP + "exit 1", WITHOUT_PIP + "kill -INT $$"
+# Make's own lines, also those of the make inside the lock.
+OF_MAKE = re.compile(r"make(\[1\])?: (\*\*\*|Deleting) ")
 WITHOUT_ENSUREPIP = 'case "$*" in *ensurepip*) exit 1 ;; esac'
 
 
@@ -83,18 +87,23 @@ class Project:
         made = script.format(command=self.command, false=shutil.which("false"))
         write_command(self.path / "python3", before + PYTHON + made)
 
-    def make(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run make."""
-        return subprocess.run(
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start make."""
+        return subprocess.Popen(
             [shutil.which("make") or "make", "--silent", *arguments],
             cwd=self.folder,
             env={"PATH": str(self.path), **environment},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-            preexec_fn=_heed_interrupts,
+            preexec_fn=_heed_interrupts,  # noqa: PLW1509 - one system call, no locks
         )
+
+    def make(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run make."""
+        with self.start(*arguments, **environment) as started:
+            output, errors = started.communicate(timeout=TIMEOUT_S)
+        return subprocess.CompletedProcess(arguments, started.returncode, output, errors)
 
     def refusal(self, *arguments: str, **environment: str) -> list[str]:
         """Run make, which must fail; return its output without make's own line."""
@@ -102,7 +111,7 @@ class Project:
         assert ended.returncode != 0, ended.stdout
         assert ended.stdout == ""
         lines = ended.stderr.splitlines()
-        return [line for line in lines if not line.startswith(("make: ***", "make: Deleting"))]
+        return [line for line in lines if not OF_MAKE.match(line)]
 
 
 @pytest.fixture
@@ -206,6 +215,33 @@ def test_an_environment_that_is_there_is_used(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "installs"),
+    [
+        ("demo", "demo", ["demo"]),
+        ("test", "broker", ["test"]),
+        ("broker", "demo", ["spark", "demo"]),
+    ],
+)
+def test_of_two_at_once_the_second_waits_until_the_environment_is_made(
+    project: Project, first: str, second: str, installs: list[str]
+) -> None:
+    for name in ("begun", "may-end"):
+        os.mkfifo(project.folder / name)
+    project.makes_environments(f"echo > begun; read _ < may-end; {WHOLE}")
+    with project.start(first) as one:
+        (project.folder / "begun").read_text()
+        with project.start(second) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline().startswith("waiting for another make that installs ")
+            (project.folder / "may-end").write_text("\n")
+            said = [each.communicate(timeout=TIMEOUT_S) for each in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], said
+    assert re.findall(
+        r"^installing spark-kafka-sink\[(\w+)\]", said[0][0] + said[1][0], re.MULTILINE
+    ) == (installs)
+
+
+@pytest.mark.parametrize(
     ("setting", "says"),
     [
         ("STREAM=1", "python jobs/demo.py --stream"),
@@ -227,10 +263,12 @@ def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damag
     write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
     ended = project.make("soak", "SEEDS=7")
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if "java" not in line][-10:] == [
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-12:] == [
         "python -m simulation --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --transactions --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation --sessions --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation.threads --seeds 7 --first 0",
         "inputs: ",

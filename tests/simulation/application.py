@@ -18,11 +18,10 @@ from simulation.scheduler import Scheduler
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
-from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import EncodedRecords, record_sizes
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords, encode_rows, record_sizes
 from spark_kafka_sink.records.layout import Cut, group_by_partition
 
 _RETRY_S = 0.01
@@ -79,7 +78,7 @@ class Application:
             return
         append = self._left.pop(0)
         rows, numbers = self._rows(append)
-        self._reserve(rows, append, numbers, self._scheduler.now, Reservation())
+        self._reserve(rows, append, numbers, self._scheduler.now, PendingAppend())
 
     def _rows(self, append: Append) -> tuple[RecordColumns, list[int]]:
         count = len(append.partitions)
@@ -106,7 +105,7 @@ class Application:
         append: Append,
         numbers: list[int],
         since: float,
-        reservation: Reservation,
+        reservation: PendingAppend,
     ) -> None:
         # The memory of an expired batch is kept until its request ends.
         self._checker.check_call("a wait for memory", since, self._delivery_s + self._request_s)
@@ -125,9 +124,8 @@ class Application:
         partitions = self._scenario.shape.partitions
         runs = group_by_partition(np.array(append.partitions, np.int64))
         targets = [partitions[number] for number in runs.partitions]
-        rows = Rows(columns, sorted({tp.topic for tp in targets}), None, None)
         opens = accumulator.hold(targets)
-        cuts, encoded = encode_rows(GroupedRows(rows, runs, targets), opens)
+        cuts, encoded = encode_rows(columns, runs, opens)
         in_order = [numbers[row] for row in runs.order.tolist()]
         self._scheduler.after(
             self._moment(), self._append, targets, cuts, encoded, reservation, in_order
@@ -138,7 +136,7 @@ class Application:
         targets: list[TopicPartition],
         cuts: list[Cut],
         encoded: EncodedRecords,
-        reservation: Reservation,
+        reservation: PendingAppend,
         numbers: list[int],
     ) -> None:
         accumulator = self._state.accumulator

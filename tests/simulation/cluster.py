@@ -30,6 +30,7 @@ from simulation.controller import (
 from simulation.coordinator import TransactionCoordinator
 from simulation.coordinator_log import OFFSETS_LOG, TXN_LOG
 from simulation.group_coordinator import GroupCoordinator
+from simulation.logins import Logins
 from simulation.replica import Replica
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
@@ -88,6 +89,7 @@ class Cluster(Controller):
             self._create(TXN_LOG, len(shape.partitions))
             self.coordinator = TransactionCoordinator(self, self._next_producer_id)
             self.handlers |= self.coordinator.handlers
+        self.logins = None if shape.session_s is None else Logins(shape.session_s, scheduler)
         if shape.has_groups and self.coordinator is not None:
             self._create(OFFSETS_LOG, len(shape.partitions) + 1)
             self.handlers |= GroupCoordinator(self, self.coordinator).handlers
@@ -117,6 +119,9 @@ class Cluster(Controller):
         sessions, broker.closed = broker.closed, []
         for session in sessions:
             for request in session.requests:
+                logins = self.logins
+                if logins is not None and not logins.takes_late(session.login, request[1]):
+                    continue
                 self.scheduler.trace(f"broker {broker.id}", "late: {}", type(request[1]).__name__)
                 self.handlers[type(request[1])](broker, request[1], _nobody)
             session.requests.clear()
@@ -148,6 +153,10 @@ class Cluster(Controller):
                     session.reply(asked, response)
                 self._begin_next(session)
 
+        if self.logins is not None and not self.logins.take(
+            session.login, request, reply, session.hang_up
+        ):
+            return
         if isinstance(request, ProduceRequest) and request.acks == 0:
             self._produce_unanswered(session, request, reply)
         elif self.ambush.awaits(request):

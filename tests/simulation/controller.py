@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from simulation.logins import LoginState
 from simulation.replica import Replica, Rules
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink import error_codes as codes
@@ -40,7 +41,8 @@ class ClusterShape:
 
     first_epoch: the first epoch of a producer id. topic_bytes: max.message.bytes, None for no
     limit; limited_from: when it is set. transaction_version: 0 without transactions. has_groups:
-    whether transactions commit offsets of groups.
+    whether transactions commit offsets of groups. session_s: how long a login lasts, None without
+    logins.
     """
 
     brokers: int
@@ -55,6 +57,7 @@ class ClusterShape:
     limited_from: float = 0.0
     transaction_version: int = 0
     has_groups: bool = False
+    session_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +80,7 @@ class Session:
     requests: deque[Any] = field(default_factory=deque)
     is_busy: bool = False
     is_open: bool = True
+    login: LoginState = field(default_factory=LoginState)
 
 
 class Broker:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from simulation.cluster import DROPPING_PORT, FIRST_PORT, REFUSING_PORT
 from simulation.controller import ClusterShape
+from simulation.logins import OPTIONS as LOGIN_OPTIONS
 from simulation.replica import Rules
 from spark_kafka_sink.model import Node, TopicPartition
 
@@ -160,6 +161,36 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         heard_of=_heard_of(seed, shape),
     )
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
+
+
+def sessions_scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
+    """Draw a scenario with logins whose sessions end: the faults of `scenario`, and a longer load.
+
+    Rows come all the time, so that requests are in flight, and others are held, when sessions are
+    renewed.
+    """
+    random = Random(f"sessions {seed}")
+    drawn = scenario(random.randrange(2**32), topic_bytes=topic_bytes)
+    session_s = random.choice([1.0, 1.2, 2.5, 4.0, 10.0])
+    until = drawn.heal_at + random.uniform(1, 4)
+    times = sorted(random.uniform(0, until) for _ in range(random.choice([10, 20, 40])))
+    appends = [
+        Append(at, random.choice(drawn.appends).partitions[:3], value_bytes=8, poison=None)
+        for at in [*times, until]
+    ]
+    times_s = {
+        # It includes the login, which takes four responses.
+        "socket.connection.setup.timeout.ms": 1000,
+        "socket.connection.setup.timeout.max.ms": 1500,
+    }
+    return replace(
+        drawn,
+        seed=seed,
+        shape=replace(drawn.shape, session_s=session_s),
+        configs=drawn.configs | LOGIN_OPTIONS | times_s,
+        delay_s=random.choice([0.002, 0.01, 0.05]),
+        appends=appends,
+    )
 
 
 def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:

@@ -24,12 +24,12 @@ from simulation.scenario import Scenario
 from simulation.scheduler import Scheduler, SimulationError
 from simulation.transaction_checker import TransactionChecker
 from simulation.transactions import TransactionalApplication
-from spark_kafka_sink.client import io_thread
-from spark_kafka_sink.client.io_thread import assemble
+from spark_kafka_sink.client import assembly, io_thread
+from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.client.transaction_calls import transaction_manager
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
-from spark_kafka_sink.network import client
+from spark_kafka_sink.network import client, security
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.producer.sequences import PartitionSequences, Sequences
@@ -52,6 +52,8 @@ class Simulation:
         self, scenario: Scenario, *, as_bytes: bool = False, tracing: bool = False
     ) -> None:
         self._scenario = scenario
+        # Logins are part of the real connection.
+        as_bytes = as_bytes or scenario.shape.session_s is not None
         self._as_bytes = as_bytes
         self._random = Random(scenario.seed + 1)
         self.scheduler = Scheduler(tracing=tracing)
@@ -84,7 +86,7 @@ class Simulation:
                 config, "simulated", heard_of, make_transactions=make_transactions
             )
         self.state.deliveries = self.checker
-        self.sequences: Sequences | None = self.state._sequences
+        self.sequences: Sequences | None = self.state._sender.sequences
 
     def run(self) -> None:
         """Run until all appended rows have ended, then check their results."""
@@ -117,12 +119,13 @@ class Simulation:
         no_threads = SimpleNamespace(Thread=_NoThread)
         with (
             mock.patch.multiple(
-                io_thread,
+                assembly,
                 Selector=lambda **_: self.network,
                 Random=lambda: self._random,
                 time=clock,
-                threading=no_threads,
             ),
+            mock.patch.object(io_thread, "threading", no_threads),
+            mock.patch.object(security, "Selector", return_value=self.network),
             mock.patch.multiple(
                 client,
                 Connection=Connection if self._as_bytes else MessageConnection,

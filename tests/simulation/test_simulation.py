@@ -20,7 +20,7 @@ from simulation.scenario import scenario
 from simulation.simulation import Simulation
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import ProducerIdAndEpoch
-from spark_kafka_sink.network import client
+from spark_kafka_sink.network import nodes
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
@@ -161,7 +161,7 @@ def _deadlines_forgotten() -> Iterator[None]:
 @contextmanager
 def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
     with mock.patch.multiple(
-        client, _INITIAL_NODES_FAILURES=1_000_000, _INITIAL_NODES_S=float("inf")
+        nodes, _INITIAL_NODES_FAILURES=1_000_000, _INITIAL_NODES_S=float("inf")
     ):
         yield
 

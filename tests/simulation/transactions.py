@@ -19,7 +19,7 @@ from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import ApiException, KafkaException, TimeoutException
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Action, Call, ProducerKind, error_action
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalResult
@@ -285,7 +285,7 @@ class TransactionalApplication(Application):
         append: Append,
         numbers: list[int],
         since: float,
-        reservation: Reservation,
+        reservation: PendingAppend,
     ) -> None:
         if self._may_append(reservation) and not self._crashes_now():
             super()._reserve(columns, append, numbers, since, reservation)
@@ -295,7 +295,7 @@ class TransactionalApplication(Application):
         targets: list[TopicPartition],
         cuts: list[Cut],
         encoded: EncodedRecords,
-        reservation: Reservation,
+        reservation: PendingAppend,
         numbers: list[int],
     ) -> None:
         if self._may_append(reservation):
@@ -305,7 +305,7 @@ class TransactionalApplication(Application):
             self._state.accumulator.let_go(targets)
             self._state.accumulator.pool.give_back(reservation)
 
-    def _may_append(self, reservation: Reservation) -> bool:
+    def _may_append(self, reservation: PendingAppend) -> bool:
         """Whether the transaction accepts more rows; if not, begin its end."""
         try:
             self._manager.check_in_transaction("append")

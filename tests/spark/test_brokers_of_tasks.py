@@ -17,8 +17,8 @@ from support.brokers.fault_proxy import API_VERSIONS, FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
 
+from spark_kafka_sink.client.appender import MANY_PARTITIONS
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.producer.slices import MANY_PARTITIONS
 from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource

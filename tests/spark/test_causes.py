@@ -235,7 +235,7 @@ def test_a_row_over_its_topic_s_limit_is_told_alike_whether_that_is_known_before
     case = Case("too-large-for-brokers", cluster)
     told, _, _ = case.cause.words.rpartition(";")
     with KafkaProducer(case.configs) as producer:
-        producer.limit_messages({case.topic: 1})
+        producer._columns.limit_messages({case.topic: 1}, None)
         with pytest.raises(KafkaException) as met:
             producer.append(case.topic, pa.record_batch({"value": [case.value]}))
     assert type(met.value).__name__ == case.cause.kind

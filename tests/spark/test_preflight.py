@@ -33,12 +33,12 @@ from support.spark.sink import save
 from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
+from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-from spark_kafka_sink.spark.report import BadRowsReport
+from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.spark.topics import TopicLimit
-from spark_kafka_sink.spark.writer import batch_id_option
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -450,7 +450,9 @@ def test_a_row_is_too_large_only_for_what_the_topic_takes_now(
     def write(*sizes: int) -> BadRowsReport:
         writer = KafkaDataSource(options).streamWriter(schema, overwrite=False)
         batch = pa.record_batch({"value": ["x" * size for size in sizes]})
-        return writer.write(iter([batch])).bad_rows
+        message = writer.write(iter([batch]))
+        assert isinstance(message, SinkCommitMessage)
+        return message.bad_rows
 
     write(10)
     set_config(kafka.bootstrap, topic, "max.message.bytes", "9000")
@@ -498,7 +500,9 @@ def test_topics_that_are_deleted_between_micro_batches_are_created_again(
     batch = pa.record_batch({"value": ["a", "b"], "partition": pa.array([1, 2], pa.int32())})
     for _ in range(2):
         writer = KafkaDataSource(options).streamWriter(schema, overwrite=False)
-        assert writer.write(iter([batch])).bad_rows.rows == 1
+        message = writer.write(iter([batch]))
+        assert isinstance(message, SinkCommitMessage)
+        assert message.bad_rows.rows == 1
         found = read_with_confluent(kafka.bootstrap, topic)
         assert [(record.partition, record.value) for record in found] == [(1, b"a")]
         assert [r.value for r in read_with_confluent(kafka.bootstrap, letters)] == [b"b"]

@@ -261,7 +261,9 @@ _SAVED = [
 ]
 
 
-def _try_everything(remote: str, kafka: KafkaCluster, topic: str, folder: Path, *more: str) -> None:
+def _check_every_way(
+    remote: str, kafka: KafkaCluster, topic: str, folder: Path, *more: str
+) -> None:
     """Run the script, and hold the topic to `_SAVED` and `more`."""
     script = folder / "modes.py"
     script.write_text(_SCRIPT)
@@ -280,10 +282,10 @@ def _try_everything(remote: str, kafka: KafkaCluster, topic: str, folder: Path, 
 def test_register_lets_the_bare_save_append_in_a_classic_session(
     kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    _try_everything("classic", kafka, new_topic(1), tmp_path)
+    _check_every_way("classic", kafka, new_topic(1), tmp_path)
 
 
 def test_register_lets_the_bare_save_append_by_spark_connect(
     kafka: KafkaCluster, new_topic: NewTopic, connect: ConnectServer, tmp_path: Path
 ) -> None:
-    _try_everything(connect.remote, kafka, new_topic(1), tmp_path, "format before register")
+    _check_every_way(connect.remote, kafka, new_topic(1), tmp_path, "format before register")

@@ -1,28 +1,41 @@
-"""Secrets in options are never visible: in no message, log, event, plan, REST response or report.
+"""Secrets are never visible: in no message, log, event, plan, page, report or temporary file.
 
-A process of its own writes with a marker in every option that may hold a secret, in every way that
-the sink or Spark rejects, and in one that succeeds; then all its output is searched. Spark itself
-prints options with plans, and a Connect server keeps requests as text: they are masked by the
-settings of `register` or of conf/spark-defaults.conf.
+A process of its own writes to a secured broker with real credentials, in ways that succeed and in
+each way that is refused; then all that is left of it is searched. Python, Spark and this package
+log at DEBUG. Spark itself prints options with plans, and a Connect server keeps requests as text:
+they are masked by the settings of `register` or of conf/spark-defaults.conf.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import NewTopic
-from support.brokers.kafka_cluster import KafkaCluster
-from support.oracles.readers import read_with_confluent
-from support.spark.spark_processes import connect_server
+from support.brokers.access import allow_only
+from support.brokers.certificates import openssl
+from support.brokers.secured_kafka import SecuredKafka, quoted
+from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
+from support.oracles.readers import create_topic, read_with_confluent
+from support.spark.spark_processes import connect_server, standalone_cluster
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+# In each secret, right or wrong.
 _MARKER = "hunter2"
+_USER = "user-of-secrets"
+_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_PASSWORD = f'"{_MARKER}\\ pässword'
 _SECRETS = [
     "kafka.sasl.jaas.config",
     "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
@@ -47,160 +60,368 @@ def _redaction_regex() -> str:
     ]
 
 
+# What each Python process of the test begins with, also Spark's workers.
+_SITE = """
+import logging
+logging.basicConfig(level=logging.DEBUG)
+"""
+
 _SCRIPT = '''
 """Writes with secrets in options, and tells what is refused; the log is this process's output."""
 import faulthandler
 import html
 import inspect
 import json
+import logging
+import pickle
 import re
 import sys
+import traceback
 import urllib.request
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 
+import pyarrow
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink import register
+from spark_kafka_sink import KafkaDataSource, KafkaProducer, register
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.options import sink_options
 
 # Less than who started this waits.
 faulthandler.dump_traceback_later(200, exit=True)
-folder, address, settings, bootstrap, topic, marker, unknown, *secrets = sys.argv[1:]
+folder, given = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+settings, unknown, marker = given["settings"], given["unknown"], given["marker"]
 builder = SparkSession.builder
-settings = json.loads(settings)
 for name, value in settings.items():
     builder = builder.config(name, value)
-spark = builder.getOrCreate()
 is_registered = "spark.redaction.regex" not in settings
+if not is_registered:
+    # Only register masks it there.
+    logging.getLogger("py4j").setLevel(logging.INFO)
+spark = builder.getOrCreate()
 if is_registered:
     register(spark)
-where = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
-every = {name: marker for name in secrets}
+where = {"kafka.bootstrap.servers": given["bootstrap"], "topic": given["topic"]}
+every = {name: marker for name in given["secrets"]}
 frame = spark.sql("SELECT 'v' AS value")
 unsendable = spark.sql("SELECT 'v' AS value, make_interval(1) AS unsendable")
 
 
 def writer(options, frame=frame):
-    return frame.write.format("pykafka").options(**where, **options)
+    return frame.write.format("pykafka").options(**{**where, **options})
 
 
 def stream(mode, options):
     query = (
         spark.readStream.format("text").load(folder + "/source")
-        .writeStream.format("pykafka").outputMode(mode).options(**where, **options)
-        .option("checkpointLocation", folder + "/checkpoint").trigger(availableNow=True).start()
+        .writeStream.format("pykafka").outputMode(mode).options(**{**where, **options})
+        .option("checkpointLocation", f"{folder}/checkpoint-{uuid.uuid4()}")
+        .trigger(availableNow=True).start()
     )
     query.awaitTermination()
     print(query.lastProgress)
+    query.explain(True)
 
 
 def refused(call):
     try:
         call()
     except Exception as error:
-        print(f"{type(error).__name__}: {error}")
+        show(error)
         return str(error)
     raise AssertionError("not refused")
 
 
-refused(lambda: writer(every).mode("append").save())
-refused(lambda: writer(every).mode("overwrite").save())
-refused(lambda: writer(every).save())
-refused(lambda: writer(every).mode("append").partitionBy("value").save())
-printed = refused(lambda: writer(every, unsendable).mode("append").save())
-# After register, options are refused before Spark looks at the plan.
-assert is_registered or ("AppendData" in printed and "kafka.sasl.jaas.config=" in printed)
-refused(lambda: stream("append", every))
-refused(lambda: stream("update", every))
-lenient = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/report.json"}
-writer(lenient).mode("append").save()
-# Spark's own error shows its plan; after register, only without what register puts before a save.
-bare = writer(lenient, unsendable).mode("append")
-printed = refused(lambda: inspect.unwrap(type(bare).save)(bare))
-assert "AppendData" in printed and unknown + "=" in printed
-stream("append", {unknown: marker, "unknownOptions": "warn"})
+def show(error):
+    """Print an error with all that it comes from, also what a traceback leaves out."""
+    traceback.print_exception(error, file=sys.stdout)
+    while error is not None:
+        print(type(error).__name__, str(error), repr(error), repr(vars(error)))
+        error = error.__cause__ or error.__context__
+
+
+def unanalysed():
+    printed = refused(lambda: writer(every, unsendable).mode("append").save())
+    # After register, options are refused before Spark looks at the plan.
+    assert is_registered or ("AppendData" in printed and "kafka.sasl.jaas.config=" in printed)
+
+
+def lenient():
+    options = {unknown: marker, "unknownOptions": "warn", "reportPath": folder + "/report.json"}
+    writer(options).mode("append").save()
+    # Spark's own error shows its plan; after register, only without what register puts before a
+    # save.
+    bare = writer(options, unsendable).mode("append")
+    printed = refused(lambda: inspect.unwrap(type(bare).save)(bare))
+    assert "AppendData" in printed and unknown + "=" in printed
+
+
+# With real credentials.
+def succeed(options):
+    writer(options).mode("append").save()
+
+
+def fail(options, sentence):
+    printed = refused(lambda: writer(options).mode("append").save())
+    assert sentence in printed, printed
+
+
+calls = [
+    lambda: refused(lambda: writer(every).mode("append").save()),
+    lambda: refused(lambda: writer(every).mode("overwrite").save()),
+    lambda: refused(lambda: writer(every).save()),
+    lambda: refused(lambda: writer(every).mode("append").partitionBy("value").save()),
+    unanalysed,
+    lambda: refused(lambda: stream("append", every)),
+    lambda: refused(lambda: stream("update", every)),
+    lenient,
+    lambda: stream("append", {unknown: marker, "unknownOptions": "warn"}),
+    lambda: stream("append", given["by_token"]),
+    *(partial(succeed, options) for options in given["succeed"]),
+    *(partial(fail, *each) for each in given["fail"]),
+]
+with ThreadPoolExecutor(4) as pool:
+    for done in [pool.submit(call) for call in calls]:
+        done.result()
+# And by a producer in this process.
+row = pyarrow.record_batch({"value": ["v"]})
+for options, _ in given["fail"]:
+    options = {**where, **options}
+    own = {k.removeprefix("kafka."): v for k, v in options.items() if k.startswith("kafka.")}
+    try:
+        print(repr(producer_config(own)), repr(sink_options(options)))
+        with KafkaProducer(own) as producer:
+            producer.append(options["topic"], row)
+            producer.flush()
+    except KafkaException as error:
+        show(error)
+    else:
+        raise AssertionError("not refused")
+planned = KafkaDataSource({**where, **given["succeed"][0]}).writer(frame.schema, False)
+message = planned.write(iter([row]))
+Path(folder, "commit message").write_bytes(pickle.dumps(message))
+print(repr(planned), repr(message))
 
 
 def read(page):
     return urllib.request.urlopen(page, timeout=60).read().decode()
 
 
-address = address or spark.sparkContext.uiWebUrl
+address = given["address"] or spark.sparkContext.uiWebUrl
 api = f"{address}/api/v1/applications"
 api = f"{api}/{json.loads(read(api))[0]['id']}"
-pages = (
-    f"{api}/sql?details=true&planDescription=true&length=1000",
-    f"{api}/environment",
-    f"{api}/jobs",
-    f"{api}/stages",
-    f"{address}/SQL/execution/?id=0",
-    f"{address}/StreamingQuery/",
-)
-for page in pages:
-    print(read(page))
+executions = json.loads(read(f"{api}/sql?details=true&planDescription=true&length=1000"))
+assert any("SaveIntoDataSource" in str(each) or "AppendData" in str(each) for each in executions)
+print(executions)
+for page in ("environment", "jobs", "stages", "allexecutors", "storage/rdd"):
+    print(read(f"{api}/{page}"))
+for each in executions:
+    print(read(f"{address}/SQL/execution/?id={each['id']}"))
+for page in ("SQL", "StreamingQuery", "jobs", "stages", "environment", "executors"):
+    print(read(f"{address}/{page}/"))
 if "spark.remote" in settings:
     sessions = read(f"{address}/connect/")
     print(sessions)
     session = html.unescape(re.search('/connect/session/[^"]*', sessions)[0])
     print(read(address + session))
+# Spark removes its files when it ends.
+for path in [*Path(folder, "tmp").rglob("*"), *Path(folder, "local").rglob("*")]:
+    if path.is_file():
+        content = path.read_bytes()
+        for form in given["forms"]:
+            assert form.encode() not in content, path
 spark.stop()
 print("all tried")
 '''
 
 
-def _settings(folder: Path) -> dict[str, str]:
-    """Return settings with which Spark keeps and shows as much as possible."""
-    return {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": (folder / "events").as_uri(),
-        "spark.eventLog.enabled": "true",
-        "spark.log.level": "INFO",
-        "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.ui.enabled": "true",
-    }
+class Scene:
+    """A folder in which everything is left, and what the script writes."""
+
+    def __init__(self, folder: Path, kafka: SecuredKafka, server: TokenServer, given: Path) -> None:
+        self.folder = folder
+        self._kafka = kafka
+        self._server = server
+        self._given = given
+        self._topic = self._new_topic()
+        self._key = openssl(
+            "pkcs8", "-topk8", "-passout", f"pass:{_MARKER}-key", given=kafka.client.key
+        )
+        kafka.set_scram_user(_USER, _PASSWORD)
+        server.answer = self._answer
+
+    def _new_topic(self) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        create_topic(self._kafka.bootstrap, name, 1)
+        return name
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.credentials != (CLIENT_ID, f"{_MARKER}-oauth"):
+            return Answer(401, {"error": "invalid_client", "error_description": "no such client"})
+        return self._server.token()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Settings with which Spark keeps and shows as much as possible."""
+        folder = self.folder
+        return {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}/tmp",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": (folder / "events").as_uri(),
+            "spark.eventLog.enabled": "true",
+            "spark.log.level": "DEBUG",
+            "spark.sql.pyspark.jvmStacktrace.enabled": "true",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.ui.enabled": "true",
+            "spark.ui.port": "0",
+        }
+
+    def _scram(self, password: str = _PASSWORD, **more: str) -> dict[str, str]:
+        jaas = f"{_MODULE} required username={quoted(_USER)} password={quoted(password)};"
+        return {
+            "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.jaas.config": jaas,
+            "kafka.ssl.truststore.location": str(self._kafka.ca),
+        } | {name.replace("_", "."): value for name, value in more.items()}
+
+    def _hmacs(self) -> list[str]:
+        """Return what delegation tokens log in with."""
+        options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
+        with KafkaAdmin(producer_config(options)) as admin:
+            tokens = admin.describe_delegation_token([f"User:{_USER}"])
+        assert tokens
+        return [token.hmac.value for token in tokens]
+
+    def _writes(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
+        """Return options that succeed, and those that fail, with what is said then."""
+        kafka, scram = self._kafka, self._scram
+        mutual = {
+            "kafka.bootstrap.servers": kafka.address("MUTUAL"),
+            "kafka.security.protocol": "SSL",
+            "kafka.ssl.truststore.location": str(kafka.ca),
+            "kafka.ssl.keystore.key": self._key,
+            "kafka.ssl.keystore.certificate.chain": kafka.client.chain,
+            "kafka.ssl.key.password": f"{_MARKER}-key",
+        }
+        client = "kafka.sasl.oauthbearer.client.credentials.client"
+        oauth = {
+            "kafka.bootstrap.servers": kafka.address("JWT"),
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": self._server.url,
+            f"{client}.id": CLIENT_ID,
+            f"{client}.secret": f"{_MARKER}-oauth",
+            "kafka.ssl.truststore.location": str(kafka.ca),
+        }
+        denied = self._new_topic()
+        allow_only(kafka.bootstrap, denied, "DESCRIBE")
+        unquoted = f"{_MODULE} required username={_USER} password=9{_MARKER};"
+        fail = [
+            (scram(f"{_MARKER}-wrong"), "refused the login"),
+            (
+                scram(kafka_ssl_truststore_location=str(kafka.other_ca)),
+                "unable to get local issuer certificate",
+            ),
+            (scram(topic=denied), "TOPIC_AUTHORIZATION_FAILED"),
+            (scram(kafka_acks="many"), "kafka.acks"),
+            (scram() | {"kafka.sasl.jaas.config": unquoted}, "in double quotes"),
+            (
+                mutual | {"kafka.ssl.key.password": f"{_MARKER}-wrong"},
+                "ssl.key.password does not decrypt",
+            ),
+            (oauth | {f"{client}.secret": f"{_MARKER}-wrong"}, "answered 401"),
+        ]
+        return [scram(), mutual, oauth], fail
+
+    def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
+        """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
+        succeed, fail = self._writes()
+        given = {
+            "settings": settings,
+            "address": address,
+            "bootstrap": self._kafka.bootstrap,
+            "topic": self._topic,
+            "marker": _MARKER,
+            "unknown": _UNKNOWN_SECRET,
+            "secrets": _SECRETS,
+            "succeed": succeed,
+            "by_token": self._scram(delegationToken="true"),
+            "fail": fail,
+            "forms": self._forms,
+        }
+        # Secrets are in it: it is not searched.
+        self._given.write_text(json.dumps(given))
+        script = self.folder / "write_secrets.py"
+        script.write_text(_SCRIPT)
+        done = subprocess.run(
+            [sys.executable, script, self.folder, self._given],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=240,
+        )
+        (self.folder / "its output").write_text(done.stdout)
+        (self.folder / "its log").write_text(done.stderr)
+        assert done.stdout.endswith("all tried\n"), done.stdout[-3000:] + done.stderr[-5000:]
+        rows = [record.value for record in read_with_confluent(self._kafka.bootstrap, self._topic)]
+        assert rows == [b"v"] * (3 + len(succeed) + 1)
+
+    @property
+    def _forms(self) -> list[str]:
+        """The forms in which secrets could be seen."""
+        coded = [
+            base64.b64encode(b"\0" * before + _MARKER.encode()).decode() for before in range(3)
+        ]
+        # The characters that all their bits are of it.
+        ends = [(8 * before + 8 * len(_MARKER)) // 6 for before in range(3)]
+        inner = [coded[each][-(-8 * each // 6) : ends[each]] for each in range(3)]
+        key = self._key.splitlines()[1:-1]
+        tokens = [token.rpartition(".")[2] for token in self._server.tokens]
+        return [_MARKER, *inner, *key, *tokens]
+
+    def search(self) -> dict[str, bytes]:
+        """Return the contents of all files by name; no secret is in any."""
+        left = {
+            str(path.relative_to(self.folder)): path.read_bytes()
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file()
+        }
+        assert "report.json" in left
+        assert "commit message" in left
+        assert self._server.tokens
+        log = b"".join(text for name, text in left.items() if name.endswith(("log", "stderr")))
+        assert b"(localhost:" in log, "the sink logs at DEBUG"
+        assert b" DEBUG " in log, "Spark logs at DEBUG"
+        for form in self._forms + self._hmacs():
+            for name, text in left.items():
+                place = text.find(form.encode())
+                assert place < 0, f"in {name}: {text[max(0, place - 300) : place + 20]!r}"
+        return left
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a source for streams, and with one for events."""
-    for name in ("events", "source"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "source" / "a.txt").write_text("v\n")
-    return tmp_path
-
-
-def _try_everything(
-    folder: Path, settings: dict[str, str], kafka: KafkaCluster, topic: str, address: str = ""
-) -> None:
-    """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
-    script = folder / "write_secrets.py"
-    script.write_text(_SCRIPT)
-    arguments = [str(folder), address, json.dumps(settings), kafka.bootstrap, topic]
-    arguments += [_MARKER, _UNKNOWN_SECRET, *_SECRETS]
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    (folder / "its output").write_text(done.stdout)
-    (folder / "its log").write_text(done.stderr)
-    assert done.stdout.endswith("all tried\n"), done.stderr[-5000:]
-    assert [record.value for record in read_with_confluent(kafka.bootstrap, topic)] == [b"v", b"v"]
-
-
-def _search(folder: Path) -> dict[str, bytes]:
-    """Return all files with the marker, by name."""
-    left = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-    assert "report.json" in left
-    for name, text in left.items():
-        place = text.find(_MARKER.encode())
-        assert place < 0, f"in {name}: {text[max(0, place - 300) : place + 20]!r}"
-    return left
+def scene(
+    secured_kafka: SecuredKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    """A folder with a source for streams, one for events, and those for temporary files."""
+    folder = tmp_path / "searched"
+    for name in ("events", "source", "tmp", "local", "site"):
+        (folder / name).mkdir(parents=True)
+    (folder / "source" / "a.txt").write_text("v\n")
+    (folder / "site" / "sitecustomize.py").write_text(_SITE)
+    paths = [str(folder / "site"), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
+    with TokenServer(secured_kafka.jwt_key.read_text()) as server:
+        yield Scene(folder, secured_kafka, server, tmp_path / "given.json")
 
 
 def _events(left: dict[str, bytes]) -> bytes:
@@ -216,25 +437,28 @@ def _events(left: dict[str, bytes]) -> bytes:
         ),
     ],
 )
-def test_a_secret_is_nowhere_to_be_seen(
-    kafka: KafkaCluster, new_topic: NewTopic, folder: Path, masked_by: str
-) -> None:
-    settings = _settings(folder) | {"spark.master": "local[1]", "spark.ui.port": "0"}
+def test_a_secret_is_nowhere_to_be_seen(scene: Scene, masked_by: str) -> None:
+    settings = scene.settings | {"spark.master": "local[1]"}
     if masked_by == "settings":
         settings["spark.redaction.regex"] = _redaction_regex()
-    _try_everything(folder, settings, kafka, new_topic(1))
-    assert b"SparkListenerSQLExecutionStart" in _events(_search(folder))
+    scene.check_every_way(settings)
+    assert b"SparkListenerSQLExecutionStart" in _events(scene.search())
 
 
-def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(
-    kafka: KafkaCluster, new_topic: NewTopic, folder: Path
-) -> None:
+@pytest.mark.long(reason="a standalone cluster of its own; above, driver and executor are one")
+def test_a_secret_is_nowhere_to_be_seen_of_executors(scene: Scene) -> None:
+    with standalone_cluster(scene.folder, Path(sys.executable)) as master:
+        scene.check_every_way(scene.settings | {"spark.master": master})
+    left = scene.search()
+    assert any(b"(localhost:" in text for name, text in left.items() if "work-" in name)
+
+
+def test_a_secret_is_nowhere_to_be_seen_of_a_connect_server(scene: Scene) -> None:
     # A server prints plans that it cannot analyse outside of any session; register covers the rest.
     # The port for its pages is a free one at that time.
-    more = {"spark.ui.port": "0", "spark.redaction.regex": _redaction_regex()}
-    with connect_server(folder, _settings(folder) | more) as remote:
-        log = (folder / "connect.log").read_text()
+    settings = scene.settings | {"spark.redaction.regex": _redaction_regex()}
+    with connect_server(scene.folder, settings) as remote:
+        log = (scene.folder / "connect.log").read_text()
         port = re.findall(r"'SparkUI' on port (\d+)", log)[-1]
-        page = f"http://127.0.0.1:{port}"
-        _try_everything(folder, {"spark.remote": remote}, kafka, new_topic(1), page)
-    assert b"SparkListenerConnectOperationStarted" in _events(_search(folder))
+        scene.check_every_way({"spark.remote": remote}, f"http://127.0.0.1:{port}")
+    assert b"SparkListenerConnectOperationStarted" in _events(scene.search())

@@ -19,12 +19,14 @@ from support.brokers.fault_proxy import Fault, FaultProxy, Kind
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import create_topics, read_at_least, read_with_confluent
 
+from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.preflight import check_dead_letter_topic
 from spark_kafka_sink.spark.report import SinkCommitMessage
 from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.task_producer import TaskProducer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -317,7 +319,7 @@ def test_partitions_of_many_topics_are_asked_for_together(kafka: KafkaCluster) -
     names = [new_name() for _ in range(40)]
     create_topics(kafka.bootstrap, names, 2)
     config = {"bootstrap.servers": kafka.bootstrap, "enable.idempotence": "false"}
-    with KafkaProducer(config) as producer:
+    with TaskProducer(producer_config(config)) as producer:
         assert producer.partition_counts(dict.fromkeys(names, 5)) == dict.fromkeys(names, 2)
         requests = [v for k, v in producer.metrics().items() if k.name == "request-total"]
     assert 0 < sum(requests) < 20, "one for what is new, one for what seems to be too few"

@@ -105,7 +105,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_topic_that_does_not_come_takes_max_block_ms(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, answer_s: float | None, new: NewTopic | None
 ) -> None:
-    def network(_: ProducerConfig, __: Callable[[], float], ___: Random) -> Network:
+    def network(
+        _: ProducerConfig, __: Callable[[], float], ___: Random, *, identity: str
+    ) -> Network:
+        assert not identity
         return Network(clock, answer_s)
 
     monkeypatch.setattr(ConsumerNetworkClient, "of", network)
@@ -118,7 +121,7 @@ def test_a_topic_that_does_not_come_takes_max_block_ms(
 
 def admin_of(network: Network, monkeypatch: pytest.MonkeyPatch) -> KafkaAdmin:
     """Make one that talks to a network of the test."""
-    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_: network)
+    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: network)
     config = producer_config({"bootstrap.servers": NOBODY, "max.block.ms": MAX_BLOCK_S * 1000})
     return KafkaAdmin(config)
 

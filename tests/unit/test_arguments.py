@@ -34,12 +34,15 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     KafkaException,
 )
-from spark_kafka_sink.model import ConsumerGroupMetadata
+from spark_kafka_sink.model import ConsumerGroupMetadata, ProducerIdAndEpoch
+from spark_kafka_sink.task_producer import TaskProducer
 
-CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
+CLASSES: Final = (KafkaProducer, TaskProducer, TopicReader, KafkaAdmin, NewTopic, ProducerRecord)
 FUNCTIONS: Final = (atomic_layout, to_kafka, write_batch, register, last_reports)
 # What nobody makes, but has from a call.
 RESULTS: Final = (RowFuture,)
+# What they inherit is looked at elsewhere, or is for who makes futures.
+WITH_THEIR_OWN_ONLY: Final = (RowFuture, TaskProducer)
 # Why the others have no cases of their own.
 NOT_CALLED: Final = {
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
@@ -58,10 +61,18 @@ RIGHT: Final[dict[str, dict[str, Any]]] = {
     "KafkaProducer.append": {"topic": TOPIC, "record_batch": BATCH},
     "KafkaProducer.send": {"topic": TOPIC},
     "KafkaProducer.partitions_for": {"topic": TOPIC},
-    "KafkaProducer.limit_messages": {"max_message_bytes": {}},
+    "TaskProducer.limit_messages": {"max_message_bytes": {}},
     "KafkaProducer.send_offsets_to_transaction": {
         "offsets": {},
         "group_metadata": ConsumerGroupMetadata("g"),
+    },
+    "TaskProducer": {"config": producer_config(CONFIGS)},
+    "TaskProducer.join_transaction": {
+        "transactional_id": "tid",
+        "producer": ProducerIdAndEpoch(1, 0),
+        "transaction_version": 2,
+        "adds_partitions": True,
+        "withholds": False,
     },
     "TopicReader.read": {"topic": TOPIC},
     "KafkaAdmin": {"config": producer_config(CONFIGS)},
@@ -89,6 +100,8 @@ NO_OFFSETS: Final = [None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {"0": 0}, {Tru
 NO_FRAMES: Final = [None, 5, "df", [("k", "v")], SESSION]
 NO_SESSIONS: Final = [None, 5, "spark", [SESSION], SparkSession]
 NO_COLUMNS: Final = [5, True, b"key", ["key"]]
+# Secrets alone: what else is given may be one, and its text is not printed.
+NO_HMACS: Final = [None, 5, b"hmac", "aG1hYw=="]
 NO_SINK_OPTIONS: Final[list[Any]] = [*NO_OPTIONS, {"topic": ["t"]}, {"topic": b"t"}, {"topic": {}}]
 WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(configs)": NO_OPTIONS,
@@ -96,20 +109,29 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer(value_serializer)": [5, "no.such.Serializer"],
     "KafkaProducer(brokers)": NO_BROKERS,
     "KafkaProducer(allow_auto_create_topics)": [None, 1, "yes"],
+    "TaskProducer(config)": [None, 5, CONFIGS],
+    "TaskProducer(brokers)": NO_BROKERS,
+    "TaskProducer(allow_auto_create_topics)": [None, 1, "yes"],
+    "TaskProducer(identity)": [None, 5, b"alice"],
+    "TaskProducer.join_transaction(transactional_id)": [None, 5, b"tid", "\ud800"],
+    "TaskProducer.join_transaction(producer)": [None, 5, (1, 0)],
+    "TaskProducer.join_transaction(transaction_version)": [None, 2**15, *NO_NUMBERS],
+    "TaskProducer.join_transaction(adds_partitions)": [None, 1, "yes"],
+    "TaskProducer.join_transaction(withholds)": [None, 1, "yes"],
     "KafkaProducer.append(topic)": [5, b"t", ["t"], "\ud800", "x" * 250],
     "KafkaProducer.append(record_batch)": [None, 5, {"value": ["v"]}, pa.array(["v"])],
     "KafkaProducer.append(on_failure)": NO_FUNCTIONS,
     "KafkaProducer.append(built_in_partitioner)": [None, 1, "yes"],
     "KafkaProducer.append(lingers_since)": ["1", True, b"1", float("nan"), float("inf"), [1.0]],
     "KafkaProducer.spread_evenly(start)": [None, *NO_NUMBERS],
-    "KafkaProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
-    "KafkaProducer.limit_messages(max_message_bytes)": [
+    "TaskProducer.slice_bytes(partitions)": [None, *NO_NUMBERS],
+    "TaskProducer.limit_messages(max_message_bytes)": [
         None,
         5,
         [TOPIC],
         *({TOPIC: number} for number in [None, *NO_NUMBERS]),
     ],
-    "KafkaProducer.limit_messages(look_anew)": NO_FUNCTIONS,
+    "TaskProducer.limit_messages(refresh)": NO_FUNCTIONS,
     "KafkaProducer.send(topic)": NO_NAMES,
     "KafkaProducer.send(value)": NO_BYTES,
     "KafkaProducer.send(key)": NO_BYTES,
@@ -119,7 +141,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaProducer.send(on_delivery)": NO_FUNCTIONS,
     "KafkaProducer.partitions_for(topic)": NO_NAMES,
     "KafkaProducer.partitions_for(expected)": [None, *NO_NUMBERS],
-    "KafkaProducer.partition_counts(expected)": [
+    "TaskProducer.partition_counts(expected)": [
         None,
         5,
         [TOPIC],
@@ -147,6 +169,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin(config)": [None, CONFIGS],
     "KafkaAdmin(has_headers)": [0, "no"],
     "KafkaAdmin(brokers)": NO_BROKERS,
+    "KafkaAdmin(identity)": [None, 5, b"alice"],
     "KafkaAdmin.topics(names)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
     "KafkaAdmin.topics(new)": [5, {"partitions": 1}],
     "KafkaAdmin.topic_configs(topic)": NO_NAMES,
@@ -154,6 +177,12 @@ WRONG: Final[dict[str, list[Any]]] = {
     "KafkaAdmin.configs_of_topics(topics)": [None, 5, TOPIC, [5], ["\ud800"], ["x" * 250]],
     "KafkaAdmin.configs_of_topics(names)": [None, 5, "max.message.bytes", [5], ["\ud800"]],
     "KafkaAdmin.check_creation(new)": [None, 5],
+    "KafkaAdmin.create_delegation_token(max_lifetime_ms)": ["1", 1.5, True, [1], 0, -1, 2**63],
+    "KafkaAdmin.renew_delegation_token(hmac)": NO_HMACS,
+    "KafkaAdmin.expire_delegation_token(hmac)": NO_HMACS,
+    "KafkaAdmin.describe_delegation_token(owners)": [
+        *(5, "User:alice", [5], ["alice"], ["User:"], [":alice"], ["User:\ud800"]),
+    ],
     "NewTopic(partitions)": [0, *NO_NUMBERS],
     "NewTopic(replication)": [0, 2**15, *NO_NUMBERS],
     "NewTopic(configs)": [None, {"a": "b"}, ("a",), (("a",),), (("a", 5),), (("a", "\ud800"),)],
@@ -193,8 +222,7 @@ def public_arguments() -> set[str]:
     for kind in (*CLASSES, *RESULTS):
         calls = {} if kind in RESULTS else {kind.__name__: inspect.signature(kind)}
         for name, function in inspect.getmembers(kind, inspect.isfunction):
-            # What is inherited is for who makes futures.
-            if not name.startswith("_") and (kind in CLASSES or name in vars(kind)):
+            if not name.startswith("_") and (kind not in WITH_THEIR_OWN_ONLY or name in vars(kind)):
                 calls[f"{kind.__name__}.{name}"] = inspect.signature(function)
         found |= {
             f"{call}({argument})"
@@ -229,6 +257,7 @@ def things() -> Iterator[dict[str, Any]]:
     producer, sending = KafkaProducer(options), KafkaProducer(options)
     with (
         TopicReader(CONFIGS) as reader,
+        TaskProducer(producer_config(CONFIGS)) as of_task,
         KafkaAdmin(producer_config(CONFIGS | {"max.block.ms": A_LONG_TIME_MS})) as admin,
     ):
         for each in (producer, sending):
@@ -238,6 +267,7 @@ def things() -> Iterator[dict[str, Any]]:
         yield {
             "KafkaProducer": producer,
             "KafkaProducer.send_offsets_to_transaction": transactional,
+            "TaskProducer": of_task,
             "TopicReader": reader,
             "KafkaAdmin": admin,
             "NewTopic": NewTopic(),

@@ -26,7 +26,7 @@ def refusal_of(columns: dict[str, Any], **options: object) -> KafkaException:
     """Return what stands against appending columns to a topic of three partitions."""
     with idle_producer(3, **options) as producer:
         if "limit" in columns:
-            producer.limit_messages({TOPIC: columns.pop("limit")})
+            producer._columns.limit_messages({TOPIC: columns.pop("limit")}, None)
         with pytest.raises(KafkaException) as refused:
             producer.append(TOPIC, pa.record_batch(columns))
     return refused.value

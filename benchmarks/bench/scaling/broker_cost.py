@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.scaling.model import MEGABYTE, Job, Layout, Settings, producer
-from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.client.appender import SLICE_BYTES
 
 _RUNS: Final = Path(__file__).parents[3] / "docs" / "benchmarks"
 RESULTS: Final = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.client.appender import slice_bytes
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 

@@ -19,12 +19,11 @@ from support.pure.pure_producer import TOPIC, PureProducer, batches
 from support.pure.pure_producer import Settings as PureSettings
 
 from bench.scaling.model import Settings
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
-from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.wire.exchange import ClientRequest
 from spark_kafka_sink.wire.messages import MetadataResponse
 
@@ -116,13 +115,15 @@ class SimulatedTask:
         grouped = choose_partitions(
             Rows(columns, [TOPIC], None, chosen), sizes, [topic], self._partitioner, self._load
         )
-        accumulator, reservation = producer.accumulator, Reservation()
+        accumulator, reservation = producer.accumulator, PendingAppend()
         accumulator.pool.wait(reservation)
         while not accumulator.pool.reserve(reservation, int(sizes.sum())):
             self._send()
             self._pass_time(until=self._answers[0][0])
         accumulator.pool.stop_waiting(reservation)
-        cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
+        cuts, encoded = encode_rows(
+            grouped.rows.columns, grouped.runs, accumulator.hold(grouped.targets)
+        )
         accumulator.append(grouped.targets, cuts, encoded, producer.now)
         accumulator.let_go(grouped.targets)
         taken = accumulator.pool.total_bytes - accumulator.pool.available_bytes
@@ -131,7 +132,7 @@ class SimulatedTask:
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         producer = self._producer
-        return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
+        return producer.accumulator.topic_load(name, topic, producer.latencies, adaptive=True)
 
     def _pass_time(self, until: float) -> None:
         """Send due batches and answer requests, up to a time."""

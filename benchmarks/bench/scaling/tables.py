@@ -28,7 +28,7 @@ from bench.scaling.job import (
 from bench.scaling.limits import limits
 from bench.scaling.model import MEGABYTE, Job, Layout, Load, load, producer
 from bench.scaling.start import leaders, start
-from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.client.appender import slice_bytes
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "scaling.md"
 

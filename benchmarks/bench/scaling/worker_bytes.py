@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bench.scaling.broker_cost import RESULTS, SETTINGS, TASKS
 from bench.scaling.model import Job, Layout, producer
-from spark_kafka_sink.producer.slices import slice_bytes
+from spark_kafka_sink.client.appender import slice_bytes
 
 _SOLVED_OF: Final = "EPYC"
 

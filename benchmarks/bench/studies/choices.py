@@ -24,8 +24,8 @@ from support.oracles.record_batches import Row, kafka_python_batch
 from support.pure.idle_producer import idle_producer
 from support.pure.pure_producer import TOPIC
 
+from spark_kafka_sink.client import appender
 from spark_kafka_sink.metrics import Metrics
-from spark_kafka_sink.producer import slices as producer_slices
 from spark_kafka_sink.producer.murmur2 import murmur2
 from spark_kafka_sink.records.columns import BinaryColumn
 from spark_kafka_sink.records.log_reader import read_log
@@ -145,7 +145,7 @@ def smaller_slices() -> None:
         took: dict[int, list[float]] = {parts: [] for parts in PARTS}
         for _ in range(ROUNDS):
             for parts, each in took.items():
-                with mock.patch.object(producer_slices, "SLICE_BYTES", SLICE_BYTES // parts):
+                with mock.patch.object(appender, "SLICE_BYTES", SLICE_BYTES // parts):
                     each.append(append_s(rows))
         ms = [f"{statistics.median(each) * 1e3:.1f}" for each in took.values()]
         print(f"values of {value_bytes:,} bytes in {PARTS} slices: {', '.join(ms)} ms")

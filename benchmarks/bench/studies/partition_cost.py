@@ -20,11 +20,11 @@ import numpy as np
 from support.pure.chance import binary_column
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
+from spark_kafka_sink.client.appender import SLICE_BYTES
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
-from spark_kafka_sink.producer.slices import SLICE_BYTES, choose_partitions, encode_rows
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
@@ -98,7 +98,9 @@ def send(rows: Rows, partitions: int) -> dict[str, float]:
             sizes = record_sizes(rows.columns)
             grouped = choose_partitions(rows, sizes, [topic], partitioner, no_load)
         with step("laying out and encoding"):
-            cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
+            cuts, encoded = encode_rows(
+                grouped.rows.columns, grouped.runs, accumulator.hold(grouped.targets)
+            )
         with step("appending to batches"):
             accumulator.append(grouped.targets, cuts, encoded, producer.now)
             accumulator.let_go(grouped.targets)

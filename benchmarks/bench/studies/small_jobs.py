@@ -79,6 +79,7 @@ class Plans(KafkaDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
         """Plan as the sink does."""
         planned = super().writer(schema, overwrite)
+        assert isinstance(planned, KafkaArrowWriter)
         planned.__class__ = _Planned
         return planned
 
@@ -99,6 +100,7 @@ class Writes(KafkaDataSource):
     def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
         """Plan as the sink does."""
         planned = super().writer(schema, overwrite)
+        assert isinstance(planned, KafkaArrowWriter)
         planned.__class__ = _Silent
         return planned
 

@@ -28,7 +28,7 @@ from support.spark.own_session import own_session
 
 from bench.meter import Meter
 from spark_kafka_sink import KafkaProducer, atomic_layout, register
-from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.client.appender import SLICE_BYTES
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 from spark_kafka_sink.spark.tasks.task import append_coalesced
 from spark_kafka_sink.spark.worker import keep_heap

@@ -37,6 +37,7 @@ from spark_kafka_sink.errors import (
     api_exception,
 )
 from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.producer.batch_errors import abortable
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
@@ -123,6 +124,11 @@ class TransactionManager:
     def gives_up(self) -> bool:
         """Whether the transaction will be aborted: what was not sent yet need not be."""
         return self._state in (_S.ABORTING, _S.ABORTABLE_ERROR)
+
+    @property
+    def may_renumber(self) -> bool:
+        """Whether records that a broker has forgotten may be numbered from 0 again."""
+        return True
 
     @property
     def fatal_error(self) -> KafkaException | None:
@@ -432,6 +438,14 @@ class TransactionManager:
             self._finish(result)
 
     # -- what goes wrong --------------------------------------------------------------------------
+
+    def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
+        """Return whether a batch was refused because of another producer of the transaction."""
+        return False
+
+    def reported(self, error: KafkaException) -> KafkaException:
+        """Return the error of a batch as its owner gets it."""
+        return abortable(error)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
         """Note that records of the transaction have failed."""

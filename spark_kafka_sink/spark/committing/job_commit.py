@@ -77,15 +77,15 @@ def publish(report: CommitReport, path: Path | None) -> None:
     micro-batch. The rows are in Kafka already, so a failure to write the report is printed on
     stderr and does not fail the job.
     """
-    _say(report.summary())
+    say(report.summary())
     if report.bad_rows is not None and report.bad_rows.rows:
-        _say(report.bad_rows.summary())
+        say(report.bad_rows.summary())
     if report.expired_rows:
-        _say(ExpiredRowsReport.summary(report.expired_rows))
+        say(ExpiredRowsReport.summary(report.expired_rows))
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
-        _say(f"pykafka: last_reports will not return this report: {error}")
+        say(f"pykafka: last_reports will not return this report: {error}")
     if path is None:
         return
     try:
@@ -97,7 +97,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
         shown = masked(str(path))
         why = without_path(error)
-        _say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
+        say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -122,7 +122,8 @@ def _write_into(path: Path, flag: int, text: str) -> None:
         there.write(text.encode())
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line on stderr."""
     # stderr may be closed, or None.
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"{line}\n")

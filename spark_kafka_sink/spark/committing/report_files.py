@@ -12,11 +12,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from pyspark import SparkFiles
-
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import LARGEST_INT32, checked_number
-from spark_kafka_sink.spark.session import check_session, is_connect
+from spark_kafka_sink.spark.session import check_session, driver_folder, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +75,7 @@ _FULL_BYTES: Final = 8 * 1024 * 1024
 
 def remember(report: dict[str, Any]) -> None:
     """Add a report to the application's file, when a job commits. Raise OSError."""
-    folder = _folder()
+    folder = driver_folder()
     if folder is None:
         return
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW
@@ -102,20 +100,12 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
             "server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)
-    folder = _folder()
+    folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
         return []
     with (folder / _NAME).open("rb") as lines:
         fcntl.flock(lines, fcntl.LOCK_SH)
         return newest_reports(lines.read(), n)
-
-
-def _folder() -> Path | None:
-    """Return the folder of the driver's files, None if no SparkContext runs."""
-    try:
-        return Path(SparkFiles.getRootDirectory())
-    except AssertionError:  # how PySpark says that there is no SparkContext
-        return None
 
 
 def _drop_older_half(lines: BinaryIO) -> None:

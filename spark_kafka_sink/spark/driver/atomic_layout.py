@@ -31,13 +31,13 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     topic_places,
 )
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
+from spark_kafka_sink.spark.exactly_once import EXACTLY_ONCE_OPTIONS
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.options import (
     SinkOptions,
     check_given_options,
     name_kafka_options,
     sink_options,
-    with_shipped_files,
 )
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -105,7 +105,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     """
     check_frame("atomic_layout", df)
     check_given_options(options)
-    given = join_options(None, options)
+    given = _at_least_once(join_options(None, options))
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around
     look(df.schema, given)
@@ -122,6 +122,12 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     counts = dict(zip(topics.names, topics.partitions, strict=True))
     marked = F.col("partition").alias("partition", metadata=as_metadata(counts))
     return laid_out.select(*columns, marked)
+
+
+def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without those of exactly once: they need the layout that is made here."""
+    own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
+    return {name: value for name, value in given.items() if name.lower() not in own}
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
@@ -142,7 +148,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
     with (
         name_kafka_options(),
         suggest_create_topics(options),
-        KafkaAdmin(with_shipped_files(options.producer), has_headers=frame.has("headers")) as admin,
+        KafkaAdmin(options.producer, has_headers=frame.has("headers")) as admin,
     ):
         found = admin.topics(names, options.new_topic)
     return Topics.of({name: found[name].partitions for name in names})

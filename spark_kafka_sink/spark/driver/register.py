@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
 from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
 from spark_kafka_sink.spark.driver.worker_python import choose_worker_python
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -60,7 +61,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 def mask_secrets(spark: SparkSession) -> None:
     """Set a session, classic or of Spark Connect, to mask secrets of Kafka as well.
 
-    Calling it again changes nothing. Log a warning if the settings cannot be changed.
+    Its Python client masks them in this process's logs, too. Calling it again changes nothing. Log
+    a warning if the settings cannot be changed.
     """
     for name, regex in SETTINGS.items():
         reason = change_setting(spark, name, partial(_with, regex))
@@ -70,6 +72,7 @@ def mask_secrets(spark: SparkSession) -> None:
                 "secrets of Kafka; set it for the cluster as conf/spark-defaults.conf does"
             )
             warn_once(logger, message)
+    mask_client_logs(SECRET_NAMES)
 
 
 def _with(regex: str, given: str | None) -> str | None:

@@ -8,15 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warnings_disabled
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
+from spark_kafka_sink.spark.micro_batch import (
+    BATCH_ID_OPTION,
+    QUERY_OPTION,
+    MicroBatch,
+    batch_id_of,
+    query_of,
+)
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.delegation_tokens import (
+    checked_with_shared_token,
+    with_job_token,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -25,15 +38,20 @@ from spark_kafka_sink.spark.planning.preflight import (
     make_dead_letter_path,
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
+from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
-    BATCH_ID,
+    ExactlyOnceMicroBatchWriter,
+    ExactlyOnceStreamWriter,
+    ExactlyOnceWriter,
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
     MicroBatchWriter,
-    batch_id_of,
     mode_refusal,
 )
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.committing.job_token import JobToken
 
 
 class KafkaDataSource(DataSource):
@@ -56,21 +74,31 @@ class KafkaDataSource(DataSource):
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
-    def writer(self, schema: StructType, overwrite: bool) -> KafkaArrowWriter:  # noqa: FBT001 - Spark's signature
+    def writer(
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's signature
+    ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Plan a batch write. Raise ConfigException, DataException and errors of the brokers."""
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
-        return self.plan(schema)
-
-    def plan(self, schema: StructType) -> KafkaArrowWriter:
-        """Check everything that can be checked before there are rows; raise as `writer` does."""
         options, batch_id = self.check(schema)
-        in_batches = batch_id is not None
-        options = check_environment(options, schema, in_batches=in_batches, may_remember=in_batches)
-        if batch_id is not None:
-            return MicroBatchWriter(options, batch_id)
-        return KafkaArrowWriter(options)
+        if batch_id is not None and options.exactly_once is None:
+            return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
+        query = query_of({name.lower(): value for name, value in self.options.items()})
+        if batch_id is not None and query is not None:
+            options = _checked_micro_batch(options, schema)
+            return _planned_save(options, MicroBatch(query[0], batch_id, query[1]))
+        if options.delegation_token_mechanism is None:
+            return _planned(options, schema, None)
+        options, token = with_job_token(options)
+        try:
+            return _planned(options, schema, token)
+        except BaseException:
+            if token is not None:
+                token.expire()
+            raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
         """Check options and columns; return the options, and the batch number of `write_batch`.
@@ -78,12 +106,20 @@ class KafkaDataSource(DataSource):
         Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id = batch_id_of(given)
-        if batch_id is not None:
-            del given[BATCH_ID]
-        return _checked_options(given, schema), batch_id
+        batch_id, query = batch_id_of(given), query_of(given)
+        for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
+            given.pop(name, None)
+        options = _checked_options(given, schema)
+        if options.exactly_once is not None:
+            selected = options.exactly_once.of_batch(batch_id, None if query is None else query[0])
+            options = replace(options, exactly_once=selected)
+        return options, batch_id
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamArrowWriter:  # noqa: N802, FBT001, ARG002 - Spark's signature
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001, ARG002 - Spark's signature
+    ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
         """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
@@ -91,15 +127,67 @@ class KafkaDataSource(DataSource):
         """
         freeze_imports()
         options = _checked_options(self.options, schema)
-        if not self._is_copy:
-            options = check_environment(options, schema, in_batches=True, may_remember=True)
-        return KafkaStreamArrowWriter(options)
+        if options.exactly_once is None:
+            if not self._is_copy:
+                options = _checked_micro_batch(options, schema)
+            return KafkaStreamArrowWriter(options)
+        options = _of_stream(options, options.exactly_once, self.options)
+        if self._is_copy:
+            return ExactlyOnceStreamWriter(options)
+        return _planned_micro_batch(_checked_micro_batch(options, schema))
+
+
+def _planned(
+    options: SinkOptions, schema: StructType, token: JobToken | None
+) -> KafkaArrowWriter | ExactlyOnceWriter:
+    """Check what a job needs, and plan it where it is to be written exactly once."""
+    options = check_environment(options, schema, in_batches=False, may_remember=False)
+    if options.exactly_once is None:
+        return KafkaArrowWriter(options, token)
+    from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
+
+    return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
+
+
+def _of_stream(
+    options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
+) -> SinkOptions:
+    """Return the options with the application that a stream is."""
+    checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
+    return replace(options, exactly_once=selected.of_stream(checkpoint))
+
+
+def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
+    """Plan a micro-batch that `write_batch` saves."""
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
+
+    plan = plan_micro_batch(options)
+    is_replay = is_written(plan, micro_batch)
+    return ExactlyOnceMicroBatchWriter(options, plan, micro_batch, is_written=is_replay)
+
+
+def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
+    """Plan a micro-batch: Spark asks for a writer for each."""
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
+
+    return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = sink_options(given)
     check_schema(schema, options.topic)
-    return replace(options, laid_out=laid_out_counts(schema))
+    options = replace(options, laid_out=laid_out_counts(schema))
+    check_layout(options)
+    return options
+
+
+def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
+    """Check what may change between micro-batches, with the token that they share, if any."""
+    check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
+    if options.delegation_token_mechanism is None:
+        return check(options)
+    return checked_with_shared_token(options, check)
 
 
 def check_environment(
@@ -116,6 +204,7 @@ def check_environment(
     has_headers = "headers" in schema.names
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
+    check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     return options
 
@@ -123,7 +212,9 @@ def check_environment(
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check on the driver that rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
-        KafkaDataSource(dict(options)).plan(schema)
+        checked, batch_id = KafkaDataSource(dict(options)).check(schema)
+        in_batches = batch_id is not None
+        check_environment(checked, schema, in_batches=in_batches, may_remember=in_batches)
 
 
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:

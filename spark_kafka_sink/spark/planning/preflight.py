@@ -31,12 +31,8 @@ from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.options import (
-    DEAD_LETTER_FOLDER,
-    SinkOptions,
-    name_kafka_options,
-    with_shipped_files,
-)
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
     check_not_internal,
@@ -231,7 +227,10 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     checked again, since the other brokers may answer differently while one restarts.
     """
     name = options.topic
-    with KafkaAdmin(with_shipped_files(options.producer), has_headers=has_headers) as admin:
+    with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
+        if options.delegation_token_mechanism and options.producer.delegation_token is None:
+            # The driver looks ahead. It creates a token only if it writes.
+            admin.describe_delegation_token([])
         if name is None:
             with suggest_create_topics(options):
                 there = admin.topics(list(options.laid_out), options.new_topic)
@@ -245,7 +244,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             there = admin.topics([name], options.new_topic)
         topic = there[name]
         check_not_internal(options.producer, name, is_internal=topic.is_internal)
-        _check_may_write(topic, options.producer)
+        _check_may_write(topic, admin.acls)
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
@@ -261,10 +260,10 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
     check_partition_counts(options.laid_out, counts)
 
 
-def _check_may_write(topic: TopicDescription, config: ProducerConfig) -> None:
+def _check_may_write(topic: TopicDescription, acls: Acls) -> None:
     if topic.may_be_written:
         return
     allowed = ", ".join(sorted(topic.allowed or ()))
     hint = f"{advice(TOPIC_AUTHORIZATION_FAILED)}, which is allowed only {allowed}"
-    hint += f"; {Acls.of(config).hint(TOPIC_AUTHORIZATION_FAILED, topic.name)}"
+    hint += f"; {acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name)}"
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

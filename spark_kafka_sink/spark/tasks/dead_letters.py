@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
-from spark_kafka_sink.records.utf8 import valid_utf8
+from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns
-from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -316,15 +316,35 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
     """Return a column in a type that every reader of Parquet can read.
 
     Spark's strings may hold bytes that are not UTF-8. Key and value become binary and lose nothing;
-    other columns stay strings, with U+FFFD for invalid bytes.
+    other strings stay strings, also in headers and structs, with U+FFFD for invalid bytes.
     """
     kind = column.type
     if pa.types.is_nested(kind):
-        return column.view(_with_distinct_fields(kind))
+        return _with_valid_text(column.view(_with_distinct_fields(kind)))
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return column
     column = column.cast(pa.large_binary())
     return column if name in ("key", "value") else valid_utf8(column)
+
+
+def _with_valid_text(column: pa.Array) -> pa.Array:
+    """Return a column with U+FFFD for what is not UTF-8 in its strings, at any depth."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return valid_utf8(column)
+    if not pa.types.is_nested(kind):
+        return column
+    copied = column.take(pa.array(range(len(column)), pa.int64()))  # which has no offset
+    if pa.types.is_struct(kind):
+        own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
+    else:
+        own, inner = 2, [copied.values]
+    return pa.Array.from_buffers(
+        kind,
+        len(copied),
+        copied.buffers()[:own],
+        children=[_with_valid_text(each) for each in inner],
+    )
 
 
 def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:

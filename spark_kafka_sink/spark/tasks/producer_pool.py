@@ -19,15 +19,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.task_producer import TaskProducer, with_login_identity
+from spark_kafka_sink.task_producer import TaskProducer, login_identity
 
 # Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
+# What is equal for two tasks that may share a producer: the configuration, and who logs in by it.
+_Key: TypeAlias = tuple[ProducerConfig, str]
 # Some 5 KB each. A task that writes to more takes far longer than connecting.
 MANY_TOPICS: Final = 1000
 
@@ -54,7 +56,7 @@ class ProducerPool:
     def __init__(self, after: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._after = after
         self._lock = threading.Lock()
-        self._kept: dict[ProducerConfig, _Kept] = {}
+        self._kept: dict[_Key, _Kept] = {}
 
     @contextmanager
     def producer(
@@ -65,9 +67,9 @@ class ProducerPool:
         brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
         task, its unacknowledged rows are discarded.
         """
-        config = with_login_identity(config)
-        producer = self._take(config) or TaskProducer(
-            config, brokers=brokers, allow_auto_create_topics=False
+        key = config, login_identity(config)
+        producer = self._take(key) or TaskProducer(
+            config, brokers=brokers, allow_auto_create_topics=False, identity=key[1]
         )
         try:
             yield producer
@@ -75,16 +77,16 @@ class ProducerPool:
         except BaseException:
             producer.close(0)
             raise
-        self._keep(config, producer)
+        self._keep(key, producer)
 
     def forget(self) -> None:
         """Empty the pool: after a fork, its producers and its lock are the parent's."""
         self._lock = threading.Lock()
         self._kept = {}
 
-    def _take(self, config: ProducerConfig) -> TaskProducer | None:
+    def _take(self, key: _Key) -> TaskProducer | None:
         with self._lock:
-            kept = self._kept.pop(config, None)
+            kept = self._kept.pop(key, None)
         if kept is None:
             return None
         kept.timer.cancel()
@@ -95,20 +97,20 @@ class ProducerPool:
             return None
         return kept.producer
 
-    def _keep(self, config: ProducerConfig, producer: TaskProducer) -> None:
+    def _keep(self, key: _Key, producer: TaskProducer) -> None:
         producer.take_deliveries()
         may_stay = producer.topics_written <= MANY_TOPICS
         with self._lock:
-            if may_stay and config not in self._kept:
-                timer = self._after(IDLE_S, lambda: self._close_idle(config))
-                self._kept[config] = _Kept(producer, timer)
+            if may_stay and key not in self._kept:
+                timer = self._after(IDLE_S, lambda: self._close_idle(key))
+                self._kept[key] = _Kept(producer, timer)
                 return
         producer.close()
 
-    def _close_idle(self, config: ProducerConfig) -> None:
+    def _close_idle(self, key: _Key) -> None:
         """Close an idle producer; a timer cancelled too late may close a newer one early."""
         with self._lock:
-            kept = self._kept.pop(config, None)
+            kept = self._kept.pop(key, None)
         if kept is not None:
             kept.producer.close(0)
 

@@ -44,13 +44,11 @@ class ExpiredRows:
         self._found: list[ExpiredRowsReport] = []
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of an Arrow batch that was appended: its topics exist by then.
+        """Count those of an Arrow batch with timestamps, which was appended: its topics exist.
 
         No record can have a time before 1970.
         """
         if self._topic is not None and self._retention_ms[self._topic] is None:
-            return
-        if "timestamp" not in batch.schema.names:
             return
         times = batch.column("timestamp")
         per_ms = _PER_MS[times.type.unit] if pa.types.is_timestamp(times.type) else 1
@@ -85,10 +83,12 @@ class ExpiredRows:
             self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
 
     def _limit(self, topic: str, per_ms: int) -> int | None:
-        retention_ms = self._retention_ms.get(topic)
-        if retention_ms is None:
+        """Return the time of the oldest row that stays, None if rows of any age do."""
+        retention_ms, now_ms = self._retention_ms.get(topic), int(self._clock() * 1000)
+        # Also a retention that reaches before 1970: the largest one does not fit 64 bits here.
+        if retention_ms is None or retention_ms >= now_ms:
             return None
-        return (int(self._clock() * 1000) - retention_ms) * per_ms
+        return (now_ms - retention_ms) * per_ms
 
     def _found_rows(self, topic: str, rows: int, oldest_ms: int) -> None:
         found = ExpiredRowsReport(

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
-from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, with_shipped_files
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
@@ -27,7 +28,9 @@ from spark_kafka_sink.spark.topics import retention_of_topics, suggest_create_to
 from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_heap
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from spark_kafka_sink.commit.attempts import Plan
+    from spark_kafka_sink.spark.tasks.single_task import SingleTask
+    from spark_kafka_sink.task_producer import TaskProducer
 
 
 # Condition.wait() takes no infinity.
@@ -172,10 +175,13 @@ class _WaitingBatches:
             self._thread.join()
 
 
-def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+def write_task(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], plan: Plan | None = None
+) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    Raise the error that prevented it; rows that were sent before may be in Kafka (at-least-once).
+    plan: of exactly once, None for at least once. Raise the error that prevented it; without a
+    plan, rows that were sent before may be in Kafka.
     """
     acknowledge_now()
     freeze_imports()
@@ -186,9 +192,11 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
     with (
         name_kafka_options(),
         suggest_create_topics(options),
-        POOL.producer(with_shipped_files(options.producer), options.brokers) as producer,
+        _in_transaction(plan, options),
+        POOL.producer(options.producer, options.brokers) as producer,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
+        transaction = None if plan is None else _join(plan, options, producer)
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
         expired_rows = ExpiredRows(
@@ -196,14 +204,18 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         )
 
         def append(batch: pa.RecordBatch, since: float) -> None:
+            if transaction is not None:
+                transaction.prepare(batch)
             task_rows.append(batch, since)
-            expired_rows.count(batch)
+            if "timestamp" in batch.schema.names:
+                expired_rows.count(batch)
 
         slice_bytes = producer.slice_bytes(options.partitions)
         append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
         rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms
+        attempt_transaction = None if transaction is None else transaction.end()
         bad_rows = task_rows.finish()
     partitions = [
         PartitionReport(topic=tp.topic, partition=tp.partition, **vars(delivery))
@@ -231,7 +243,22 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> SinkC
         bad_rows=bad_rows,
         expired_rows=expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
+        transaction=attempt_transaction,
     )
+
+
+def _in_transaction(plan: Plan | None, options: SinkOptions) -> AbstractContextManager[None]:
+    if plan is None:
+        return nullcontext()
+    from spark_kafka_sink.spark.tasks.single_task import in_transaction  # noqa: PLC0415 - exactly once alone needs it
+
+    return in_transaction(plan, options)
+
+
+def _join(plan: Plan, options: SinkOptions, producer: TaskProducer) -> SingleTask:
+    from spark_kafka_sink.spark.tasks.single_task import SingleTask  # noqa: PLC0415 - exactly once alone needs it
+
+    return SingleTask(plan, options, producer)
 
 
 def _first_partition(context: TaskContext | None) -> int:

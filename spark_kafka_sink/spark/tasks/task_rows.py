@@ -24,7 +24,8 @@ from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
-from spark_kafka_sink.spark.options import OnError, SinkOptions
+from spark_kafka_sink.spark.on_error import OnError
+from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
 from spark_kafka_sink.spark.tasks.dead_letters import (
     BadBatch,
@@ -54,11 +55,9 @@ class TaskRows:
         self._producer = producer
         self._limit = TopicLimit(options)
         self._limit_messages(self._limit.by_topic)
-        self._missing_topics = MissingTopics(options, options.topic, options.new_topic)
-        self._missing_dead_letter_topic = MissingTopics(
-            options, options.bad_rows.topic, options.new_dead_letter_topic
-        )
-        self._layout = LayoutCheck(options.laid_out, options.topic, producer.partition_counts)
+        self._missing_topics = MissingTopics(options, options.new_topic)
+        self._missing_dead_letter_topic = MissingTopics(options, options.new_dead_letter_topic)
+        self._layout = LayoutCheck(options.laid_out, producer.partition_counts)
         self._task = task
         self._rows = 0
         self._reasons: Counter[str] = Counter()
@@ -105,8 +104,10 @@ class TaskRows:
         self._settle()
 
     def _prepare_topics(self, batch: pa.RecordBatch) -> None:
-        self._missing_topics.create_those_of(batch)
-        self._layout.check(batch)
+        if self._missing_topics.is_needed or self._layout.is_needed:
+            topics = _topics_of(batch) if self._topic is None else [self._topic]
+            self._missing_topics.create(topics)
+            self._layout.check(topics)
 
     def _append_good(
         self,
@@ -234,6 +235,13 @@ class TaskRows:
             files=files,
             samples=self._samples,
         )
+
+
+def _topics_of(batch: pa.RecordBatch) -> list[str]:
+    """Return the names in the topic column."""
+    # Spark's strings may hold bytes that are not UTF-8.
+    names = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
+    return [name.decode(errors="replace") for name in names]
 
 
 class _Appended(NamedTuple):

@@ -18,8 +18,7 @@ from unittest import mock
 from simulation.threads.sockets import Network
 from simulation.threads.world import SimulatedSignal, World, threads_of
 from spark_kafka_sink.client import appender as slice_appender
-from spark_kafka_sink.client import chunk, deadlines, future, unclosed
-from spark_kafka_sink.client import io_thread as producer_thread
+from spark_kafka_sink.client import assembly, chunk, deadlines, future, unclosed
 
 _EPOCH_S: Final = 1_700_000_000
 _NOT_OF_THE_PRODUCER: Final = ("spark", "consumer", "admin")
@@ -52,7 +51,7 @@ def handed_in(world: World, network: Network) -> Iterator[None]:
             names = {n: given[n] for n in given if isinstance(vars(module).get(n), ModuleType)}
             if names:
                 stack.enter_context(mock.patch.multiple(module, **names))
-        stack.enter_context(mock.patch.multiple(producer_thread, **chance))
+        stack.enter_context(mock.patch.multiple(assembly, **chance))
         stack.enter_context(mock.patch.multiple(slice_appender, **chance))
         # Objects that modules made or imported by name when they were imported.
         stack.enter_context(mock.patch.object(future, "_making_watches", threads["Lock"]()))  # type: ignore[operator] # a function

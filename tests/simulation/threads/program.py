@@ -261,8 +261,8 @@ class Program:
             self.world.sleep(self.world.random.uniform(0, 0.02))
             self.world.block(self.world.has_waiting, "a caller that waits", self.world.now + 0.1)
         self.producer.metrics()
-        self.producer.take_deliveries()
-        self.producer.forget_topics()
+        self.producer._state.take_deliveries()
+        self.producer._state.forget_topics()
 
     def _count(self) -> None:
         self.producer.partitions_for(self._topic(), self.world.random.choice([1, 1, 9]))

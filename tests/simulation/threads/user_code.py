@@ -157,8 +157,8 @@ class UserCode:
                 self._at_once(name, program.send_from_callback)
         elif name == "look":
             self._at_once(name, producer.metrics)
-            self._at_once(name, producer.take_deliveries)
-            self._at_once(name, producer.forget_topics)
+            self._at_once(name, producer._state.take_deliveries)
+            self._at_once(name, producer._state.forget_topics)
         elif self._world.random.random() < 0.2:
             program.is_closing = program.ledger.is_told = True
             self._at_once(name, producer.close)

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -24,35 +24,70 @@ from spark_kafka_sink.error_codes import NONE
 from spark_kafka_sink.model import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    ProducerIdAndEpoch,
     RecordMetadata,
+    Secret,
     TopicPartition,
 )
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
+from spark_kafka_sink.task_producer import TaskProducer
 from spark_kafka_sink.wire.admin_messages import (
     CreatableTopicResult,
     CreateTopicsResponse,
     DescribeConfigsResponse,
 )
-from spark_kafka_sink.wire.messages import CREATE_TOPICS, DESCRIBE_CONFIGS
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenResponse,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+)
+from spark_kafka_sink.wire.messages import (
+    CREATE_DELEGATION_TOKEN,
+    CREATE_TOPICS,
+    DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+)
 from support.brokers.scripted_broker import ScriptedBroker, describe
+from support.pure.public_methods import public_methods
 
 ENOUGH_S: Final = 20
 TOPIC: Final = "t"
 # Nothing writes to it, because the mock cluster's transaction markers have no checksum.
 TOPIC_READ: Final = "read"
-CLASSES: Final = (KafkaProducer, TopicReader, KafkaAdmin)
+_OF_TASKS: Final = [
+    name for name in public_methods(TaskProducer) if name not in public_methods(KafkaProducer)
+]
+METHODS: Final = [
+    *(f"KafkaProducer.{name}" for name in public_methods(KafkaProducer)),
+    *(f"TaskProducer.{name}" for name in _OF_TASKS),
+    *(f"TopicReader.{name}" for name in public_methods(TopicReader)),
+    *(f"KafkaAdmin.{name}" for name in public_methods(KafkaAdmin)),
+]
+# A producer that has what tasks call as well: only a KafkaProducer has all kinds of user code.
+_Producer: Final = cast(
+    "type[KafkaProducer]",
+    type(
+        "KafkaProducer",
+        (KafkaProducer,),
+        {name: vars(TaskProducer)[name] for name in _OF_TASKS} | {"_joined": None},
+    ),
+)
 _LINGER_MS: Final = 60_000
 _ROW: Final = pa.record_batch({"value": ["v"]})
 _NO_ERROR: Final = (None, None, None)
 _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
-    "KafkaProducer.limit_messages": ({TOPIC: 1_000_000},),
-    "KafkaProducer.partition_counts": ({TOPIC: 1},),
+    "TaskProducer.limit_messages": ({TOPIC: 1_000_000},),
+    "TaskProducer.partition_counts": ({TOPIC: 1},),
     "KafkaProducer.partitions_for": (TOPIC,),
     "KafkaProducer.send_offsets_to_transaction": (
         {TopicPartition(TOPIC, 0): OffsetAndMetadata(1)},
         ConsumerGroupMetadata("group"),
     ),
-    "KafkaProducer.slice_bytes": (1,),
+    "TaskProducer.join_transaction": ("joined", ProducerIdAndEpoch(1, 0), 1),
+    "TaskProducer.slice_bytes": (1,),
     "KafkaProducer.spread_evenly": (0,),
     "KafkaProducer.__exit__": _NO_ERROR,
     "TopicReader.read": (TOPIC_READ,),
@@ -61,7 +96,12 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "KafkaAdmin.topic_configs": (TOPIC, ["max.message.bytes"]),
     "KafkaAdmin.configs_of_topics": ([TOPIC], ["max.message.bytes"]),
     "KafkaAdmin.check_creation": (NewTopic(partitions=1, replication=1),),
+    "KafkaAdmin.expire_delegation_token": (Secret("aG1hYw=="),),
+    "KafkaAdmin.renew_delegation_token": (Secret("aG1hYw=="),),
     "KafkaAdmin.__exit__": _NO_ERROR,
+}
+_KEYWORDS: Final[dict[str, dict[str, object]]] = {
+    "TaskProducer.join_transaction": {"adds_partitions": False, "withholds": False},
 }
 
 
@@ -72,6 +112,19 @@ def admin_broker() -> ScriptedBroker:
     created = CreatableTopicResult(name=TOPIC, error_code=NONE)
     broker.answers[CREATE_TOPICS.key] = CreateTopicsResponse(topics=[created])
     broker.answers[DESCRIBE_CONFIGS.key] = DescribeConfigsResponse(results=[])
+    created_token = CreateDelegationTokenResponse(
+        error_code=NONE, principal_type="User", principal_name="alice", token_id="id", hmac=b"h",
+        issue_timestamp_ms=0, expiry_timestamp_ms=1, max_timestamp_ms=2, throttle_time_ms=0,
+    )  # fmt: skip
+    moved = {"error_code": NONE, "expiry_timestamp_ms": 1, "throttle_time_ms": 0}
+    broker.answers |= {
+        CREATE_DELEGATION_TOKEN.key: created_token,
+        DESCRIBE_DELEGATION_TOKEN.key: DescribeDelegationTokenResponse(
+            error_code=NONE, tokens=[], throttle_time_ms=0
+        ),
+        EXPIRE_DELEGATION_TOKEN.key: ExpireDelegationTokenResponse(**moved),
+        RENEW_DELEGATION_TOKEN.key: RenewDelegationTokenResponse(**moved),
+    }
     return broker
 
 
@@ -95,9 +148,10 @@ class Scene:
         }
         if is_transactional:
             more["transactional.id"] = f"id-{uuid.uuid4().hex}"
-        self.producer = KafkaProducer(configs | more, value_serializer=self._serialize)
+        self.producer = _Producer(configs | more, value_serializer=self._serialize)
         self._things: dict[str, Any] = {
             "KafkaProducer": self.producer,
+            "TaskProducer": self.producer,
             "TopicReader": TopicReader(configs),
             "KafkaAdmin": KafkaAdmin(producer_config({"bootstrap.servers": admin_bootstrap})),
         }
@@ -142,11 +196,11 @@ class Scene:
     def limit(self) -> None:
         """Set a size limit that every row exceeds, until it is read again."""
 
-        def look_anew() -> dict[str, int]:
+        def refresh() -> dict[str, int]:
             self.run("look")
             return {}
 
-        self.producer.limit_messages({TOPIC: 1}, look_anew)
+        self.producer._columns.limit_messages({TOPIC: 1}, refresh)
 
     def append(self) -> None:
         """Append a row with a callback for failures."""
@@ -162,11 +216,13 @@ class Scene:
         thing, name = self.thing_of(method), method.partition(".")[2]
         if isinstance(inspect.getattr_static(thing, name), property):
             return getattr(thing, name)
-        found = getattr(thing, name)(*_ARGUMENTS.get(method, ()))
+        found = getattr(thing, name)(*_ARGUMENTS.get(method, ()), **_KEYWORDS.get(method, {}))
         return list(found) if method == "TopicReader.read" else found
 
     def begin(self, method: str) -> None:
         """Bring the object into a state in which a method can be called."""
+        if method == "TaskProducer.detach_transaction":
+            self.call("TaskProducer.join_transaction")
         if self.producer._transactions is None or method == "KafkaProducer.init_transactions":
             return
         self.producer.init_transactions()

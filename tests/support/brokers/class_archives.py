@@ -7,7 +7,6 @@ this environment's Spark in the environment. A JVM that an archive does not fit 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -18,12 +17,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-from job import kafka_jars
+from job import kafka_jars, lock
 
 from support.brokers import fetch_kafka, processes
-from support.brokers.jvm import SHORT_LIVED
 from support.brokers.kafka_cluster import KafkaCluster
 
+# JVMs of tests live for seconds or minutes; the second compiler costs more than it saves.
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SPARK_TIMEOUT_S: Final = 180.0
 # The operations of the tests, run in a Spark Connect server, which has all features of a classic
 # session.
@@ -62,8 +62,8 @@ def kafka_options(version: str) -> list[str]:
 def make() -> None:
     """Make the missing archives. Another test run may do so at the same time."""
     kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
-    with (kafka_jars.cache_folder() / "archives.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    waiting = "waiting for another process that archives classes …"
+    with lock.locked(kafka_jars.cache_folder() / "archives.lock", waiting):
         _make()
 
 
@@ -113,7 +113,7 @@ def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Pat
 
 
 def _options(archive: Path) -> list[str]:
-    options = [SHORT_LIVED, "-XX:+UseSerialGC"]
+    options = [*SHORT_LIVED]
     if archive.exists():
         # No message for an archive that does not fit.
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
@@ -125,14 +125,14 @@ def _archiving(archive: Path) -> list[str]:
 
 
 def _kafka_archive(version: str) -> Path:
-    return kafka_jars.cache_folder() / f"kafka-{version}-{_java()}.jsa"
+    return kafka_jars.cache_folder() / f"kafka-{version}-{java_identity()}.jsa"
 
 
 def _spark_archive() -> Path:
-    return Path(sys.prefix) / f"spark-{_java()}.jsa"
+    return Path(sys.prefix) / f"spark-{java_identity()}.jsa"
 
 
-def _java() -> str:
+def java_identity() -> str:
     """Return an identification of this machine's Java, which changes if Java is replaced."""
     java = shutil.which("java")
     return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"

@@ -7,14 +7,18 @@ Nodes can be killed, stopped and started again individually.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
 import resource
 import secrets
+import shutil
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,28 +37,36 @@ _FRUGAL = ("-Xmx768m", "-XX:+UseSerialGC")
 # Below Linux's range for outgoing connections, so that no connection takes the port of a node that
 # is down.
 _PORTS = range(20_000, 32_000)
-# Processes that search ports at the same time mostly use different ones, because a free port is
-# taken only once a JVM has started.
-_PROCESSES = 61
-# The ports that were returned last: their processes may not listen yet.
-_returned: deque[int] = deque(maxlen=100)
+_returned: set[int] = set()
 _lock = threading.Lock()
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that are free, and that no earlier call returned of late."""
+    """Return ports of 127.0.0.1 that are free, and that this function returned nowhere else.
+
+    A port is taken only once a JVM listens there, and a node that is down needs its port again. So
+    a process claims its ports as long as it runs, also against another run of the tests.
+    """
     with _lock, contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
-            port = secrets.choice(_PORTS[os.getpid() % _PROCESSES :: _PROCESSES])
+            port = secrets.choice(_PORTS)
             if port in _returned:
                 continue
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
+                fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
-                _returned.append(port)
+                _returned.add(port)
         return found
+
+
+@functools.cache
+def _claims() -> int:
+    """Return the descriptor of a file in which a locked byte is a port that a process claims."""
+    path = Path(tempfile.gettempdir()) / f"spark-kafka-sink-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 
 class KafkaCluster:
@@ -106,6 +118,8 @@ class KafkaCluster:
     def start(self) -> None:
         """Format and start all nodes, and wait until each is registered."""
         for node in self._ids:
+            self._config(node).parent.mkdir(parents=True, exist_ok=True)
+            self._config(node).write_text(self._properties_of(node))
             self._format(node)
         for node in self._ids:
             self.start_node(node, wait=False)
@@ -158,11 +172,27 @@ class KafkaCluster:
         message = f"Kafka node {node} did not start:\n{self._log_tail(node)}"
         raise RuntimeError(message)
 
+    def _properties_of(self, node: int) -> str:
+        return broker.properties(self._settings_of(node))
+
     def _format(self, node: int) -> None:
-        config = self._config(node)
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(broker.properties(self._settings_of(node)))
-        self._run(*broker.format_arguments(config))
+        """Format the node's data folder, which takes a JVM only once in an environment.
+
+        The folders of all nodes of a version are the same, but for their ids.
+        """
+        data = broker.data_folder(self._config(node).parent)
+        formatted = Path(sys.prefix) / f"formatted-{self._libs.name}"
+        if not formatted.is_dir():
+            self._run(*broker.format_arguments(self._config(node)))
+            with tempfile.TemporaryDirectory(dir=sys.prefix) as copy, contextlib.suppress(OSError):
+                # Another process may have done the same.
+                shutil.copytree(data, Path(copy, "data")).rename(formatted)
+            return
+        shutil.copytree(formatted, data)
+        ids = {"node.id": node, "directory.id": secrets.token_urlsafe(16)}
+        properties = data / "meta.properties"
+        lines = (line.partition("=") for line in properties.read_text().splitlines())
+        properties.write_text("".join(f"{n}{e}{ids.get(n, value)}\n" for n, e, value in lines))
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Set a producer quota for a client id; brokers apply it a little later."""
@@ -225,6 +255,7 @@ class KafkaCluster:
                 "log.retention.ms": -1,
                 # For topics that a test does not create itself.
                 "log.retention.bytes": 1 << 30,
+                "log.segment.bytes": 256 << 20,
             }
             | self._settings
         )

@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from support.brokers import processes
 
@@ -119,6 +119,13 @@ class Kdc:
         )
         self._environment = variables(folder) | {"KRB5_KDC_PROFILE": str(folder / "kdc.conf")}
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def __getstate__(self) -> dict[str, object]:
         """Leave the process to the one that has started it."""

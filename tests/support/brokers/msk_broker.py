@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.wire.frames import FrameSplitter
-from spark_kafka_sink.wire.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from spark_kafka_sink.wire.messages import SaslAuthenticateResponse, SaslHandshakeResponse
 from support.brokers.scripted_broker import ScriptedBroker
 
 _HANDSHAKE, _AUTHENTICATE = 17, 36

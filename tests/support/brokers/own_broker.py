@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 from job import broker, kafka_jars
 
 from support.brokers import fetch_kafka
-from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.certificates import Authority, openssl
+from support.brokers.kafka_cluster import KafkaCluster, free_ports
 
 _SETTINGS: Final = {
     "log.retention.check.interval.ms": "2000",
@@ -64,12 +65,58 @@ def own_broker() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@contextmanager
-def broker_in(folder: str | None) -> Iterator[KafkaCluster]:
+class TlsKafka(KafkaCluster):
+    """One node that has a listener with TLS, too; ca: the file with the certificate to trust."""
+
+    def __init__(
+        self, libs: Path, folder: Path, nodes: int, settings: dict[str, str], *, java: Sequence[str]
+    ) -> None:
+        super().__init__(libs, folder, nodes, settings, java=java)
+        folder.mkdir(parents=True, exist_ok=True)
+        (self._tls_port,) = free_ports(1)
+        authority = Authority(folder)
+        leaf = authority.leaf("localhost", authority.intermediate())
+        key = openssl("pkcs8", "-topk8", "-nocrypt", given=leaf.key)
+        self.ca = folder / "ca.pem"
+        self.ca.write_text(authority.root.certificate)
+        self._store = folder / "server.pem"
+        self._store.write_text(key + leaf.chain)
+
+    @property
+    def tls_bootstrap(self) -> str:
+        """The address of the listener with TLS."""
+        return f"localhost:{self._tls_port}"
+
+    def _settings_of(self, node: int) -> dict[str, object]:
+        settings = super()._settings_of(node)
+        own = f"SSL://{self.tls_bootstrap}"
+        return settings | {
+            "listeners": f"{settings['listeners']},{own}",
+            "advertised.listeners": f"{settings['advertised.listeners']},{own}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": self._store,
+        }
+
+
+_Kind = TypeVar("_Kind", bound=KafkaCluster)
+
+
+def broker_in(folder: str | None) -> AbstractContextManager[KafkaCluster]:
     """Start one node of the newest Kafka; its logs are in `folder`, or on disk if that is None."""
+    return _started(KafkaCluster, folder)
+
+
+def tls_broker_in(folder: str | None) -> AbstractContextManager[TlsKafka]:
+    """Start one node as `broker_in` does, with a listener that has TLS, too."""
+    return _started(TlsKafka, folder)
+
+
+@contextmanager
+def _started(kind: type[_Kind], folder: str | None) -> Iterator[_Kind]:
     with broker.scratch_folder("bench", folder) as logs:
         libs = fetch_kafka.libs(fetch_kafka.NEWEST)
-        cluster = KafkaCluster(libs, logs, 1, dict(_SETTINGS), java=_JAVA)
+        cluster = kind(libs, logs, 1, dict(_SETTINGS), java=_JAVA)
         try:
             cluster.start()
             yield cluster

@@ -9,32 +9,43 @@ may do everything.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin
-from job import broker
 
 from support.brokers import token_server
 from support.brokers.certificates import Authority, Certificate, openssl
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
+from support.brokers.token_server import TokenServer
 from support.oracles.readers import read_with_confluent
 
 USER: Final = "alice"
 # Only SCRAM has this user.
 ODD_USER: Final = "a=b,c"
 PASSWORD: Final = 'a"lice\\ sécret, =5'
+SERVICE: Final = "kafka/localhost"
 SESSION_MS: Final = 2_000
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+LISTENERS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+"""Listeners that take each of `MECHANISMS`."""
 _LISTENERS: Final = {
     "SSL": "SSL",
     "MUTUAL": "SSL",
+    # Certificates that clients reject.
     "OTHERNAME": "SSL",
+    "EXPIRED": "SSL",
+    "NOINTERMEDIATE": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
     # Takes OAuth tokens that are signed by the key of `jwt_key`.
     "JWT": "SASL_SSL",
+    # Takes SCRAM-SHA-512 alone.
+    "SCRAM": "SASL_SSL",
 }
+_PAST: Final = ("20200101000000Z", "20200201000000Z")
 # Any: what it re-exports, type checkers do not see.
 _CONFLUENT: Final[Any] = confluent_kafka.admin
 _SCRAM: Final[Any] = _CONFLUENT.ScramMechanism
@@ -46,11 +57,20 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def guarded(session_ms: int) -> dict[str, object]:
+    """Return settings: logins are valid for this time, and whatever has no ACL is denied."""
+    prefixes = [f"{each}.{mechanism}".lower() for each in LISTENERS for mechanism in MECHANISMS]
+    prefixes.append("jwt.oauthbearer")
+    sessions = {f"listener.name.{each}.connections.max.reauth.ms": session_ms for each in prefixes}
+    return sessions | {"allow.everyone.if.no.acl.found": "false"}
+
+
 class SecuredKafka(KafkaCluster):
     """The nodes, and the settings that clients need; `address` returns a listener's addresses.
 
-    kerberos: the folder for a KDC; None: there is none, and no GSSAPI. has_tokens: whether there is
-    OAUTHBEARER, which Kafka 3 has by other classes. more: settings of each node.
+    kdc: a KDC that runs and has `SERVICE` and `USER`; None: there is no GSSAPI. has_tokens: whether
+    there is OAUTHBEARER, which Kafka 3 has by other classes, and whether there are delegation
+    tokens. more: settings of each node.
     """
 
     def __init__(
@@ -58,7 +78,7 @@ class SecuredKafka(KafkaCluster):
         libs: Path,
         folder: Path,
         java_options: Sequence[str],
-        kerberos: Path | None = None,
+        kdc: Kdc | None = None,
         *,
         nodes: int = 1,
         has_tokens: bool = True,
@@ -67,10 +87,9 @@ class SecuredKafka(KafkaCluster):
         super().__init__(libs, folder, nodes, None, None, java_options)
         self._more = dict(more or {})
         self._has_tokens = has_tokens
-        self.kdc: Kdc | None = None
-        if kerberos is not None:
-            self.kdc = Kdc(kerberos, free_ports(1)[0])
-            self._java_options.append(f"-Djava.security.krb5.conf={self.kdc.config}")
+        self.kdc = kdc
+        if kdc is not None:
+            self._java_options.append(f"-Djava.security.krb5.conf={kdc.config}")
         folder.mkdir(parents=True)
         authority = Authority(folder)
         signer = authority.intermediate()
@@ -81,12 +100,29 @@ class SecuredKafka(KafkaCluster):
         self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
         self.client = authority.leaf("client", signer)
         self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
-        self._server = self._store(authority.leaf("localhost", signer))
+        expired = authority.leaf("expired-client", signer, dates=_PAST)
+        self.expired_client_pem = self._written("expired-client.pem", expired.key + expired.chain)
+        server = authority.leaf("localhost", signer)
+        self._server = self._store(server)
+        self._bad_stores = {
+            "othername": self._store(authority.leaf("other", signer, names=("DNS:other",))),
+            "expired": self._store(authority.leaf("expired", signer, dates=_PAST)),
+            "nointermediate": self._store(replace(server, name="alone", chain=server.certificate)),
+        }
         self.jwt_key = self._written("jwt.pem", token_server.new_key())
-        self._jwt_keys = self._written("jwks.json", token_server.key_set(self.jwt_key.read_text()))
-        for kind, value in (("urls", self._jwt_keys.as_uri()), ("files", str(self._jwt_keys))):
-            self._java_options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.{kind}={value}")
-        self._other_name = self._store(authority.leaf("other", signer, names=("DNS:other",)))
+        self._key_port = free_ports(1)[0]
+        self._key_server: TokenServer | None = None
+        self._java_options.append(
+            f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._keys_url}"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the server of the keys, too."""
+        return super().__getstate__() | {"_key_server": None}
+
+    @property
+    def _keys_url(self) -> str:
+        return f"http://localhost:{self._key_port}{token_server.KEYS_PATH}"
 
     def address(self, listener: str) -> str:
         """Return host and port of a listener, of all nodes."""
@@ -109,11 +145,10 @@ class SecuredKafka(KafkaCluster):
         return self._written(f"{server.name}-store.pem", key + server.chain)
 
     def start(self) -> None:
-        """Start the node, and create the users of SCRAM and of Kerberos."""
-        if self.kdc is not None:
-            self.kdc.start()
-            self.kdc.add("kafka/localhost")
-            self.kdc.add(USER)
+        """Start the nodes, and create the users of SCRAM."""
+        if self._has_tokens:
+            # Brokers read the keys when they start.
+            self._key_server = TokenServer(self.jwt_key.read_text(), port=self._key_port)
         super().start()
         for user in (USER, ODD_USER):
             self.set_scram_user(user, PASSWORD)
@@ -135,20 +170,17 @@ class SecuredKafka(KafkaCluster):
             done.result(20)
 
     def stop(self) -> None:
-        """End the node, and its KDC."""
+        """End the nodes, and the server of the keys."""
         try:
             super().stop()
         finally:
-            if self.kdc is not None:
-                self.kdc.stop()
+            if self._key_server is not None:
+                self._key_server.stop()
 
-    def _format(self, node: int) -> None:
-        config = self._config(node)
-        config.parent.mkdir(parents=True, exist_ok=True)
+    def _properties_of(self, node: int) -> str:
         # Java reads properties as Latin-1, and a backslash begins an escape.
-        text = broker.properties(self._settings_of(node)).replace("\\", "\\\\")
-        config.write_text("".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text))
-        self._run(*broker.format_arguments(config))
+        text = super()._properties_of(node).replace("\\", "\\\\")
+        return "".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text)
 
     def _settings_of(self, node: int) -> dict[str, object]:
         settings = super()._settings_of(node)
@@ -168,15 +200,20 @@ class SecuredKafka(KafkaCluster):
             "ssl.keystore.location": self._server,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": self.ca,
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
             "listener.name.mutual.ssl.client.auth": "required",
-            "listener.name.othername.ssl.keystore.type": "PEM",
-            "listener.name.othername.ssl.keystore.location": self._other_name,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
             "super.users": "User:ANONYMOUS",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             + (",OAUTHBEARER" if self._has_tokens else ""),
         }
+        for listener, store in self._bad_stores.items():
+            more[f"listener.name.{listener}.ssl.keystore.type"] = "PEM"
+            more[f"listener.name.{listener}.ssl.keystore.location"] = store
+        scram = f"{_MODULES}.scram.ScramLoginModule required;"
+        more["listener.name.scram.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+        more["listener.name.scram.scram-sha-512.sasl.jaas.config"] = scram
         for listener in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{listener}"
             more[f"{prefix}.plain.sasl.jaas.config"] = plain
@@ -187,15 +224,13 @@ class SecuredKafka(KafkaCluster):
                     'unsecuredLoginStringClaim_sub="broker";'
                 )
             for bits in (256, 512):
-                more[f"{prefix}.scram-sha-{bits}.sasl.jaas.config"] = (
-                    f"{_MODULES}.scram.ScramLoginModule required;"
-                )
+                more[f"{prefix}.scram-sha-{bits}.sasl.jaas.config"] = scram
             more[f"{prefix}.scram-sha-256.connections.max.reauth.ms"] = SESSION_MS
             if self.kdc is not None:
                 more[f"{prefix}.gssapi.sasl.jaas.config"] = (
                     "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true "
-                    f'storeKey=true keyTab="{self.kdc.keytab("kafka/localhost")}" '
-                    f'principal="kafka/localhost@{REALM}";'
+                    f'storeKey=true keyTab="{self.kdc.keytab(SERVICE)}" '
+                    f'principal="{SERVICE}@{REALM}";'
                 )
         if self._has_tokens:
             more |= self._token_settings()
@@ -210,11 +245,12 @@ class SecuredKafka(KafkaCluster):
         bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
         jwt = "listener.name.jwt"
         return {
+            "delegation.token.secret.key": "of-tests",
             f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
             f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
             f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
             "CallbackHandler",
-            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._jwt_keys.as_uri(),
+            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys_url,
             f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
             f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
         }

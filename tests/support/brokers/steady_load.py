@@ -63,7 +63,7 @@ class SteadyLoad:
         wait_until(self._producer, has_come, _PATIENCE_S)
 
     def _acknowledged(self) -> list[int]:
-        for topic_partition, delivery in self._producer.take_deliveries().items():
+        for topic_partition, delivery in self._producer._state.take_deliveries().items():
             self._counts[topic_partition.partition] += delivery.records
         return list(self._counts)
 

@@ -1,6 +1,7 @@
-"""A token endpoint on loopback that signs real JWTs, and can be told to fail.
+"""An OAuth server on loopback: an endpoint that signs real JWTs, and one with the keys for brokers.
 
-It checks a client's secret, or its assertion by the keys that tests give it.
+It checks a client's secret, or its assertion by the keys that tests give it, and can be told to
+fail.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ CLIENT_SECRET: Final = "s3cret of the client: ü+&="
 KEY_ID: Final = "key-of-test"
 AUDIENCE: Final = "kafka-of-test"
 ISSUER: Final = "issuer-of-test"
+KEYS_PATH: Final = "/jwks"
 
 
 def _coded(data: bytes) -> str:
@@ -133,16 +135,21 @@ class Answer:
 
 
 class TokenServer:
-    """The endpoint, at `url`. `answer` makes its responses; `asked` has the requests so far."""
+    """The endpoint, at `url`. `answer` makes its responses; `asked` has the requests so far.
 
-    def __init__(self, pem: str, life_s: float = 600, tls: Path | None = None) -> None:
+    port: 0 for any.
+    """
+
+    def __init__(
+        self, pem: str, life_s: float = 600, tls: Path | None = None, port: int = 0
+    ) -> None:
         self.pem = pem
         self.life_s = life_s
         self.asked: list[Asked] = []
         self.tokens: list[str] = []
         self.answer: Callable[[Asked], Answer] = self.by_secret
         self._tls = tls
-        self._port = 0
+        self._port = port
         self._server: ThreadingHTTPServer | None = None
         self.start()
 
@@ -174,11 +181,18 @@ class TokenServer:
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 asked = Asked(form, headers)
                 outer.asked.append(asked)
-                answer = outer.answer(asked)
+                self._send(outer.answer(asked))
+
+            def do_GET(self) -> None:
+                is_known = self.path == KEYS_PATH
+                self._send(Answer(200, json.loads(key_set(outer.pem))) if is_known else Answer(404))
+
+            def _send(self, answer: Answer) -> None:
                 content = json.dumps(answer.body).encode()
                 self.send_response(answer.status)
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
+                self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)

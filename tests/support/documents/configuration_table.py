@@ -110,6 +110,8 @@ def _default(name: str, java: object) -> str:
 
 
 def _written(value: object) -> str:
+    if value == ():
+        return "``"
     if value is None:
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"

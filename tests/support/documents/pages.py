@@ -15,6 +15,10 @@ PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_PICTURE: Final = re.compile(r"!\[[^\]]*\]\([^)\s]+\)")
+_PARAGRAPH_END: Final = re.compile(r"\n\s*\n|\n(?=\s*(?:- |\d+\. ))")
+_BULLET: Final = re.compile(r"\s*(?:- |\d+\. )")
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`*])")
 
 
 def python_blocks(text: str) -> list[str]:
@@ -31,6 +35,22 @@ def anchors(text: str) -> set[str]:
         same = sum(1 for each in found if re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", each))
         found.add(f"{anchor}-{same}" if same else anchor)
     return found
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page's paragraphs and lists.
+
+    Headings, tables, pictures and blocks of code have none. Of a link, only its text counts. What
+    ends without a mark is no sentence but a list of names or links; a colon ends a sentence that
+    introduces a block.
+    """
+    text = _LINK.sub(lambda link: link[0][1:].partition("](")[0], _PICTURE.sub("", text))
+    for paragraph in _PARAGRAPH_END.split(_FENCE.sub("", text)):
+        if paragraph.lstrip().startswith(("|", "#", "<")):
+            continue
+        for sentence in _SENTENCE_END.split(" ".join(_BULLET.sub("", paragraph, 1).split())):
+            if sentence.rstrip("*`)").endswith((".", "!", "?", ":")):
+                yield sentence
 
 
 def broken_links(page: Path) -> Iterator[str]:

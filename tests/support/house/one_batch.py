@@ -5,17 +5,25 @@
     PYTHONPATH=tests:jobs python -m support.house.one_batch [--write]
 
 A task writes to librdkafka's mock cluster. A first task connects and learns the topic. The second
-one is watched from the moment at which Spark hands it a batch until it ends: each module whose
-functions are called counts, in the task's thread and in the I/O thread. ``--write`` puts the
-modules into docs/contributing/one-batch.md.
+one is watched from the moment at which Spark hands it a batch until it ends, in the task's thread
+and in the I/O thread.
+
+A module counts if one of its functions gets the batch as an argument, has it as ``self``, or
+returns it. The batch is each form that the rows have on their way: the Arrow batch and its columns,
+the columns of records, the slice, the encoded records, the producer's batch, the Produce request,
+and bytes of at least `_LEAST_BYTES`. What is only measured of it (sizes, hashes, numbers) is not
+the batch: a module that decides from numbers does not count, nor does one that tells the time,
+looks up metadata or takes a lock. ``--write`` puts the modules into docs/contributing/one-batch.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -24,15 +32,40 @@ from typing import Final
 import pyarrow as pa
 
 import spark_kafka_sink
+from spark_kafka_sink.client.appender import Slice
+from spark_kafka_sink.producer.partitioner import GroupedRows
+from spark_kafka_sink.producer.produce_requests import DrainedBatches
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sender import SenderPoll
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.encoder import EncodedRecords, EncodedRows
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks.task import write_task
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from spark_kafka_sink.wire.primitives import Records, Writer
 from support.brokers.mock_cluster import MockCluster
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "contributing" / "one-batch.md"
 BEGIN: Final = "<!-- made by tests/support/house/one_batch.py: begin -->\n"
 END: Final = "<!-- made by tests/support/house/one_batch.py: end -->\n"
 _PACKAGE: Final = str(Path(spark_kafka_sink.__file__).parent) + "/"
+# The name of what `wire.schema` generates.
+_GENERATED: Final = re.compile(r"<\w+ v\d+ (reader|writer)>")
 _ROWS: Final = 1000
+# What a batch is on its way.
+OF_BATCH: Final = (
+    *(pa.RecordBatch, pa.Table, pa.Array, pa.ChunkedArray),
+    *(BinaryColumn, RecordColumns, Rows, Slice, GroupedRows, EncodedRecords, EncodedRows),
+    *(ProducerBatch, DrainedBatches),
+    *(ProduceRequest, TopicProduceData, PartitionProduceData, Records, Writer),
+)
+# Fewer bytes are those of a header or of a response.
+_LEAST_BYTES: Final = 2000
 
 
 @dataclass(slots=True)
@@ -47,18 +80,21 @@ class Way:
     twice: dict[str, str] = field(default_factory=dict)
 
     def enter(self, frame: FrameType) -> None:
-        """Note a call of a function of this package."""
+        """Note a call of a function of this package that gets the batch, or returns it."""
         module = _module(frame)
-        caller = next(_modules_above(frame), None)
-        if module is None or module == caller:
+        if module is None:
             return
+        above = list(_modules_above(frame))
+        caller = next((each for each in above if each != module), None)
         self.entered_by.setdefault(module, caller)
-        if module in set(_modules_above(frame)) and caller is not None:
-            self.twice.setdefault(module, caller)
+        if above and above[0] != module and module in above:
+            self.twice.setdefault(module, above[0])
 
 
 def _module(frame: FrameType) -> str | None:
     file = frame.f_code.co_filename
+    if _GENERATED.fullmatch(file):
+        return "wire/schema"
     if not file.startswith(_PACKAGE):
         return None
     return file.removeprefix(_PACKAGE).removesuffix(".py").removesuffix("/__init__")
@@ -89,9 +125,37 @@ class Watch:
         threading.setprofile(None)
         sys.setprofile(None)
 
-    def _note(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self.is_on and event == "call" and _module(frame) is not None:
+    def _note(self, frame: FrameType, event: str, argument: object) -> None:
+        if not self.is_on or _module(frame) is None:
+            return
+        if (event == "call" and any(map(_is_of_batch, _arguments(frame)))) or (
+            event == "return" and _is_of_batch(argument)
+        ):
             self.ways.setdefault(threading.current_thread().name, Way()).enter(frame)
+
+
+def _arguments(frame: FrameType) -> Iterator[object]:
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
+    yield from (frame.f_locals[name] for name in names if name in frame.f_locals)
+
+
+def _is_of_batch(thing: object, depth: int = 3) -> bool:
+    """Return whether a thing is the batch, a part of it, or contains one."""
+    if isinstance(thing, bytes | bytearray | memoryview):
+        return memoryview(thing).nbytes >= _LEAST_BYTES
+    if isinstance(thing, OF_BATCH):
+        return True
+    parts: Iterable[object] = ()
+    if isinstance(thing, ClientRequest):
+        parts = (thing.message,)
+    elif isinstance(thing, Answered):
+        parts = (thing.request,)
+    elif isinstance(thing, SenderPoll):
+        parts = thing.drained
+    elif isinstance(thing, list | tuple | deque):
+        parts = thing
+    return depth > 0 and any(_is_of_batch(each, depth - 1) for each in parts)
 
 
 def ways_of_one_batch() -> dict[str, Way]:

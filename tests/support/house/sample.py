@@ -11,25 +11,26 @@ had to be read twice. The same seed draws the same places from the same commit.
 from __future__ import annotations
 
 import ast
-import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from random import Random
 from typing import Final
 
+from support.documents import pages
 from support.house.words import ROOT
 
 _DOCSTRINGS, _MESSAGES, _SENTENCES = 40, 20, 20
 _HAVE_DOCSTRINGS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\[])")
 # A message to a user is a sentence, not a name, a pattern or a piece of one.
 _FEWEST_WORDS: Final = 6
 _Drawn = tuple[str, str]
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "spark_kafka_sink").rglob("*.py")):
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@cache
+def _modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / "spark_kafka_sink").rglob("*.py"))
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in paths]
 
 
 def docstrings() -> Iterator[_Drawn]:
@@ -75,14 +76,10 @@ def _text(node: ast.Constant | ast.JoinedStr) -> str:
 
 
 def sentences() -> Iterator[_Drawn]:
-    """Yield the sentences of the documents: no tables, headings or blocks of code."""
-    pages = sorted(path for path in (ROOT / "docs").rglob("*.md") if "benchmarks" not in path.parts)
-    for page in (ROOT / "README.md", *pages):
-        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-        for paragraph in re.split(r"\n\s*\n|\n(?=\s*- )", text):
-            if paragraph.lstrip().startswith(("|", "#", "<", "!")):
-                continue
-            for sentence in _SENTENCE_END.split(" ".join(paragraph.split())):
+    """Yield the sentences of the documents, and where they are."""
+    for page in pages.PAGES:
+        if page.name != "CHANGELOG.md" and "benchmarks" not in page.parts:
+            for sentence in pages.sentences(page.read_text()):
                 if len(sentence.split()) >= _FEWEST_WORDS:
                     yield str(page.relative_to(ROOT)), sentence
 

@@ -1,4 +1,6 @@
-"""Kafka's own message schemas, which ship with kafka-python, and values generated for them.
+"""Kafka's own message schemas, and values generated for them.
+
+Most ship with kafka-python, the others are in `token_schemas`.
 
 The value of a message is a tree: a dict by field name for a struct, a list for an array. A tree has
 the fields of all versions; `at_version` reduces it to one version.
@@ -15,6 +17,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 from kafka.protocol.schemas import load_json
 from kafka.protocol.schemas.fields import BaseField
+
+from support.oracles import token_schemas
 
 # The types in a tree follow from its schema.
 Tree: TypeAlias = dict[str, Any]
@@ -99,7 +103,7 @@ class MessageSchema:
 @cache
 def message_schema(name: str) -> MessageSchema:
     """Return the schema of one message, by its name."""
-    json = load_json(name)
+    json = load_json(name, token_schemas if "DelegationToken" in name else None)
     return MessageSchema(
         name=json["name"],
         api_key=json["apiKey"],

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from functools import cache
 from typing import Any, Final
 
 import pytest
 from kafka.protocol import admin, consumer, metadata, producer, sasl
+from kafka.protocol.api_message import ApiMessage, ApiMessageData
 
 from spark_kafka_sink.wire.fetch_messages import PartitionData
 from spark_kafka_sink.wire.messages import APIS, Api, Request, Response
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
+from support.oracles import token_schemas
 from support.oracles.kafka_schemas import MessageSchema, SchemaField, Tree, message_schema
 
 # Every version of every API that the package supports.
@@ -99,7 +102,10 @@ def their_response_frame(api: Api, version: int, correlation_id: int, tree: Tree
     return bytes(response.encode(header=True, framed=False))
 
 
+@cache
 def _their_class(name: str) -> Any:  # noqa: ANN401 - kafka-python has no types
+    if "DelegationToken" in name:
+        return ApiMessageData(name, (ApiMessage,), {}, load_json=token_schemas)
     modules = (producer, consumer, metadata, admin, sasl)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 

@@ -7,7 +7,8 @@ from random import Random
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import HostResolver
 from spark_kafka_sink.wire.exchange import ClientRequest, Event, NodeReady

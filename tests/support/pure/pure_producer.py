@@ -12,19 +12,18 @@ import pyarrow as pa
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import BatchCompletion
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.partitioner import NodeLatencies
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sender import Sender, SenderConfig
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
 from spark_kafka_sink.producer.transactions.manager import TransactionManager
 from spark_kafka_sink.producer.transactions.requests import TransactionalRequest
-from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
+from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns
 from spark_kafka_sink.records.compression import codec
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.records.layout import group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, RequestFailed
@@ -149,14 +148,11 @@ class PureProducer:
             headers=None,
             timestamps_ms=np.full(len(values), timestamp_ms),
         )
-        rows = Rows(columns, [TOPIC], None, None)
-        reservation = Reservation()
+        reservation = PendingAppend()
         assert self.accumulator.pool.reserve(reservation, int(record_sizes(columns).sum()))
         runs = group_by_partition(partitions)
         targets = [TopicPartition(TOPIC, partition) for partition in runs.partitions]
-        cuts, encoded = encode_rows(
-            GroupedRows(rows, runs, targets), self.accumulator.hold(targets)
-        )
+        cuts, encoded = encode_rows(columns, runs, self.accumulator.hold(targets))
         full = self.accumulator.append(targets, cuts, encoded, self.now)
         self.accumulator.let_go(targets)
         self.accumulator.pool.give_back(reservation)

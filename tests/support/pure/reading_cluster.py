@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
+from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.consumer.list_offsets import reader_advice
 from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.wire.messages import (
     MetadataResponse,
@@ -21,7 +23,8 @@ BACKOFF = ExponentialBackoff(0.1, 1.0)
 
 def metadata_of(leaders: list[int]) -> ClusterMetadata:
     """Return the metadata of a client that knows these leaders, -1 for none."""
-    metadata = ClusterMetadata(300.0, BACKOFF, Random(1))
+    advice = reader_advice(Acls("alice", servers="broker:9092"))
+    metadata = ClusterMetadata(300.0, BACKOFF, Random(1), advice=advice)
     metadata.track(TOPIC, 0.0)
     lead(metadata, leaders, 0.0)
     return metadata

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from kafka.record.default_records import DefaultRecordBatch
 
 from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.client.future import OnDelivery, RowFuture, SentRows
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
-from spark_kafka_sink.producer.record_spans import RecordSpan, split_spans
-from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, split_spans
+from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.wire.messages import ProduceRequest
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from support.oracles.record_batches import Headers
@@ -109,7 +108,7 @@ class RowBroker:
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         producer = self.producer
-        return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
+        return producer.accumulator.topic_load(name, topic, producer.latencies, adaptive=True)
 
     def send(
         self,
@@ -127,7 +126,9 @@ class RowBroker:
         )
         sent.lay_out(grouped)
         accumulator = self.producer.accumulator
-        cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
+        cuts, encoded = encode_rows(
+            grouped.rows.columns, grouped.runs, accumulator.hold(grouped.targets)
+        )
         for batch in accumulator.append(
             grouped.targets, cuts, encoded, self.producer.now, owner=sent
         ):
@@ -169,4 +170,4 @@ class RowBroker:
         parts = zip(split_spans(spans, at), (base, base + at + 1), strict=True)
         for part, offset in parts:
             for span in part:
-                span.owner.completed(span, _HalfBatch(tp, offset))
+                span.owner.completed(span, cast("ProducerBatch", _HalfBatch(tp, offset)))

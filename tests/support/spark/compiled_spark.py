@@ -7,17 +7,15 @@ except Spark's own tests to the zips of this environment, next to the source.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import py_compile
 import signal
 import sysconfig
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
+
+from job import lock
 
 
 def compile_archives(folder: Path) -> None:
@@ -25,24 +23,13 @@ def compile_archives(folder: Path) -> None:
 
     Two processes may do so at the same time.
     """
-    with _locked(folder):
+    with lock.locked(folder, f"waiting for another process that compiles {folder} …"):
         for archive in sorted(folder.glob("*.zip")):
             with zipfile.ZipFile(archive) as source:
                 names = source.namelist()
             if not any(name.endswith(".pyc") for name in names):
                 print(f"compiling {archive.name} …", flush=True)
                 _compile(archive)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder. The kernel releases it when the process ends for any reason."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
 
 
 def _compile(archive: Path) -> None:

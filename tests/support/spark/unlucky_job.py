@@ -24,7 +24,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from spark_kafka_sink.producer.slices import SLICE_BYTES
+from spark_kafka_sink.client.appender import SLICE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from spark_kafka_sink.auth.acls import READ, Acls
+from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.model import DelegationToken, Secret
 
 MODULES = "org.apache.kafka.common.security"
 SASL = {"security.protocol": "SASL_SSL"}
@@ -103,6 +105,32 @@ def test_it_is_described_where_the_configuration_does_not_say_it(
     said = hint(options)
     assert "--allow-principal User:NAME " in said
     assert f", where User:NAME is {what}" in said or (what == "certificate" and what in said)
+
+
+def test_logins_show_the_name_that_the_configuration_does_not_say() -> None:
+    options = SASL | {"sasl.mechanism": "OAUTHBEARER"}
+    shown = [""]
+    acls = Acls.of(producer_config({"bootstrap.servers": "h:1"} | options), lambda: shown[0])
+    assert "User:NAME is the claim sub" in str(acls.hint(29, "t"))
+    shown[0] = "service account"
+    assert str(acls.hint(29, "t")).endswith(
+        "--allow-principal 'User:service account' --operation WRITE --operation DESCRIBE --topic t"
+    )
+
+
+def test_a_token_of_the_driver_has_the_rights_of_its_owner() -> None:
+    token = DelegationToken(
+        token_id="id",
+        hmac=Secret("hmac"),
+        owner="User:alice",
+        issue_timestamp_ms=0,
+        expiry_timestamp_ms=1,
+        max_timestamp_ms=1,
+    )
+    config = producer_config({"bootstrap.servers": "broker:9092", **SASL})
+    said = Acls.of(with_delegation_token(config, token, "SCRAM-SHA-512")).hint(29, "events") or ""
+    assert "--allow-principal User:alice " in said
+    assert "NAME" not in said
 
 
 def test_aws_has_no_acls() -> None:

@@ -22,6 +22,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     jwt_claims,
     refresh_at,
     session_ended_with,
+    subject,
     token_facts,
 )
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
@@ -152,6 +153,12 @@ def test_what_is_no_jwt_has_no_claims(token: str) -> None:
 def test_deep_json_is_no_jwt() -> None:
     deep = base64.urlsafe_b64encode(b"[" * 100_000).decode().rstrip("=")
     assert jwt_claims(f"a.{deep}.c") is None
+
+
+def test_the_subject_of_a_jwt_is_the_principal() -> None:
+    assert subject(jwt({"sub": "carol"})) == "carol"
+    for strange in (jwt({}), jwt({"sub": 5}), jwt({"sub": "a\nb"}), "opaque"):
+        assert subject(strange) == ""
 
 
 def test_facts_of_strange_tokens_are_told_all_the_same() -> None:

@@ -36,6 +36,10 @@ PIECES: Final = ("$", "{", "}", ":", "${", "${env:", "${file:", "${none:", "a", 
 class RealFiles:
     """The files of this machine."""
 
+    def shipped(self, path: str) -> str | None:
+        """Return that nothing was shipped."""
+        return None
+
     def real_path(self, path: str) -> str:
         """Return the path without links."""
         return os.path.realpath(path)
@@ -48,6 +52,10 @@ class RealFiles:
 class TellingFiles:
     """Files whose content is their path, as with the providers of the Java program."""
 
+    def shipped(self, path: str) -> str | None:
+        """Return that nothing was shipped."""
+        return None
+
     def real_path(self, path: str) -> str:
         """Return the path unchanged."""
         return path
@@ -58,11 +66,11 @@ class TellingFiles:
 
 
 def references(
-    options: dict[str, str] | None = None, limits: dict[str, str] | None = None
+    named: dict[str, dict[str, str]] | None = None, limits: dict[str, str] | None = None
 ) -> References:
     """Return the references that a process with such an environment looks up."""
     set_limits = ProcessLimits.of(limits or {}, "the driver")
-    return References(providers(options or {}), set_limits, ENVIRON, RealFiles())
+    return References(providers(named or {}), set_limits, ENVIRON, RealFiles())
 
 
 @pytest.fixture
@@ -168,16 +176,12 @@ def test_what_gives_nothing_is_an_error_that_shows_no_value(
 
 
 def test_config_providers_give_names_and_narrow(folder: Path) -> None:
-    options = {
-        "config.providers": "mine, vars,dir",
-        "config.providers.mine.class": f"{JAVA}FileConfigProvider",
-        "config.providers.mine.param.allowed.paths": f"/none,{folder}",
-        "config.providers.vars.class": f"{JAVA}EnvVarConfigProvider",
-        "config.providers.vars.param.allowlist.pattern": "SEC.*",
-        "config.providers.dir.class": "DirectoryConfigProvider",
-        "config.providers.dir.param.allowed.paths": "",
+    named = {
+        "mine": {"class": f"{JAVA}FileConfigProvider", "param.allowed.paths": f"/none,{folder}"},
+        "vars": {"class": f"{JAVA}EnvVarConfigProvider", "param.allowlist.pattern": "SEC.*"},
+        "dir": {"class": "DirectoryConfigProvider", "param.allowed.paths": ""},
     }
-    found = references(options)
+    found = references(named)
     outside = folder.parent / "outside.properties"
     assert found.resolved("o", f"${{mine:{folder}/k.properties:password}}") == "hush"
     assert found.resolved("o", f"${{dir:{folder.parent}:outside.properties}}") == "password=quiet\n"
@@ -197,41 +201,28 @@ def test_config_providers_give_names_and_narrow(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"config.providers": "v"}, r"config\.providers\.v\.class is ''"),
+        ({}, r"config\.providers\.v\.class is ''"),
         (
-            {"config.providers": "v", "config.providers.v.class": "com.acme.VaultProvider"},
+            {"class": "com.acme.VaultProvider"},
             r"'com\.acme\.VaultProvider': expected one of Kafka's EnvVarConfigProvider, File",
         ),
-        ({"config.providers.v.class": "x"}, r"config\.providers\.v\.class is not supported"),
         (
-            {
-                "config.providers": "v",
-                "config.providers.v.class": "EnvVarConfigProvider",
-                "config.providers.v.param.allowed.paths": "/a",
-            },
+            {"class": "EnvVarConfigProvider", "param.allowed.paths": "/a"},
             r"v\.param\.allowed\.paths is not supported",
         ),
         (
-            {
-                "config.providers": "v",
-                "config.providers.v.class": "FileConfigProvider",
-                "config.providers.v.param.allowed.paths": "a",
-            },
-            "has 'a', which is not an absolute path",
+            {"class": "FileConfigProvider", "param.allowed.paths": "a"},
+            r"v\.param\.allowed\.paths has 'a', which is not an absolute path",
         ),
         (
-            {
-                "config.providers": "v",
-                "config.providers.v.class": "EnvVarConfigProvider",
-                "config.providers.v.param.allowlist.pattern": "(",
-            },
-            "is not a regular expression",
+            {"class": "EnvVarConfigProvider", "param.allowlist.pattern": "("},
+            r"v\.param\.allowlist\.pattern is not a regular expression",
         ),
     ],
 )
 def test_other_providers_and_parameters_are_refused(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigException, match=sentence):
-        providers(options)
+        providers({"v": options})
 
 
 @pytest.mark.parametrize(
@@ -259,17 +250,13 @@ def test_other_providers_and_parameters_are_refused(options: dict[str, str], sen
 def test_what_the_process_forbids_no_option_allows(
     limits: dict[str, str], text: str, sentence: str, folder: Path
 ) -> None:
-    options = {
-        "config.providers": "other",
-        "config.providers.other.class": f"{JAVA}FileConfigProvider",
-        "config.providers.other.param.allowed.paths": "/",
-    }
+    named = {"other": {"class": f"{JAVA}FileConfigProvider", "param.allowed.paths": "/"}}
     given_limits = {name: value.replace("FOLDER", str(folder)) for name, value in limits.items()}
     with pytest.raises(ConfigException, match=sentence) as caught:
-        references(options, given_limits).resolved("o", text.replace("FOLDER", str(folder)))
+        references(named, given_limits).resolved("o", text.replace("FOLDER", str(folder)))
     assert f"{next(iter(limits))} of the driver" in str(caught.value)
     # Without the limit it has a value.
-    assert references(options).resolved("o", text.replace("FOLDER", str(folder)))
+    assert references(named).resolved("o", text.replace("FOLDER", str(folder)))
 
 
 def test_what_the_process_allows_is_read(folder: Path) -> None:

@@ -19,9 +19,9 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import appender, row_producer
 from spark_kafka_sink.client.chunk import RowChunk
 from spark_kafka_sink.errors import IllegalStateException, KafkaException
-from spark_kafka_sink.producer.slices import GroupedRows, encode_rows
-from spark_kafka_sink.records.encoder import EncodedRecords
-from spark_kafka_sink.records.layout import Cut, OpenBatch
+from spark_kafka_sink.records.columns import RecordColumns
+from spark_kafka_sink.records.encoder import EncodedRecords, encode_rows
+from spark_kafka_sink.records.layout import Cut, OpenBatch, Runs
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -84,9 +84,9 @@ def have_it_end_under_way(
     """End the producer when the next rows are encoded, but not in a batch yet."""
 
     def encode_until_the_end(
-        grouped: GroupedRows, opens: list[OpenBatch]
+        columns: RecordColumns, runs: Runs, opens: list[OpenBatch]
     ) -> tuple[list[Cut], EncodedRecords]:
-        encoded = encode_rows(grouped, opens)
+        encoded = encode_rows(columns, runs, opens)
         end(producer)
         return encoded
 

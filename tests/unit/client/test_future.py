@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_EXCEPTION, Future, as_completed, wait
 from random import Random
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from spark_kafka_sink.client.future import RowFuture, SentRows
 from spark_kafka_sink.errors import KafkaException, RecordTooLargeException
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptors
-from spark_kafka_sink.producer.record_spans import RecordSpan
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
 
 ONE_BATCH_A_REQUEST = 1  # bytes of max.request.size
 A_WHILE_S = 20
@@ -486,7 +486,8 @@ def test_refused_records_fail_with_what_was_said_of_them_and_the_others_with_tha
         [SentRow(b"%d" % number) for number in range(4)],
         {number: lambda _, error, n=number: told.update({n: error}) for number in range(4)},  # type: ignore[misc]
     )
-    sent[0]._rows.completed(RecordSpan(sent[0]._rows, 0, 5, 4), RefusedBatch(errors))
+    refused = cast("ProducerBatch", RefusedBatch(errors))
+    sent[0]._rows.completed(RecordSpan(sent[0]._rows, 0, 5, 4), refused)
     found = [future.exception(0) for future in sent]
     assert found[:2] == [errors[5], errors[6]]
     assert ["refused 4 record(s)" in str(error) for error in found] == [False, False, True, True]

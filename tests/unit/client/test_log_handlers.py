@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 
+import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.pure.idle_producer import idle_producer
 from support.pure.log_handlers import handling
 from support.pure.pure_producer import TOPIC
-from support.pure.unreachable import NOBODY
+from support.pure.unreachable import NOBODY, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.error_codes import REBOOTSTRAP_REQUIRED
+from spark_kafka_sink.model import ProducerRecord
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 from spark_kafka_sink.wire.messages import (
     MetadataResponse,
     PartitionProduceResponse,
@@ -69,6 +73,84 @@ def test_a_handler_that_raises_for_a_connection_lost_leaves_the_producer_usable(
         assert handler.came.wait(ENOUGH_S)
         assert "within max.block.ms=1" in str(error)
         assert producer._thread.is_alive
+
+
+class Failing(ProducerInterceptor):
+    """Fails in every method, and notes those that run when a record is refused, or at the end."""
+
+    def __init__(self, name: str, called: list[str]) -> None:
+        self.name, self.called = name, called
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Fail."""
+        raise ZeroDivisionError
+
+    def on_acknowledgement(self, *_: object) -> None:
+        """Fail."""
+        self.called.append(self.name)
+        raise ZeroDivisionError
+
+    def close(self) -> None:
+        """Fail."""
+        self.called.append(f"close {self.name}")
+        raise ZeroDivisionError
+
+
+@raising
+def test_a_handler_that_raises_in_a_caller_s_thread_keeps_no_interceptor_from_being_called(
+    kind: type[BaseException],
+) -> None:
+    called: list[str] = []
+
+    def fail() -> None:
+        raise kind
+
+    chain = [Failing("first", called), Failing("second", called)]
+    config = {"bootstrap.servers": NOBODY, "max.block.ms": 0, "interceptor.classes": chain}
+    producer = KafkaProducer(config)
+    reaches_the_caller = nullcontext() if issubclass(kind, Exception) else pytest.raises(kind)
+    with handling("interceptor <", fail) as handler:
+        with reaches_the_caller:
+            failed = producer.send(TOPIC, b"v")
+            assert "after max.block.ms=0" in str(failed.exception(0))
+        assert called == ["first", "second"]
+        with reaches_the_caller:
+            producer.close()
+    assert called[2:] == ["close first", "close second"]
+    assert len(handler.lines) == 4
+    assert not producer._thread.is_alive
+
+
+def test_a_handler_that_raises_leaves_a_record_to_send_and_to_other_interceptors() -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    chain = [Failing("first", []), Failing("second", [])]
+    config = {"bootstrap.servers": NOBODY, "max.block.ms": 0, "interceptor.classes": chain}
+    with handling("on_send of", fail) as handler, KafkaProducer(config) as producer:
+        assert "after max.block.ms=0" in str(producer.send(TOPIC, b"v").exception(0))
+    assert len(handler.lines) == 2
+
+
+def test_a_handler_that_raises_does_not_replace_the_error_that_ended_a_with_block() -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, **short})
+    state = producer._state
+    with state.lock:
+        state.metadata.track("t", time.monotonic())
+        state.metadata.update(answer([1]), time.monotonic())
+
+    def fail_inside() -> None:
+        with producer:
+            producer.append("t", pa.record_batch({"value": ["v"]}))
+            raise ZeroDivisionError
+
+    with handling("closing KafkaProducer", fail) as handler, pytest.raises(ZeroDivisionError):
+        fail_inside()
+    assert len(handler.lines) == 1
 
 
 def test_a_handler_may_wait_for_who_has_the_producer_s_lock() -> None:

@@ -16,7 +16,6 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
@@ -25,6 +24,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
 
@@ -112,7 +112,7 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
     with made(max_block_ms=MAX_BLOCK_S * 1000) as producer:
         metadata = producer._state.metadata
         # Somebody answers in the end, if the topic is asked for.
-        clock.after(0.3, producer.forget_topics)
+        clock.after(0.3, producer._state.forget_topics)
         clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
         assert give(producer, None, by_row=by_row) is None
 
@@ -220,12 +220,12 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])
-def test_a_negative_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
+def test_an_invalid_time_limit_closes_nothing(clock: Clock, timeout: float) -> None:
     with made() as producer:
         producer._state.metadata.track(TOPIC, clock.now)
         producer._state.metadata.update(answer([1]), clock.now)
         sent = producer.send(TOPIC, b"v")
-        with pytest.raises(IllegalArgumentException, match=f"negative: found {timeout}, expected"):
+        with pytest.raises(IllegalArgumentException, match=f"{timeout}[:,] expected"):
             producer.close(timeout)
         assert not sent.done()
         assert not producer.send(TOPIC, b"w").done()

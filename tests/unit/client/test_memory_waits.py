@@ -16,8 +16,8 @@ from support.pure.timed_waits import Clock, made, stop_time, tell
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import BufferExhaustedException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.producer.sender import SenderPoll
 
@@ -65,7 +65,7 @@ def reserve(producer: KafkaProducer, size_bytes: int, deadline: float | None = N
     producer._caller.reserve(PendingAppend(), size_bytes, call)
 
 
-def goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
+def check_goes_on_when(producer: KafkaProducer, clock: Clock, free: Callable[[], None]) -> None:
     """Want a byte more than there is, and see that the wait ends when `free` was called."""
     began_at = clock.now
     clock.after(FREED_AFTER_S, free)
@@ -84,7 +84,7 @@ def test_an_append_that_ends_frees_what_it_reserved_too_much(clock: Clock) -> No
             gate.opened.set()
             other.join()
 
-        goes_on_when(producer, clock, end)
+        check_goes_on_when(producer, clock, end)
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def test_what_compressing_a_batch_frees_is_free_at_once(
             for pending in filled:
                 appender.pack(pending)
 
-        goes_on_when(producer, clock, pack)
+        check_goes_on_when(producer, clock, pack)
 
 
 def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock) -> None:
@@ -127,7 +127,7 @@ def test_what_compressing_a_batch_to_be_sent_frees_is_free_at_once(clock: Clock)
             with state.lock:
                 state._take_in(SenderPoll(drained=[drained]), [], clock.now)
 
-        goes_on_when(producer, clock, sent)
+        check_goes_on_when(producer, clock, sent)
 
 
 def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) -> None:
@@ -137,7 +137,7 @@ def test_rows_that_linger_do_so_no_longer_where_memory_is_short(clock: Clock) ->
         assert feeder.next_feed_at(hurry=False) == clock.now + 60
         assert feeder.next_feed_at(hurry=True) <= clock.now
         # A chunk of rows has reserved more than these rows take.
-        goes_on_when(producer, clock, lambda: feeder.feed(clock.now, hurry=True))
+        check_goes_on_when(producer, clock, lambda: feeder.feed(clock.now, hurry=True))
 
 
 def test_memory_that_came_when_the_time_was_over_is_found(clock: Clock) -> None:

@@ -17,8 +17,8 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
 from spark_kafka_sink.client.chunk import RowChunk, RowQueue
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import DataException, TimeoutException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.wire.messages import MetadataRequest
 
@@ -41,7 +41,7 @@ def append(producer: KafkaProducer) -> int:
 
 def count(producer: KafkaProducer) -> int:
     """Ask how many partitions there are."""
-    return producer.partition_counts({TOPIC: 2})[TOPIC]
+    return producer._partition_counts({TOPIC: 2})[TOPIC]
 
 
 LOOKS = pytest.mark.parametrize("look", [append, count])

@@ -15,9 +15,10 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.client.producer_metrics import ProducerMetrics
 from spark_kafka_sink.metrics import Metrics
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.network.node_state import NetworkConfig
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import (
     MetadataRequest,
@@ -196,9 +197,9 @@ def test_memory_is_read_off_the_accumulator() -> None:
     assert measured.value("buffer-total-bytes") == 5000
     assert measured.value("buffer-available-bytes") == 5000
     pool = measured.producer.accumulator.pool
-    pool.reserve(Reservation(), 1200)
-    pool.wait(Reservation())
-    pool.wait(Reservation())
+    pool.reserve(PendingAppend(), 1200)
+    pool.wait(PendingAppend())
+    pool.wait(PendingAppend())
     assert measured.value("buffer-available-bytes") == 3800
     assert measured.value("waiting-threads") == 2
 

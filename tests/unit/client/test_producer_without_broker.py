@@ -23,7 +23,6 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     DataException,
@@ -33,6 +32,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
@@ -244,8 +244,11 @@ def test_who_comes_later_for_memory_is_served_later_though_there_is_room_for_lit
 def test_who_waits_for_memory_has_what_rows_that_linger_do_not_take() -> None:
     with producing([1], buffer_memory=100_000, max_block_ms=20_000) as producer:
         producer.send(TOPIC, b"v")
-        free = producer._state.accumulator.pool.available_bytes
+        pool = producer._state.accumulator.pool
+        free = pool.available_bytes
         producer._caller.reserve(PendingAppend(), free + 1, producer._caller.row_call())
+        # Of what was reserved for it, the row keeps its own bytes alone.
+        assert 0 < 100_000 - (free + 1) - pool.available_bytes < 100
 
 
 def test_a_topic_is_forgotten_when_it_was_idle_for_as_long_as_configured() -> None:
@@ -356,7 +359,7 @@ def test_a_limit_of_a_topic_that_was_raised_is_told_in_place_of_the_old_one() ->
     with producing([1], batch_size=5000) as producer:
         full = []
         for limit_bytes in (1000, 3000, 2000):
-            producer.limit_messages({TOPIC: limit_bytes})
+            producer._columns.limit_messages({TOPIC: limit_bytes}, None)
             with producer._state.lock:
                 full.append(producer._state.accumulator.full_bytes(TOPIC))
     assert full == [1000 - 61, 3000 - 61, 2000 - 61]

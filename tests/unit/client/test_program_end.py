@@ -16,13 +16,13 @@ import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import base_producer, unclosed
-from spark_kafka_sink.network import client
+from spark_kafka_sink.network import nodes
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 unclosed.AT_EXIT_S = 0.3
 # The machine may be busy.
 base_producer._LAST_CALLBACKS_AT_EXIT_S = 20
-client._NO_RESPONSE_S = 3600
+nodes._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
 def made(name="mine", options={"linger.ms": 60_000}):
@@ -87,6 +87,21 @@ PROGRAMS = {
             "closing KafkaProducer mine after KeyboardInterrupt failed: 1 batch(es) not "
             "acknowledged in 0.3",
             f"KafkaProducer mine was closed after KeyboardInterrupt: {LOST} were not delivered",
+            "Traceback",
+            "KeyboardInterrupt",
+        ],
+    ),
+    "ctrl-c in with while a callback does not return": Program(
+        "base_producer._LAST_CALLBACKS_S, base_producer._LAST_CALLBACKS_AT_EXIT_S = 3600, 0.1\n"
+        "begun = threading.Event()\n"
+        "with made(options=AT_ONCE) as producer:\n"
+        "    producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
+        "    begun.wait()\n"
+        "    signal.raise_signal(signal.SIGINT)",
+        -2,
+        [
+            "KafkaProducer mine is closed, but its I/O thread has not ended: a callback may hold",
+            "closing KafkaProducer mine after KeyboardInterrupt failed: callbacks have not ended",
             "Traceback",
             "KeyboardInterrupt",
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,8 @@ from support.pure.pure_producer import TOPIC
 from spark_kafka_sink.client.appender import SliceOwner
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import AppendFailure, TopicPartition
-from spark_kafka_sink.producer.record_spans import RecordSpan
-from spark_kafka_sink.producer.slices import GroupedRows
+from spark_kafka_sink.producer.partitioner import GroupedRows
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan
 from spark_kafka_sink.records.layout import Runs
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
@@ -42,7 +42,7 @@ def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
     rows = read_rows(pa.record_batch({"value": ["x"] * 6}), "t", 0)
     runs = Runs(np.array([1, 3, 5, 0, 2, 4]), [0, 1], [0, 3, 6])
     owner.lay_out(GroupedRows(rows, runs, [TopicPartition("t", 0), TopicPartition("t", 1)]))
-    owner.completed(RecordSpan(owner, *span), batch)
+    owner.completed(RecordSpan(owner, *span), cast("ProducerBatch", batch))
     return failures
 
 

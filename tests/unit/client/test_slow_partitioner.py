@@ -26,8 +26,8 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import chunk_feeder, partitioner_threads
 from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
 from spark_kafka_sink.client.partitioner_threads import PartitionerThreads
-from spark_kafka_sink.client.pending_append import PendingAppend
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 
 OTHER = "other"
 A_WHILE_S = 20

@@ -16,7 +16,8 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
 )
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 

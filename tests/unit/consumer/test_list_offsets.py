@@ -57,6 +57,11 @@ class World:
         self.lookup.collect(self.now)
 
 
+def test_of_many_partitions_without_an_offset_ten_are_named() -> None:
+    world = World([1] * 1000)
+    assert world.lookup.missing() == "partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 990 more"
+
+
 def test_each_leader_is_asked_once_for_its_partitions() -> None:
     world = World([1, 2, 1])
     sent = world.sent()
@@ -68,7 +73,7 @@ def test_each_leader_is_asked_once_for_its_partitions() -> None:
     assert world.sent() == {}
     world.answer(sent[1])
     assert not world.lookup.is_done
-    assert world.lookup.missing() == "partitions [1]"
+    assert world.lookup.missing() == "partitions 1"
     world.answer(sent[2])
     assert world.lookup.is_done
     assert world.lookup.found == {0: 0, 1: 10, 2: 20}
@@ -94,7 +99,7 @@ def test_a_partition_that_moved_is_asked_for_again_where_it_is(code: int) -> Non
 def test_a_partition_without_a_leader_waits_for_one() -> None:
     world = World([1, -1])
     world.answer(world.sent()[1])
-    assert "partitions [1] (no leader is known)" in world.lookup.missing()
+    assert world.lookup.missing() == "partitions 1 (no leader is known)"
     lead(world.metadata, [1, 2], world.now, epoch=1)
     world.now += 1
     assert world.sent().keys() == {2}
@@ -118,4 +123,8 @@ def test_what_no_retry_helps_is_raised_with_its_partition() -> None:
         TopicAuthorizationException, match=r"t-0 cannot be read: ListOffsets .* grant READ"
     ) as refused:
         world.answer(future, UNAUTHORIZED)
+    assert (
+        f"--allow-principal User:alice --operation READ --operation DESCRIBE --topic {TOPIC}"
+        in (str(refused.value))
+    )
     assert (refused.value.topic, refused.value.partition, refused.value.node_id) == (TOPIC, 0, 1)

@@ -135,6 +135,13 @@ def test_what_a_retry_may_help_waits_longer_each_time_and_asks_for_metadata(code
     assert world.reading.unfinished() == "t-0 at offset 5 of 10"
 
 
+def test_of_many_partitions_that_are_not_read_ten_are_named() -> None:
+    world = World([1] * 1000)
+    said = world.reading.unfinished()
+    assert said.startswith("t-0 at offset 0 of 10, t-1 at offset 0 of 10, ")
+    assert said.endswith("t-9 at offset 0 of 10 and 990 more")
+
+
 def test_other_partitions_go_on_while_one_waits() -> None:
     world = World([1, -1])
     (fetch,) = world.fetches().values()
@@ -164,6 +171,10 @@ def test_what_no_retry_helps_is_raised_with_its_partition_and_advice() -> None:
         TopicAuthorizationException, match=r"t-0 cannot be .* grant READ"
     ) as refused:
         world.answer(fetch, UNAUTHORIZED)
+    assert (
+        f"--allow-principal User:alice --operation READ --operation DESCRIBE --topic {TOPIC}"
+        in (str(refused.value))
+    )
     assert (refused.value.topic, refused.value.partition, refused.value.node_id) == (TOPIC, 0, 1)
 
 

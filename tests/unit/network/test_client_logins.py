@@ -8,7 +8,11 @@ from typing import cast
 import pytest
 from support.pure.client_world import BOOTSTRAP, CONFIG, World, metadata
 
-from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    SaslAuthenticationException,
+    UnsupportedSaslMechanismException,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, RequestFailed
@@ -21,14 +25,20 @@ class Logins:
 
     def __init__(self) -> None:
         self.is_there = False
-        self.refusal: SaslAuthenticationException | None = None
+        self.refusal: AuthenticationException | None = None
         self.problem = ENDPOINT
         self.wake: Callable[[], None] = lambda: None
         self.is_closed = False
+        self.given_up: list[Node] = []
+        self.may_be_accepted_later = False
 
     def has_login(self, node: Node) -> bool:
         """Return whether there is a login."""
         return self.is_there
+
+    def give_up(self, node: Node) -> None:
+        """Note it."""
+        self.given_up.append(node)
 
     def layer(self, node: Node) -> None:
         """Return no TLS."""
@@ -75,8 +85,37 @@ def test_a_client_that_waits_for_a_login_does_not_look_all_the_time(
     while len(waits) < 9 and not world.client.poll(1000.0):
         waits.append(world.selector.waits[-1])
         world.now += waits[-1]
-    # Until the warning of silence is due, and then until the request is.
-    assert waits == pytest.approx([5.0, 25.0])
+    # Until the warning of silence is due, and then until the login has to be there, with a jitter.
+    assert waits == pytest.approx([5.0, 5.0], abs=2.0)
+
+
+def test_a_login_that_does_not_come_is_given_up_and_begun_again(
+    world: World, logins: Logins
+) -> None:
+    world.client.send(metadata())
+    assert world.poll() == []
+    world.now = 12.1
+    (down,) = world.poll()
+    assert isinstance(down, NodeDown)
+    assert down.reason == "no ticket or token within socket.connection.setup.timeout.ms"
+    assert down.error is None
+    assert logins.given_up == BOOTSTRAP[:1]
+    assert down.reason in world.client.last_errors()
+    logins.is_there = True
+    world.now = 14.0
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_login_that_nobody_has_fetched_is_not_given_up(world: World, logins: Logins) -> None:
+    world.client.connect({-1})
+    assert world.poll() == []
+    world.client.connect(set())
+    logins.is_there = True
+    world.now = 100.0
+    assert world.poll() == []
+    assert logins.given_up == []
 
 
 def test_a_request_that_found_no_login_says_why(world: World, logins: Logins) -> None:
@@ -84,8 +123,7 @@ def test_a_request_that_found_no_login_says_why(world: World, logins: Logins) ->
     world.poll()
     assert ENDPOINT in world.client.last_errors()
     world.now = 30.0
-    (failed,) = world.poll()
-    assert isinstance(failed, RequestFailed)
+    (failed,) = [event for event in world.poll() if isinstance(event, RequestFailed)]
     assert ENDPOINT in failed.reason
 
 
@@ -94,6 +132,48 @@ def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins:
     world.client.send(metadata())
     down, failed = world.poll()
     assert isinstance(down, NodeDown)
+    assert isinstance(failed, RequestFailed)
+    assert failed.error is logins.refusal
+
+
+def test_a_refusal_that_may_end_soon_is_tried_again_with_a_pause(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = SaslAuthenticationException("the token is not known")
+    world.client.send(metadata())
+    events = []
+    for _ in range(20):
+        events += world.poll()
+        world.now += 1.2
+    assert len(events) == 20
+    assert all(isinstance(each, NodeDown) and each.error is logins.refusal for each in events)
+    logins.refusal = None
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_refusal_ends_everything_once_the_token_is_not_new_any_more(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = SaslAuthenticationException("the token is not known")
+    world.client.send(metadata())
+    (down,) = world.poll()
+    assert isinstance(down, NodeDown)
+    logins.may_be_accepted_later = False
+    world.now += 1.2
+    _, failed = world.poll()
+    assert isinstance(failed, RequestFailed)
+    assert failed.error is logins.refusal
+
+
+def test_no_other_error_is_tried_again_for_a_new_token(world: World, logins: Logins) -> None:
+    logins.is_there, logins.may_be_accepted_later = True, True
+    logins.refusal = UnsupportedSaslMechanismException("it offers PLAIN")
+    world.client.send(metadata())
+    _, failed = world.poll()
     assert isinstance(failed, RequestFailed)
     assert failed.error is logins.refusal
 

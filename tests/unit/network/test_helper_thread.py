@@ -1,8 +1,9 @@
-"""The results of a helper thread: taken once, with errors raised, and the client woken."""
+"""The results of helper threads: taken once, with errors raised, and the client woken."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -118,3 +119,84 @@ def test_keys_are_made_one_after_the_other_by_a_thread_that_ends() -> None:
     thread.join(20)
     assert not thread.is_alive()
     assert [maker.ahead.take(key) for key in ("a", "b", "c")] == ["A", "B", "C"]
+
+
+class Gates:
+    """Makes upper case, numbered; keys that begin with "stuck" wait for `open`."""
+
+    def __init__(self) -> None:
+        self.open, self.woken = threading.Event(), threading.Event()
+        self.begun: list[str] = []
+        self.ahead = MadeAhead(self._make, self.woken.set)
+
+    def _make(self, key: str) -> str:
+        self.begun.append(key)
+        number = len(self.begun)
+        if key.startswith("stuck"):
+            assert self.open.wait(20)
+        return f"{key.upper()} {number}"
+
+    def taken(self, key: str) -> str | None:
+        """Return what is made of a key."""
+        while not self.ahead.is_there(key):
+            assert self.woken.wait(20)
+            self.woken.clear()
+        return self.ahead.take(key)
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gates]:
+    """Calls that count as slow at once; in the end, all return, and their threads end."""
+    monkeypatch.setattr(helper_thread, "_SLOW_S", 0.0)
+    monkeypatch.setattr(helper_thread, "_MOST_THREADS", 3)
+    before, made = threading.enumerate(), Gates()
+    yield made
+    made.open.set()
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(20)
+
+
+def test_a_call_that_never_returns_holds_up_no_other(gates: Gates) -> None:
+    assert not gates.ahead.is_there("stuck")
+    assert gates.taken("b") == "B 2"
+    assert gates.taken("c") == "C 3"
+    assert not gates.ahead.is_there("stuck")
+
+
+def test_what_is_given_up_is_made_from_the_start_and_comes_too_late(gates: Gates) -> None:
+    assert not gates.ahead.is_there("stuck")
+    assert gates.taken("b") == "B 2"
+    gates.ahead.give_up("stuck")
+    assert not gates.ahead.is_there("stuck"), "another one is begun"
+    gates.open.set()
+    assert gates.taken("stuck") == "STUCK 3"
+
+
+def test_threads_are_few_and_what_waits_for_one_is_made_later(gates: Gates) -> None:
+    before = threading.active_count()
+    keys = [f"stuck {number}" for number in range(5)]
+    for _ in range(2):
+        assert not any(gates.ahead.is_there(key) for key in keys)
+    assert threading.active_count() == before + 3
+    gates.ahead.give_up(keys[3])
+    gates.ahead.give_up(keys[3])
+    gates.open.set()
+    assert (gates.taken(keys[4]) or "").startswith("STUCK 4")
+    assert sorted(gates.begun) == [*keys[:3], keys[4]]
+
+
+def test_without_another_thread_a_slow_call_is_waited_for(
+    gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not gates.ahead.is_there("stuck")
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        assert not gates.ahead.is_there("b")
+        assert not gates.ahead.is_there("b")
+    gates.open.set()
+    assert (gates.taken("b") or "").startswith("B")

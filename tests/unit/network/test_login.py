@@ -16,8 +16,9 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
 )
-from spark_kafka_sink.network.connection import Connection, Login
+from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import (
@@ -27,9 +28,10 @@ from spark_kafka_sink.wire.messages import (
     MetadataRequest,
     MetadataResponse,
     Response,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from spark_kafka_sink.wire.primitives import Writer
-from spark_kafka_sink.wire.sasl_messages import SaslAuthenticateResponse, SaslHandshakeResponse
 
 HANDSHAKE, TOKEN, METADATA, VERSIONS = 17, 36, 3, 18
 
@@ -203,6 +205,57 @@ def test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words(
     assert "secret" not in str(caught.value)
 
 
+def by_token() -> Login:
+    """Return the login of a delegation token; the exchange of PLAIN is shorter than SCRAM's."""
+    user, hint = "of the delegation token 'id'", "raise the limit"
+    return Login(lambda: PlainExchange("u", "secret"), user, is_token=True, hint=hint)
+
+
+def test_a_refused_delegation_token_is_told_with_a_hint() -> None:
+    broker = Broker(by_token())
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions()
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    with pytest.raises(
+        SaslAuthenticationException,
+        match=r"refused the login of the delegation token 'id': No \(58\); raise the limit$",
+    ):
+        broker.answer(token(code=codes.SASL_AUTHENTICATION_FAILED, words="No"))
+
+
+def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> None:
+    with pytest.raises(
+        SaslAuthenticationException,
+        match=r"'id': the delegation token has expired \(58\); raise the limit",
+    ):
+        Broker(by_token()).let_in(lifetime_ms=0)
+    broker = Broker(by_token())
+    broker.let_in(lifetime_ms=10_000)
+    broker.now = 9.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+    broker.answer(handshake())
+    broker.look()
+    with pytest.raises(SaslAuthenticationException, match="the delegation token has expired"):
+        broker.answer(token(lifetime_ms=0))
+    assert len(broker.connection.closed()) == 1
+
+
+def test_a_broker_that_does_not_say_how_long_a_session_is_takes_a_delegation_token() -> None:
+    broker = Broker(by_token())
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.tell_versions(TOKEN)
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    (ready,) = broker.connection.received(b"\0\0\0\0", 0.0)
+    assert isinstance(ready, NodeReady)
+
+
 def test_a_broker_that_cannot_prove_itself_is_refused() -> None:
     def exchange() -> SaslExchange:
         return ScramExchange("SCRAM-SHA-256", "u", "secret", nonce="abc")
@@ -315,6 +368,24 @@ def test_a_session_without_an_end_is_not_renewed_and_none_twice_within_a_second(
     broker = Broker()
     broker.let_in(lifetime_ms=100)
     for at, keys in ((0.2, [METADATA]), (0.99, [METADATA]), (1.0, [HANDSHAKE])):
+        broker.now = at
+        broker.send()
+        assert broker.look() == keys, at
+
+
+def test_the_second_begins_when_a_slow_broker_has_answered() -> None:
+    broker = Broker()
+    broker.let_in(lifetime_ms=1000)
+    broker.now = 1.0
+    broker.send()
+    assert broker.look() == [HANDSHAKE]
+    broker.now = 1.8
+    broker.answer(handshake())
+    assert broker.look() == [TOKEN]
+    broker.answer(token(lifetime_ms=1000))
+    assert broker.look() == [METADATA]
+    # The broker may have read SaslHandshake at 1.8 s.
+    for at, keys in ((2.7, [METADATA]), (2.8, [HANDSHAKE])):
         broker.now = at
         broker.send()
         assert broker.look() == keys, at

@@ -10,8 +10,9 @@ from support.pure.in_memory_selector import InMemorySelector
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.client import NetworkClient, NetworkConfig
+from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
+from spark_kafka_sink.network.node_state import NetworkConfig
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataRequestTopic

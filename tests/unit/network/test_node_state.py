@@ -10,7 +10,8 @@ import pytest
 
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
-from spark_kafka_sink.network.node_state import NodeState, least_loaded
+from spark_kafka_sink.network.node_state import NodeState
+from spark_kafka_sink.network.nodes import least_loaded
 
 
 @dataclass

@@ -31,7 +31,7 @@ from spark_kafka_sink.auth.mechanisms import SaslExchange
 from spark_kafka_sink.auth.oauthbearer import RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.client.io_thread import assemble
+from spark_kafka_sink.client.assembly import assemble
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
@@ -542,10 +542,12 @@ def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
     first = login.exchange()
     assert first is not None
     assert 'sub "first"' in str(login.user)
+    assert made.principal == "first"
     second = login.exchange()
     assert second is not None
     assert first.first() != second.first()
     assert 'sub "second"' in str(login.user)
+    assert made.principal == "second"
 
 
 @pytest.mark.parametrize("brokers", [[], [NODE]])
@@ -553,7 +555,7 @@ def test_a_producer_that_knows_brokers_is_one_of_many(
     brokers: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[bool] = []
-    monkeypatch.setattr(Security, "of", lambda _, *, is_one_of_many: said.append(is_one_of_many))
+    monkeypatch.setattr(Security, "of", lambda _, **given: said.append(given["is_one_of_many"]))
     _, thread = assemble(producer_config({"bootstrap.servers": "h:1"}), "client", brokers)
     thread._client.close()
     assert said == [bool(brokers)]

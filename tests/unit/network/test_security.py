@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 import socket
+import tempfile
 import traceback
 from pathlib import Path
 
 import pytest
+from support.brokers.certificates import Authority
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, TimeoutException
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
@@ -83,6 +86,14 @@ def test_the_environment_is_not_read_as_a_file(path: str, kind: str) -> None:
 def test_a_device_is_no_store() -> None:
     with pytest.raises(ConfigException, match="not a regular file on a disk"):
         security(security_protocol="SSL", ssl_truststore_location="/dev/zero")
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
+def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:
+        file.write(Authority(tmp_path).root.certificate)
+        file.flush()
+        security(security_protocol="SSL", ssl_truststore_location=file.name)
 
 
 def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
@@ -192,7 +203,7 @@ def test_other_providers_and_parameters_are_rejected() -> None:
         (provider("EnvVar", timeout="5"), "config.providers.mine.param.timeout is not supported"),
         (
             {"config_providers_other_class": f"{JAVA}EnvVarConfigProvider"},
-            "config.providers.other.class is not supported",
+            "config.providers.other.class belongs to no provider",
         ),
     ):
         with pytest.raises(ConfigException, match=re.escape(sentence)):
@@ -223,6 +234,27 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
             {"security_protocol": "SSL", "ssl_truststore_certificates": reference},
         )
     oauth = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    store = {"security_protocol": "SSL"}
+    kerberos = {"security_protocol": "SASL_SSL", "sasl_kerberos_service_name": "kafka"}
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    signed = oauth | {
+        "sasl_oauthbearer_token_endpoint_url": "https://127.0.0.1:1/token",
+        "sasl_oauthbearer_assertion_claim_iss": "me",
+    }
+    by_path = {
+        "truststore": store | {"ssl_truststore_location": f"{folder}/secret"},
+        "keystore": store | {"ssl_keystore_location": f"{folder}/secret"},
+        "keytab": kerberos
+        | {"sasl_kerberos_principal": "u", "sasl_kerberos_keytab": f"{folder}/secret"},
+        "keytab of JAAS": kerberos
+        | {"sasl_jaas_config": f'{module} useKeyTab=true principal=u keyTab="{folder}/secret";'},
+        "ticket cache": kerberos
+        | {"sasl_jaas_config": f'{module} useTicketCache=true ticketCache="{folder}/secret";'},
+        "assertion": signed | {"sasl_oauthbearer_assertion_file": f"{folder}/secret"},
+        "key of assertions": signed
+        | {"sasl_oauthbearer_assertion_private_key_file": f"{folder}/secret"},
+    }
+    ways |= {name: ("PYKAFKA_ALLOWED_PATHS", options) for name, options in by_path.items()}
     token = oauth | {"sasl_oauthbearer_token_endpoint_url": f"file://{folder}/secret"}
     ways["file of a token, by its path"] = "PYKAFKA_ALLOWED_PATHS", token
     ways["file of a token, by its URL"] = "PYKAFKA_OAUTH_ALLOWED_URLS", token
@@ -257,6 +289,106 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
         monkeypatch.setenv("PYKAFKA_CONFIG_PROVIDERS", "none")
         with pytest.raises(ConfigException, match="PYKAFKA_CONFIG_PROVIDERS"):
             security(**options)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "s3://bucket",
+        "s3a://bucket",
+        "gs://bucket",
+        "dbfs:/certs",
+        "hdfs:///certs",
+        "hdfs:/certs",
+        "abfss://c@account",
+        "file:///certs",
+    ],
+)
+@pytest.mark.parametrize(
+    ("option", "more"),
+    [
+        ("ssl.truststore.location", {"security_protocol": "SSL"}),
+        ("ssl.keystore.location", {"security_protocol": "SSL"}),
+        (
+            "sasl.kerberos.keytab",
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_kerberos_service_name": "kafka",
+                "sasl_kerberos_principal": "u",
+            },
+        ),
+        (
+            "sasl.oauthbearer.assertion.file",
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_oauthbearer_token_endpoint_url": "https://127.0.0.1:1/token",
+            },
+        ),
+    ],
+)
+def test_a_file_of_another_file_system_has_to_be_shipped(
+    option: str, more: dict[str, str], scheme: str
+) -> None:
+    with pytest.raises(
+        ConfigException, match=r"ship the file with --files, .* to its name"
+    ) as caught:
+        security(**more, **{option.replace(".", "_"): f"{scheme}/x.pem"})
+    assert option in str(caught.value)
+    assert f"{scheme.partition(':')[0]}: is not a folder of this machine" in str(caught.value)
+
+
+def test_messages_say_which_process_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_values, "_names", list(option_values._names))
+    option_values.name_process(lambda: "this executor")
+    with pytest.raises(ConfigException, match="'NOT_SET' is not set on this executor"):
+        password_login(sasl_password="${env:NOT_SET}")
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "")
+    with pytest.raises(ConfigException, match="PYKAFKA_ALLOWED_PATHS of this executor does not"):
+        security(security_protocol="SSL", ssl_truststore_location="/ca.pem")
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the files that `--files` has shipped, with a forbidden one beside it."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    (tmp_path / "ca.pem").write_text("not shipped")
+    monkeypatch.setattr(option_values, "_finders", [])
+
+    def find(name: str) -> str | None:
+        path = folder / name
+        return str(path) if path.is_file() else None
+
+    option_values.find_shipped_files(find)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "")
+    return folder
+
+
+def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
+    shipped: Path,
+) -> None:
+    (shipped / "ca.pem").write_text(Authority(shipped.parent).root.certificate)
+    (shipped / "secrets.properties").write_text(f"password={SECRET}")
+    (shipped / "alice.keytab").write_text("no keytab")
+    security(security_protocol="SSL", ssl_truststore_location="ca.pem")
+    made = password_login(sasl_password="${file:secrets.properties:password}")
+    login = made.login(Node(id=1, host="h", port=1), 0.5)
+    assert login is not None
+    exchange = login.exchange()
+    assert exchange is not None
+    assert SECRET.encode() in exchange.first()
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    with pytest.raises(ConfigException, match=r"alice\.keytab .* is not a keytab"):
+        security(
+            security_protocol="SASL_SSL",
+            sasl_kerberos_service_name="kafka",
+            sasl_jaas_config=f'{module} useKeyTab=true keyTab="alice.keytab" principal=u;',
+        )
+    for path in ("./ca.pem", "../ca.pem", str(shipped.parent / "ca.pem"), "other.pem"):
+        with pytest.raises(ConfigException, match=r"PYKAFKA_ALLOWED_PATHS|No such file"):
+            security(security_protocol="SSL", ssl_truststore_location=path)
 
 
 # -- time limits ---------------------------------------------------------------------------------

@@ -309,7 +309,9 @@ def test_any_certificate_of_the_truststore_is_an_anchor(
     context = server_context(tmp_path, made.server)
     settings = TlsSettings(truststore=truststore)
     with served(context, echo) as server, connected(layer(settings), server.port) as client:
-        client.secure()
+        assert client.secure() == b""
+        client.send(b"trusted")
+        assert client.receive_exactly(7) == b"trusted"
 
 
 @pytest.mark.parametrize(

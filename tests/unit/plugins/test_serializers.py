@@ -142,13 +142,14 @@ def test_what_is_no_serializer_is_refused(given: object) -> None:
         ({"topic": None}, "Topic cannot be None"),
         ({"partition": -1}, "Invalid partition: -1. Partition should always be non-negative"),
         ({"partition": True}, "Invalid partition: True"),
-        ({"partition": 2**31}, "Invalid partition: 2147483648"),
+        ({"partition": 2**31}, "Invalid partition: 2147483648. Expected at most 2147483647.$"),
         ({"timestamp_ms": -1}, "Invalid timestamp: -1. Timestamp should always be non-negative"),
+        ({"timestamp_ms": 2**63}, "Expected at most 9223372036854775807.$"),
         ({"timestamp_ms": 1.5}, "Invalid timestamp: 1.5. Expected an int"),
         ({"headers": [("a", "b")]}, r"\('a', 'b'\) is not a header"),
         ({"headers": [(None, b"b")]}, "is not a header"),
         ({"headers": ["ab"]}, "'ab' is not a header"),
-        ({"headers": [("\ud800", b"half a pair")]}, "is not a header"),
+        ({"headers": [("\ud800", b"half a pair")]}, "cannot be encoded as UTF-8$"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_when_it_is_made(

@@ -150,7 +150,7 @@ def _open_files() -> Counter[str]:
     [
         ("threading.Thread.start", RuntimeError("can't start new thread")),
         ("socket.socketpair", OSError(24, "Too many open files")),
-        ("spark_kafka_sink.client.io_thread.NetworkClient", MemoryError("no more")),
+        ("spark_kafka_sink.client.assembly.NetworkClient", MemoryError("no more")),
         ("spark_kafka_sink.client.base_producer.SliceAppender", MemoryError("no more")),
         ("threading.Thread.start", KeyboardInterrupt()),
         ("spark_kafka_sink.client.base_producer.SliceAppender", KeyboardInterrupt()),

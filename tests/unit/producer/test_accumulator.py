@@ -12,7 +12,7 @@ from support.pure.pure_producer import TOPIC, PureProducer, Settings, batches
 
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 
@@ -22,10 +22,10 @@ TOO_LARGE = 10
 def test_credit_is_refused_when_it_is_not_there_and_granted_when_all_is_free() -> None:
     pool, reservation = (
         PureProducer([1], Settings(buffer_memory=1000)).accumulator.pool,
-        Reservation(),
+        PendingAppend(),
     )
     assert pool.reserve(reservation, 600)
-    assert not pool.reserve(Reservation(), 600)
+    assert not pool.reserve(PendingAppend(), 600)
     pool.give_back(reservation)
     assert pool.reserve(reservation, 5000), "more than everything, with everything free"
     pool.give_back(reservation)
@@ -195,3 +195,41 @@ def test_what_a_refusal_taught_is_kept_until_a_higher_limit_is_told(
     assert _full_bytes_of(accumulator, TOPIC) == [half]
     accumulator.limit_topics(said)
     assert _full_bytes_of(accumulator, TOPIC) == [half if is_kept else 801]
+
+
+def test_withheld_batches_wait_for_a_flush_and_the_wait_does_not_count() -> None:
+    producer = PureProducer([1, 1], Settings(linger=5.0, delivery_timeout=10.0))
+    producer.ready()
+    producer.accumulator.withhold()
+    producer.append(0, [b"x" * 400] * 8)
+    producer.append(1, [b"small"])
+    producer.now = 500.0
+    assert producer.poll() == []
+    assert producer.accumulator.next_sendable_at(500.0) == float("inf")
+    assert producer.accumulator.next_expiry_at(500.0) == float("inf")
+    producer.accumulator.begin_flush("flush")
+    (request,) = producer.poll()
+    assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
+    assert producer.done() == []
+    producer.now = 510.0
+    producer.poll()
+    assert {type(batch.error).__name__ for batch in producer.done()} == {"TimeoutException"}
+
+
+def test_withheld_batches_go_as_usual_once_memory_is_short() -> None:
+    producer = PureProducer([1], Settings(linger=5.0, buffer_memory=4000))
+    producer.ready()
+    producer.accumulator.withhold()
+    producer.append(0, [b"x" * 400] * 4)
+    producer.now = 100.0
+    assert producer.poll() == []
+    producer.append(0, [b"x" * 400] * 4)
+    requests = producer.poll()
+    assert len(requests) == 1
+    while requests:
+        for request in requests:
+            producer.answer(request)
+        requests = producer.poll()
+    producer.append(0, [b"small"])
+    assert producer.poll() == []
+    assert producer.accumulator.next_sendable_at(100.0) == pytest.approx(105.0), "it lingers again"

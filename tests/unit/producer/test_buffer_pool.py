@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.buffer_pool import BufferPool, Reservation
+from spark_kafka_sink.producer.buffer_pool import BufferPool, PendingAppend
 
 
 def test_who_waits_first_is_served_first_though_there_is_room_for_another() -> None:
-    pool, first, second = BufferPool(100), Reservation(), Reservation()
-    taken = Reservation()
+    pool, first, second = BufferPool(100), PendingAppend(), PendingAppend()
+    taken = PendingAppend()
     assert pool.reserve(taken, 50)
     assert not pool.reserve(first, 80)
     pool.wait(first)
@@ -27,7 +27,7 @@ def test_who_waits_first_is_served_first_though_there_is_room_for_another() -> N
 
 
 def test_what_is_given_back_twice_is_counted_once() -> None:
-    pool, reservation = BufferPool(100), Reservation()
+    pool, reservation = BufferPool(100), PendingAppend()
     assert pool.reserve(reservation, 70)
     pool.give_back(reservation)
     pool.give_back(reservation)
@@ -41,16 +41,16 @@ def test_room_is_a_quarter_of_memory_or_what_was_asked_for_last() -> None:
     assert pool.is_short
     pool.draining_bytes = 10
     assert not pool.is_short, "what is on its way to be free is no longer in the way"
-    assert not pool.reserve(Reservation(), 500)
+    assert not pool.reserve(PendingAppend(), 500)
     assert (pool.room_bytes, pool.is_short) == (500, True)
-    assert pool.reserve(Reservation(), 10)
+    assert pool.reserve(PendingAppend(), 10)
     assert pool.room_bytes == 250
 
 
 @given(st.lists(st.integers(1, 150), min_size=1, max_size=8))
 def test_everything_that_was_taken_comes_back(sizes: list[int]) -> None:
     pool = BufferPool(100)
-    reservations = [Reservation() for _ in sizes]
+    reservations = [PendingAppend() for _ in sizes]
     granted = [pool.reserve(each, size) for each, size in zip(reservations, sizes, strict=True)]
     held = [each.size_bytes for each in reservations]
     assert held == [size if took else 0 for size, took in zip(sizes, granted, strict=True)]

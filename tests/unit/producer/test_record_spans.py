@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.producer.record_spans import DoneBatch, RecordSpan, split_spans
+from spark_kafka_sink.producer.producer_batch import ProducerBatch, RecordSpan, split_spans
 
 
 class Owner:
     """Somebody who waits."""
 
-    def completed(self, span: RecordSpan, batch: DoneBatch) -> None:
+    def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
         """Do nothing."""
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.pure.pure_producer import FULL, PureProducer, Settings, batches, bytes_of, sequences
 
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.buffer_pool import Reservation
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
 from spark_kafka_sink.wire.versions import NodeApiVersions
@@ -84,7 +84,7 @@ def test_what_a_caller_waits_for_is_made_room_for() -> None:
     for partition in range(4):
         producer.append(partition, [b"x" * 900])
     assert producer.poll() == []
-    assert not producer.accumulator.pool.reserve(Reservation(), 6000)
+    assert not producer.accumulator.pool.reserve(PendingAppend(), 6000)
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
 
@@ -97,7 +97,7 @@ def test_a_partition_whose_full_batch_goes_gives_no_second_one_to_the_same_reque
     producer.answer(request)
     producer.append(0, [b"x" * 1400])
     producer.append(0, [b"x" * 1400])
-    assert not producer.accumulator.pool.reserve(Reservation(), 8000)
+    assert not producer.accumulator.pool.reserve(PendingAppend(), 8000)
     requests = producer.poll()
     assert [sequences(request) for request in requests] == [[1], [2]]
     for request in requests:
@@ -113,11 +113,11 @@ def test_what_is_compressed_on_its_way_is_room_to_come_though_a_slice_was_refere
     noise = Random(1)
     for partition in (0, 1):
         producer.append(partition, [noise.randbytes(70_000)])
-    assert not producer.accumulator.pool.reserve(Reservation(), 250_000)
+    assert not producer.accumulator.pool.reserve(PendingAppend(), 250_000)
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0, 1]
     producer.append(2, [b"x"])
-    assert not producer.accumulator.pool.reserve(Reservation(), 250_000)
+    assert not producer.accumulator.pool.reserve(PendingAppend(), 250_000)
     assert producer.poll() == []
 
 
@@ -126,7 +126,7 @@ def test_a_batch_that_comes_back_is_no_room_to_come() -> None:
     producer.ready()
     producer.append(0, [b"x" * 1400])
     producer.append(1, [b"x" * 1400])
-    assert not producer.accumulator.pool.reserve(Reservation(), 6000)
+    assert not producer.accumulator.pool.reserve(PendingAppend(), 6000)
     (request,) = producer.poll()
     assert [b.topic_partition.partition for b in batches(request)] == [0]
     producer.answer(request, code=NOT_LEADER)

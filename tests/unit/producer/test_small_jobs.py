@@ -16,10 +16,9 @@ import pytest
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.metadata import TopicMetadata
-from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad
-from spark_kafka_sink.producer.slices import choose_partitions, encode_rows, topic_load
+from spark_kafka_sink.producer.partitioner import Partitioner, TopicLoad, choose_partitions
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
-from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.records.varint import Int64s
 
 ROWS = 20_000
@@ -60,13 +59,15 @@ class Task:
         assert topic is not None
         grouped = choose_partitions(*rows_of(rows), [topic], self._partitioner, self._load)
         accumulator = self._producer.accumulator
-        cuts, encoded = encode_rows(grouped, accumulator.hold(grouped.targets))
+        cuts, encoded = encode_rows(
+            grouped.rows.columns, grouped.runs, accumulator.hold(grouped.targets)
+        )
         accumulator.append(grouped.targets, cuts, encoded, 0.0)
         accumulator.let_go(grouped.targets)
 
     def _load(self, name: str, topic: TopicMetadata) -> TopicLoad:
         producer = self._producer
-        return topic_load(name, topic, producer.accumulator, producer.latencies, adaptive=True)
+        return producer.accumulator.topic_load(name, topic, producer.latencies, adaptive=True)
 
     def batches(self) -> list[tuple[int, int]]:
         """Return the partition and the number of rows of each batch."""

@@ -6,7 +6,6 @@ import pytest
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.producer.partitioner import TopicLoad
-from spark_kafka_sink.producer.slices import topic_load
 from spark_kafka_sink.wire.exchange import NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
@@ -17,7 +16,7 @@ def load(producer: PureProducer, *, adaptive: bool = True) -> TopicLoad:
     """Return the load of the topic."""
     topic = producer.metadata.topic(TOPIC)
     assert topic is not None
-    return topic_load(TOPIC, topic, producer.accumulator, producer.latencies, adaptive=adaptive)
+    return producer.accumulator.topic_load(TOPIC, topic, producer.latencies, adaptive=adaptive)
 
 
 def test_partitions_with_a_leader_are_weighed_by_the_batches_they_have_waiting() -> None:

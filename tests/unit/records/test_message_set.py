@@ -24,9 +24,9 @@ from support.oracles.record_batches import NO_PRODUCER, SHAPES, Producer, Row, S
 
 from spark_kafka_sink.errors import ApiException
 from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.producer.produce_requests import down_convert
 from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.records.decompression import decompress
-from spark_kafka_sink.records.down_conversion import down_convert
 from spark_kafka_sink.records.log_reader import read_log
 from spark_kafka_sink.records.message_set import (
     message_set,

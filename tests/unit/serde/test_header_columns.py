@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.oracles.record_batches import Headers
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.records.utf8 import decode_utf8
+from spark_kafka_sink.records.columns import decode_utf8
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 ESCAPE = "surrogateescape"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter, MicroBatchWriter
 
 # With these, importing takes four times as long.
@@ -57,7 +57,7 @@ def test_who_plans_a_job_imports_nothing_that_tasks_need() -> None:
     assert imports("".join(PLAN % (OPTIONS % codec) for codec in codecs), HEAVY) == "[]"
 
 
-WRITERS = {
+WRITERS: dict[str, tuple[Callable[[SinkOptions], object], str]] = {
     "batch": (KafkaArrowWriter, "[]"),
     "micro-batch": (lambda options: MicroBatchWriter(options, 1), "[]"),
     "stream": (KafkaStreamArrowWriter, "[], 1"),

@@ -65,7 +65,7 @@ def _one_in(share: int) -> settings:
     return settings(max_examples=max(1, _EXAMPLES // share))
 
 
-def _decodes_or_refuses(api: Api, version: int, frame: bytes) -> None:
+def _check_decodes_or_refuses(api: Api, version: int, frame: bytes) -> None:
     started = time.thread_time()
     try:
         message = decode_response(api, version, frame)
@@ -81,7 +81,7 @@ def _decodes_or_refuses(api: Api, version: int, frame: bytes) -> None:
 def test_garbage_is_a_message_or_a_protocol_error(frame: bytes) -> None:
     for api in APIS.values():
         for version in versions(api):
-            _decodes_or_refuses(api, version, frame)
+            _check_decodes_or_refuses(api, version, frame)
 
 
 @EVERY_API
@@ -98,7 +98,7 @@ def test_responses_with_garbage_inside_are_messages_or_protocol_errors(
         frame = their_response_frame(api, version, 1, at_version(fields, tree, version))
         position = round(where * len(frame))
         mutated = frame[:position] + garbage + frame[position + replaced :]
-        _decodes_or_refuses(api, version, mutated)
+        _check_decodes_or_refuses(api, version, mutated)
 
 
 @EVERY_API
@@ -155,7 +155,7 @@ def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
     mutated = list(_with_huge_lengths(frame))
     with traced_memory() as memory:
         for each in mutated:
-            _decodes_or_refuses(api, version, each)
+            _check_decodes_or_refuses(api, version, each)
     assert memory.peak_bytes < 200_000
 
 
@@ -168,7 +168,7 @@ def test_an_array_that_claims_a_byte_an_element_takes_no_memory(api: Api, versio
     with traced_memory() as memory:
         for position in range(4, len(frame)):
             for claim in claims:
-                _decodes_or_refuses(api, version, frame[:position] + claim + zeros)
+                _check_decodes_or_refuses(api, version, frame[:position] + claim + zeros)
     assert memory.peak_bytes < 16 * len(zeros)
 
 
@@ -205,7 +205,7 @@ def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memo
         for _ in range(-(-_EXAMPLES // len(versions(api))) or 200):
             damaged = _damaged(frame, random)
             try:
-                _decodes_or_refuses(api, version, damaged)
+                _check_decodes_or_refuses(api, version, damaged)
             except BaseException as error:
                 error.add_note(f"the answer was {damaged.hex()}")
                 raise

@@ -17,10 +17,10 @@ from support.oracles.wire_messages import (
 
 from spark_kafka_sink.wire import (
     admin_messages,
+    delegation_token_messages,
     describe_messages,
     fetch_messages,
     messages,
-    sasl_messages,
     schema,
     transaction_messages,
 )
@@ -35,12 +35,8 @@ _TYPES: dict[object, str] = {str: "string", UUID: "uuid", Records: "records", me
 _TYPES[bytes] = "bytes"
 
 _MODULES = (
-    messages,
-    fetch_messages,
-    transaction_messages,
-    describe_messages,
-    admin_messages,
-    sasl_messages,
+    *(messages, fetch_messages, transaction_messages, describe_messages, admin_messages),
+    delegation_token_messages,
 )
 
 

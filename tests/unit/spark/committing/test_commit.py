@@ -304,6 +304,12 @@ def test_a_driver_without_stderr_is_no_failure(
         assert json.loads((tmp_path / "report.json").read_text())["tasks"] == 1
 
 
-def test_abort_never_raises() -> None:
-    KafkaArrowWriter(OPTIONS).abort([None])
-    KafkaStreamArrowWriter(OPTIONS).abort([None], 3)
+def test_abort_neither_raises_nor_reports(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = {"reportPath": str(tmp_path / "report.json")}
+    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"} | report)
+    KafkaArrowWriter(options).abort([None])
+    KafkaStreamArrowWriter(options).abort([None], 3)
+    assert capsys.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []

@@ -318,6 +318,7 @@ def test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_se
     ids=str,
 )  # fmt: skip
 def test_any_other_column_may_stand_beside_those_that_are_sent(kind: DataType) -> None:
+    # Not raising is what a user sees: the write goes on.
     check_schema(StructType().add("value", StringType()).add("other", kind), "t")
 
 

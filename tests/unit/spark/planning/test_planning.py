@@ -107,6 +107,13 @@ def test_a_report_needs_a_file_in_a_folder_that_exists(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the check wrote something"
 
 
+def test_an_empty_option_reaches_the_producer() -> None:
+    option = "kafka.ssl.endpoint.identification.algorithm"
+    for value, expected in ((" ", ""), ("", ""), ("HTTPS", "https")):
+        options = sink_options(NAMES | {"kafka.security.protocol": "SSL", option: value})
+        assert options.producer.ssl_endpoint_identification_algorithm == expected
+
+
 def test_paths_are_told_without_credentials(tmp_path: Path) -> None:
     lost = "s3a:KEY:hunter2@bucket/report.json"
     with pytest.raises(ConfigException) as refused:

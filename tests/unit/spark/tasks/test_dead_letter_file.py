@@ -78,3 +78,31 @@ def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
     found = written(tmp_path, pa.record_batch({"value": dirty, "other": dirty}))
     assert found.column("value").to_pylist() == [b"\xffa"]
     assert found.column("other").to_pylist() == ["\ufffda"]
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_bytes_that_are_no_text_are_replaced_at_any_depth(
+    tmp_path: Path, text: pa.DataType
+) -> None:
+    is_large = pa.types.is_large_string(text)
+    binary = pa.large_binary() if is_large else pa.binary()
+    header = [("key", binary), ("value", pa.binary())]
+    headers, nested = pa.list_(pa.struct(header)), pa.map_(binary, pa.struct([("a", binary)]))
+    values = {
+        "headers": pa.array([[{"key": b"\xff", "value": b"\xff"}], None, [], [None]], headers),
+        "nested": pa.array([[(b"k", {"a": b"\xfe"})], [(b"k", None)], None, []], nested),
+    }
+    as_text = {
+        "headers": pa.list_(pa.struct([("key", text), ("value", pa.binary())])),
+        "nested": pa.map_(text, pa.struct([("a", text)])),
+    }
+    columns = {name: values[name].view(as_text[name]) for name in values}
+    rows = pa.record_batch({"value": ["v"] * 4, **columns})
+    found = written(tmp_path, rows)
+    headers_found = [[{"key": "\ufffd", "value": b"\xff"}], None, [], [None]]
+    nested_found = [[("k", {"a": "\ufffd"})], [("k", None)], None, []]
+    assert found.column("headers").to_pylist() == headers_found
+    assert found.column("nested").to_pylist() == nested_found
+    later = written(tmp_path, rows.slice(1, 2))
+    assert later.column("headers").to_pylist() == headers_found[1:3]
+    assert later.column("nested").to_pylist() == nested_found[1:3]

@@ -12,7 +12,7 @@ from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 
 HOUR_MS: Final = 3_600_000
 NOW_MS: Final = 1_700_000_000_000
-RETENTION_MS: Final = {"hour": HOUR_MS, "day": 24 * HOUR_MS, "forever": None}
+RETENTION_MS: Final = {"hour": HOUR_MS, "day": 24 * HOUR_MS, "forever": None, "longest": 2**63 - 1}
 
 
 class Asked:
@@ -47,8 +47,8 @@ def test_topics_of_a_column_have_their_own_count_and_each_is_asked_for_once() ->
     # Neither of before 1970, nor of no time or topic, nor of a name that no topic has.
     others = [("hour", 1e6), ("hour", None), (None, 5.0), ("no topic", 5.0)]
     rows.count(batch(("hour", 2), ("day", 2), ("hour", 5), ("forever", 9999), ("hour", 3), *others))
-    rows.count(batch(("day", 25), ("hour", 4), ("day", 24)))
-    assert sorted(asked.topics) == ["day", "forever", "hour"]
+    rows.count(batch(("day", 25), ("hour", 4), ("day", 24), ("longest", 9999)))
+    assert sorted(asked.topics) == ["day", "forever", "hour", "longest"]
     assert rows.report() == [
         ExpiredRowsReport(
             topic="day",

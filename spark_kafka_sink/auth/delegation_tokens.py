@@ -1,0 +1,160 @@
+"""Delegation tokens (KIP-48): when to renew or replace one, and how clients log in with it.
+
+Pure: times are arguments, in milliseconds since 1970. The rule, with the defaults of brokers (a
+token expires after 24 hours without a renewal, and lives for 7 days at most)::
+
+    0 h            18 h           36 h    …    126 h                       168 h
+    created        renewed        renewed      another one is created      the end of its life
+    └─ 75 % of the time to its expiry ─┘       └─ 75 % of its life
+
+A token is valid for a while after it was replaced, so that running tasks can go on with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final, Self
+
+import msgspec
+
+from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512
+from spark_kafka_sink.config import ProducerConfig, option_fields
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import DelegationToken
+
+DEFAULT_MECHANISM: Final = SCRAM_SHA_512
+_MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
+# After this part of a time, there is enough of it left for what runs.
+_USED_UP: Final = 0.75
+# Brokers learn of a new token one after the other.
+FRESH_MS: Final = 10_000
+_EXPIRY: Final = "delegation.token.expiry.time.ms"
+_MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
+
+
+class TokenAction(Enum):
+    """What to do about a token before it is used."""
+
+    KEEP = "keep"
+    RENEW = "renew"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLife:
+    """A token, and when it was renewed last; all times are those of this machine's clock."""
+
+    token: DelegationToken
+    renewed_ms: int
+
+    @classmethod
+    def created(cls, token: DelegationToken, now_ms: int) -> Self:
+        """Return the life of a token that has just been created; its times are the brokers'."""
+        return cls.known(token, now_ms, now_ms - token.issue_timestamp_ms)
+
+    @classmethod
+    def known(cls, token: DelegationToken, renewed_ms: int, ahead_ms: int) -> Self:
+        """Return the life of a token with the brokers' times.
+
+        ahead_ms: how far this machine's clock is ahead of the brokers'.
+        """
+        here = replace(
+            token,
+            issue_timestamp_ms=token.issue_timestamp_ms + ahead_ms,
+            expiry_timestamp_ms=token.expiry_timestamp_ms + ahead_ms,
+            max_timestamp_ms=token.max_timestamp_ms + ahead_ms,
+        )
+        return cls(here, renewed_ms)
+
+    def renewed(self, expiry_timestamp_ms: int, ahead_ms: int, now_ms: int) -> TokenLife:
+        """Return the life after a renewal; expiry_timestamp_ms: by the brokers' clock."""
+        expiry_ms = expiry_timestamp_ms + ahead_ms
+        return TokenLife(replace(self.token, expiry_timestamp_ms=expiry_ms), now_ms)
+
+    def action(self, now_ms: int) -> TokenAction:
+        """Return what to do about the token before tasks begin to use it."""
+        token = self.token
+        if now_ms >= token.expiry_timestamp_ms:
+            return TokenAction.REPLACE
+        if now_ms < _late_in(self.renewed_ms, token.expiry_timestamp_ms):
+            return TokenAction.KEEP
+        if now_ms < _late_in(token.issue_timestamp_ms, token.max_timestamp_ms):
+            return TokenAction.RENEW
+        return TokenAction.REPLACE
+
+
+def _late_in(begin_ms: int, end_ms: int) -> float:
+    return begin_ms + _USED_UP * (end_ms - begin_ms)
+
+
+def is_fresh(token: DelegationToken, now_ms: float) -> bool:
+    """Return whether a broker may not know a token yet because it has just been created."""
+    return now_ms < token.issue_timestamp_ms + FRESH_MS
+
+
+def checked_token_mechanism(option: str, name: str) -> str:
+    """Return the mechanism by which tokens log in. Raise ConfigException for any other."""
+    if name in _MECHANISMS:
+        return name
+    message = f"option {option} is {name!r}: expected {' or '.join(_MECHANISMS)}"
+    raise ConfigException(f"{message}, since delegation tokens work only with SCRAM")
+
+
+# What proves a client's identity, besides all options of SASL.
+_KEYSTORE: Final = (
+    "ssl_keystore_location",
+    "ssl_keystore_key",
+    "ssl_keystore_certificate_chain",
+    "ssl_keystore_password",
+    "ssl_keystore_type",
+    "ssl_key_password",
+)
+
+
+def with_delegation_token(
+    config: ProducerConfig, token: DelegationToken, mechanism: str
+) -> ProducerConfig:
+    """Return a configuration that logs in with a token, and has no other credentials."""
+    credentials = {
+        each.name: each.default
+        for each in option_fields()
+        if each.name.startswith("sasl_") or each.name in _KEYSTORE
+    }
+    return msgspec.structs.replace(
+        config,
+        **credentials | {"sasl_mechanism": mechanism},
+        delegation_token=token,
+    )
+
+
+def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
+    """Return why brokers may refuse a token; token: None for a user's own, whose life is unknown.
+
+    The hint names the settings of the brokers that decide how long a token lives.
+    """
+    if token is None:
+        return (
+            "a delegation token expires if it is not renewed within "
+            f"{_EXPIRY} of the brokers, and after {_MAX_LIFETIME}: create another one"
+        )
+    if now_ms >= token.max_timestamp_ms:
+        return (
+            f"the token's life ended at {_utc(token.max_timestamp_ms)}: raise {_MAX_LIFETIME} of "
+            "the brokers, or let tasks take less time"
+        )
+    if now_ms >= token.expiry_timestamp_ms:
+        return (
+            f"the token expired at {_utc(token.expiry_timestamp_ms)} unless the driver renewed "
+            f"it, which it does when it plans a write: raise {_EXPIRY} of the brokers, or let "
+            "tasks take less time"
+        )
+    return (
+        f"the token expires at {_utc(token.expiry_timestamp_ms)} or later: somebody may have "
+        "expired it, or this broker has another delegation.token.secret.key"
+    )
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")

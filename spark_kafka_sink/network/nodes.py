@@ -1,0 +1,217 @@
+"""NodeStates: which nodes a client knows, and which of them to use.
+
+These are brokers and bootstrap addresses (ClusterConnectionStates of the Java client). Brokers may
+be those that another client has learned, or those of the metadata. It uses no socket and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Final
+
+from spark_kafka_sink.errors import AuthenticationException, SslAuthenticationException
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
+from spark_kafka_sink.network.selector import HostResolver
+
+# The limits for brokers learned from the driver: after this many failures, or the first failure
+# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
+_INITIAL_NODES_FAILURES: Final = 2
+_INITIAL_NODES_S: Final = 15.0
+# The time without any response after which a warning lists the failing nodes.
+_NO_RESPONSE_S: Final = 5.0
+_MAX_LISTED: Final = 10
+
+
+class NodeStates:
+    """The nodes that a client knows (ClusterConnectionStates). Bootstrap addresses have ids < 0."""
+
+    def __init__(self, bootstrap: Iterable[Node], config: NetworkConfig) -> None:
+        as_written = config.client_dns_lookup == "use_all_dns_ips"
+        self._by_id = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
+        self._rebootstraps = config.rebootstraps
+        # Failures still tolerated for brokers learned from the driver, and the time from which one
+        # failure is enough.
+        self._failures_left = 0
+        self._tolerant_until = float("inf")
+        self._initial_nodes_error = ""
+        # Whether any broker has accepted this client, and the error if none ever will.
+        self.was_ever_ready = False
+        self.fatal_error: AuthenticationException | None = None
+        self._rejection: AuthenticationException | None = None
+        # Since when no node is ready although a connection is needed.
+        self._silent_since: float | None = None
+        self._has_warned = False
+
+    def __iter__(self) -> Iterator[NodeState]:
+        """Iterate over those of now, which may change meanwhile."""
+        return iter(list(self._by_id.values()))
+
+    def get(self, node_id: int) -> NodeState | None:
+        """Return a node, None if it is not known."""
+        return self._by_id.get(node_id)
+
+    def replace(self, nodes: Mapping[int, Node]) -> Iterator[tuple[NodeState, str]]:
+        """Replace the brokers; yield the nodes to disconnect from before it goes on, with reasons.
+
+        If `nodes` is empty, these are all.
+        """
+        self._failures_left = 0
+        if nodes:
+            self._initial_nodes_error = ""
+        for state in self:
+            if not nodes:
+                yield state, "reconnecting to the bootstrap servers"
+            elif state.node.id < 0:  # the brokers are known, so its failure no longer matters
+                state.last_error = ""
+        for node_id in [n for n in self._by_id if n >= 0 and n not in nodes]:
+            yield self._by_id.pop(node_id), "the cluster no longer lists this broker"
+        named_by = next((s.node for s in self if s.node.id < 0 and s.is_ready), None)
+        for node_id, node in nodes.items():
+            known = self._by_id.get(node_id)
+            if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
+                continue
+            if known is not None:
+                yield known, f"the broker moved to {node.host}:{node.port}"
+            self._by_id[node_id] = NodeState(node, named_by=named_by)
+
+    def tolerate_failures(self, now: float) -> None:
+        """Tolerate some failures of the brokers, which another client has learned."""
+        self._failures_left = _INITIAL_NODES_FAILURES
+        self._tolerant_until = now + _INITIAL_NODES_S
+
+    def are_given_up(self, state: NodeState, reason: str, now: float) -> bool:
+        """Note a failure; return whether brokers of another client are to be given up for it."""
+        if not self._failures_left or state.node.id < 0 or state.addresses:
+            return False
+        self._failures_left -= 1
+        if self._failures_left and now < self._tolerant_until:
+            return False
+        self._initial_nodes_error = f"{state.node}: {reason}"
+        return True
+
+    def reject(self, error: AuthenticationException) -> None:
+        """Note that a node and this client reject each other."""
+        self._rejection = error
+
+    def check_rejection(self) -> None:
+        """Decide whether no broker will ever accept this client: that is the `fatal_error`.
+
+        All brokers check the same credentials, so one rejected login is enough. Certificates differ
+        between brokers, so every bootstrap address is tried.
+        """
+        if self.was_ever_ready or self._rejection is None:
+            return
+        is_by_tls = isinstance(self._rejection, SslAuthenticationException)
+        if is_by_tls and not all(state.has_failed for state in self if state.node.id < 0):
+            return
+        self.fatal_error = self._rejection
+
+    def errors(self, now: float, problem: str = "") -> str:
+        """Return a description of all nodes that have a problem; problem: that of all of them."""
+        found = [(state.node, state.problem(now)) for state in self]
+        failures = [problem, *(f"{node}: {problem}" for node, problem in found if problem)]
+        failures = list(filter(None, [*failures, self._initial_nodes_error]))
+        if len(failures) > _MAX_LISTED:
+            failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
+        return "; ".join(failures)
+
+    def silence_s(self, now: float, *, is_needed: bool) -> float | None:
+        """Return for how long no node has answered, once, where that is worth a warning.
+
+        is_needed: whether a connection is needed.
+        """
+        if not is_needed or any(state.is_ready and not state.last_error for state in self):
+            self._silent_since = None
+        elif self._silent_since is None:
+            self._silent_since = now
+        elif now >= self._silent_since + _NO_RESPONSE_S and not self._has_warned:
+            self._has_warned = True
+            return now - self._silent_since
+        return None
+
+    @property
+    def _silence_ends_at(self) -> float:
+        if self._silent_since is None or self._has_warned:
+            return float("inf")
+        return self._silent_since + _NO_RESPONSE_S
+
+    def next_deadline(
+        self, now: float, config: NetworkConfig, connect_to: Container[int], *, is_any_needed: bool
+    ) -> float:
+        """Return when something is due, if nothing happens before; infinity for never.
+
+        connect_to: the nodes that are to be connected to; is_any_needed: whether a request waits
+        for any node.
+        """
+        due = [self._silence_ends_at]
+        for state in self:
+            if state.connection is None:
+                # The selector is woken when there is a login.
+                if state.awaits_login_since is not None:
+                    due.append(state.setup_until)
+                elif state.node.id in connect_to or (is_any_needed and state.retry_at > now):
+                    due.append(state.retry_at)
+                continue
+            if is_any_needed and state.throttled_until > now:
+                due.append(state.throttled_until)
+            due.append(state.next_deadline(config))
+        return min(due)
+
+    def oldest_unused(self) -> NodeState | None:
+        """Return the node whose connection has been unused for longest, None if all are in use."""
+        unused = [state for state in self if state.is_ready and not state.load]
+        return min(unused, key=lambda state: state.last_used, default=None)
+
+    def canonical(self, state: NodeState, resolver: HostResolver) -> NodeState:
+        """Replace a bootstrap host by its canonical names, and return the first of them."""
+        names = resolver.canonical_names(state.node.host)
+        del self._by_id[state.node.id]
+        next_id = min([-1, *self._by_id, state.node.id]) - 1
+        made = [
+            NodeState(Node(id=next_id - number, host=name, port=state.node.port))
+            for number, name in enumerate(names)
+        ]
+        self._by_id.update({each.node.id: each for each in made})
+        return made[0]
+
+    def least_loaded(self, now: float, random: Random) -> NodeState | None:
+        """Return the least loaded broker, or bootstrap address if there are no brokers.
+
+        A bootstrap connection that is still open counts as a broker, which saves a connection.
+        """
+        brokers = [state for state in self if state.node.id >= 0]
+        bootstrap = [state for state in self if state.node.id < 0]
+        in_use = [*brokers, *(state for state in bootstrap if state.connection is not None)]
+        chosen = least_loaded(in_use, now, random)
+        if chosen is None and all(state.connection is None for state in in_use):
+            if brokers and not self._rebootstraps:
+                return None
+            chosen = least_loaded(bootstrap, now, random)
+        return chosen
+
+
+def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:
+    """Return the node for a request that any node may answer (NetworkClient.leastLoadedNode).
+
+    A node that accepts requests is best, the one with the fewest in flight; then a node that is
+    being connected to; then one that can be connected to, the one tried longest ago. The search
+    starts at a random node, so that many clients spread over the nodes. Return None if no node can
+    be used now.
+    """
+    if not states:
+        return None
+    start = random.randrange(len(states))
+    ready: NodeState | None = None
+    preparing: NodeState | None = None
+    idle: NodeState | None = None
+    for state in [*states[start:], *states[:start]]:
+        if state.can_send(now):
+            if ready is None or state.load < ready.load:
+                ready = state
+        elif state.connection is not None:
+            preparing = preparing if state.is_ready else state
+        elif state.can_connect(now) and (idle is None or state.last_attempt < idle.last_attempt):
+            idle = state
+    return ready or preparing or idle

@@ -1,0 +1,173 @@
+"""SaslAuthenticator: the SASL login of one connection, and its renewals (SaslClientAuthenticator).
+
+A SASL session may expire. Before it does, the connection logs in again after the responses in
+flight (KIP-368), when the next request is to be sent: an idle connection needs no timer. This
+module decides what a login needs next. `Connection` sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from spark_kafka_sink import error_codes
+from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
+from spark_kafka_sink.errors import (
+    AuthenticationException,
+    IllegalSaslStateException,
+    ProtocolError,
+    SaslAuthenticationException,
+    UnsupportedSaslMechanismException,
+    error_code,
+)
+from spark_kafka_sink.wire.messages import SaslHandshakeResponse
+
+# Brokers reject a second renewal of a session within a second.
+_RENEWAL_PAUSE_S: Final = 1.0
+# A slow broker may read a request some time after it was sent.
+_SLOWNESS_S: Final = 2.0
+# No mechanism has nearly as many steps.
+_MOST_STEPS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The login of a connection.
+
+    exchange: starts a SASL exchange, None while there are no credentials; raises
+    SaslAuthenticationException if there will be none. user: its text is the user in messages.
+    chance: a random number from 0 to 1. is_token: whether a delegation token logs in, so that each
+    session ends. hint: its text, if any, ends the message about a refusal.
+    """
+
+    exchange: Callable[[], SaslExchange | None]
+    user: object
+    chance: float = 0.0
+    is_token: bool = False
+    hint: object = ""
+
+
+class SaslAuthenticator:
+    """One exchange after the other; times are the clock's seconds.
+
+    login: None for a connection without one. peer: how messages call the node `node_id`.
+    """
+
+    def __init__(self, login: Login | None, peer: str, node_id: int) -> None:
+        self._login = login
+        self._peer = peer
+        self._node_id = node_id
+        self._exchange: SaslExchange | None = None
+        self._steps = 0
+        self._renewals: list[float] = []
+        self._renew_at = self._ends_at = self._began_at = float("inf")
+        self._logged_in_at = float("-inf")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the connection has a login."""
+        return self._login is not None
+
+    def take_renewals(self) -> list[float]:
+        """Return how many seconds each renewal since the last call took."""
+        renewals, self._renewals = self._renewals, []
+        return renewals
+
+    def begin(self, now: float) -> str | None:
+        """Start an exchange, and return its mechanism; None while there are no credentials.
+
+        Raise KafkaException if there will be none.
+        """
+        exchange = None if self._login is None else self._login.exchange()
+        if exchange is None:
+            return None
+        self._exchange, self._steps, self._began_at = exchange, 0, now
+        return exchange.mechanism
+
+    def check_handshake(self, response: SaslHandshakeResponse, *, is_renewal: bool) -> None:
+        """Raise an AuthenticationException if the broker does not accept the mechanism."""
+        code = response.error_code
+        if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
+            mechanism = "" if self._exchange is None else self._exchange.mechanism
+            offered = ", ".join(map(printable, response.mechanisms)) or "none"
+            raise UnsupportedSaslMechanismException(
+                f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
+                "sasl.mechanism to one that it offers, or have the broker offer it"
+            )
+        if code == error_codes.ILLEGAL_SASL_STATE and not is_renewal:
+            raise IllegalSaslStateException(
+                f"{self._peer} does not accept a SASL login there: compare the port and "
+                "security.protocol with the broker's listeners"
+            )
+        if code != error_codes.NONE:
+            raise self.refusal(code, None)
+
+    def refusal(self, code: int, words: str | None) -> AuthenticationException:
+        """Return the exception for a login that a broker refused; words: the broker's."""
+        user = "" if self._login is None else f" {self._login.user}"
+        said = printable(words) if words else error_code(code).name
+        hint = "" if self._login is None else str(self._login.hint)
+        sentence = f"{self._peer} refused the login{user}: {said} ({code})"
+        sentence += f"; {hint}" if hint else ""
+        if code == error_codes.ILLEGAL_SASL_STATE:
+            return IllegalSaslStateException(sentence)
+        return SaslAuthenticationException(sentence)
+
+    def first(self) -> bytes:
+        """Return the first token of the exchange."""
+        return self._open_exchange().first()
+
+    def step(self, token: bytes) -> bytes | None:
+        """Return the token that answers a broker's, None if the exchange is complete."""
+        exchange = self._open_exchange()
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise SaslAuthenticationException(f"{self._peer} does not end the SASL login")
+        try:
+            answer = exchange.step(token)
+        except SaslAuthenticationException as error:
+            raise SaslAuthenticationException(f"{self._peer}: {error}") from None
+        if answer is None and not exchange.is_complete:
+            raise SaslAuthenticationException(f"{self._peer} ended the login by SASL too early")
+        return answer
+
+    def _open_exchange(self) -> SaslExchange:
+        if self._exchange is None:
+            message = f"{self._peer} sent a token of SASL unasked"
+            raise ProtocolError(message, node_id=self._node_id)
+        return self._exchange
+
+    def completed(self, lifetime_ms: int | None, now: float, *, is_renewal: bool) -> None:
+        """Note the end of the exchange, and how long the session may last.
+
+        lifetime_ms: 0 for no limit, None if the broker does not say it.
+        """
+        self._exchange = None
+        if lifetime_ms == 0 and self._login is not None and self._login.is_token:
+            # Brokers accept an expired token until they delete it, and then close the connection.
+            code = error_codes.SASL_AUTHENTICATION_FAILED
+            raise self.refusal(code, "the delegation token has expired")
+        self._logged_in_at = now
+        if is_renewal:
+            self._renewals.append(now - self._began_at)
+        lifetime_s = (lifetime_ms or 0) / 1000
+        self._renew_at = now + self._time_to_renew(lifetime_s)
+        self._ends_at = now + lifetime_s
+
+    def _time_to_renew(self, lifetime_s: float) -> float:
+        """Return after how long a session is to be renewed (as SaslClientAuthenticator does)."""
+        if lifetime_s <= 0:
+            return float("inf")
+        chance = 0.0 if self._login is None else self._login.chance
+        share = lifetime_s * (0.85 + 0.1 * chance)
+        return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
+
+    def may_renew(self, now: float) -> bool:
+        """Return whether the session is to be renewed now, and the last login is old enough."""
+        # From the end of the last login, since a slow broker may have read its beginning late.
+        return now >= self._renew_at and now >= self._logged_in_at + _RENEWAL_PAUSE_S
+
+    def is_over(self, now: float) -> bool:
+        """Return whether the session has ended."""
+        return now >= self._ends_at

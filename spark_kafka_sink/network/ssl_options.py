@@ -1,0 +1,165 @@
+"""The options ``ssl.*`` as settings of TLS: cipher suites, truststores and keystores.
+
+Java uses the standard's names of cipher suites. OpenSSL has its own names for those of TLS 1.2.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.auth.pem import StoreKind, store_kind
+from spark_kafka_sink.auth.pkcs12 import keystore, truststore
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.logs import masked, warn_once
+from spark_kafka_sink.model import Secret
+from spark_kafka_sink.network.option_values import OptionValues
+
+TLS_1_3_SUITES: Final = (
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_AES_128_GCM_SHA256",
+)
+_EVERYWHERE: Final = {
+    "AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+    "AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "AES_128_CBC_SHA256": "AES128-SHA256",
+    "AES_256_CBC_SHA": "AES256-SHA",
+    "AES_128_CBC_SHA": "AES128-SHA",
+}
+_CHACHA20: Final = {"CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305"}
+_SHA384: Final = {"AES_256_CBC_SHA384": "AES256-SHA384"}
+_SHA256: Final = {"AES_256_CBC_SHA256": "AES256-SHA256"}
+# The ciphers of each key exchange.
+_CIPHERS: Final = {
+    "ECDHE_ECDSA": _EVERYWHERE | _CHACHA20 | _SHA384,
+    "ECDHE_RSA": _EVERYWHERE | _CHACHA20 | _SHA384,
+    "DHE_RSA": _EVERYWHERE | _CHACHA20 | _SHA256,
+    "DHE_DSS": _EVERYWHERE | _SHA256,
+    "RSA": _EVERYWHERE | _SHA256,
+}
+# Java's names to OpenSSL's, which omit RSA.
+TLS_1_2_SUITES: Final = {
+    f"TLS_{exchange}_WITH_{java}": f"{exchange}-{ours}".replace("_", "-").removeprefix("RSA-")
+    for exchange, ciphers in _CIPHERS.items()
+    for java, ours in ciphers.items()
+}
+_OPENSSL_NAMES: Final = frozenset(TLS_1_2_SUITES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CipherSuites:
+    """TLS 1.2 suites by OpenSSL's names, separated by colons, and the versions that have a suite.
+
+    `openssl` is None if no TLS 1.2 suite is listed.
+    """
+
+    openssl: str | None
+    protocols: frozenset[str]
+
+
+def cipher_suites(names: Sequence[str]) -> CipherSuites:
+    """Return the suites and versions for a list of names; an empty list means the defaults.
+
+    Raise ConfigException for an unknown name, or for some of TLS 1.3's suites without the others.
+    """
+    new = [name for name in names if name in TLS_1_3_SUITES]
+    old = [_known(name) for name in names if name not in TLS_1_3_SUITES]
+    if new and {*new} != {*TLS_1_3_SUITES}:
+        raise ConfigException(
+            f"ssl.cipher.suites has {', '.join(new)}, but Python cannot choose among the suites of "
+            f"TLS 1.3: list {', '.join(TLS_1_3_SUITES)}, or none of them, to use TLS 1.2"
+        )
+    versions = [("TLSv1.2", bool(old) or not names), ("TLSv1.3", bool(new) or not names)]
+    return CipherSuites(
+        ":".join(old) or None, frozenset(version for version, is_there in versions if is_there)
+    )
+
+
+def _known(name: str) -> str:
+    found = name if name in _OPENSSL_NAMES else TLS_1_2_SUITES.get(name)
+    if found is None:
+        raise ConfigException(
+            f"ssl.cipher.suites has {name!r}, which is unknown: expected a suite of TLS 1.2 "
+            "with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+        )
+    return found
+
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.network.tls import TlsSettings
+
+logger = logging.getLogger(__name__)
+
+
+def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
+    """Return the TLS settings of a configuration, with the present contents of its files.
+
+    Raise ConfigException if a file cannot be used.
+    """
+    from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
+
+    suites = cipher_suites([each for each in config.ssl_cipher_suites.split(",") if each])
+    allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
+    protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
+    if not protocols:
+        raise ConfigException(
+            "ssl.protocol, ssl.enabled.protocols and ssl.cipher.suites have no version of TLS "
+            "in common"
+        )
+    stores = _Stores(values)
+    key, key_origin = stores.text(
+        "keystore", config.ssl_keystore_location, config.ssl_keystore_password
+    )
+    if key is None:
+        key = values.text("ssl.keystore.key", config.ssl_keystore_key)
+    trusted, trusted_origin = stores.text(
+        "truststore", config.ssl_truststore_location, config.ssl_truststore_password
+    )
+    if trusted is None:
+        trusted = values.text("ssl.truststore.certificates", config.ssl_truststore_certificates)
+    return TlsSettings(
+        truststore=trusted,
+        key=key,
+        chain=values.text("ssl.keystore.certificate.chain", config.ssl_keystore_certificate_chain),
+        key_password=values.text("ssl.key.password", config.ssl_key_password),
+        truststore_origin=trusted_origin or "ssl.truststore.certificates",
+        key_origin=key_origin or "ssl.keystore.key",
+        protocols=frozenset(protocols),
+        ciphers=suites.openssl,
+        checks_host=config.ssl_endpoint_identification_algorithm == "https",
+    )
+
+
+class _Stores:
+    """The files that `ssl.truststore.location` and `ssl.keystore.location` name."""
+
+    def __init__(self, values: OptionValues) -> None:
+        self._values = values
+
+    def text(
+        self, kind: str, location: str | None, password: Secret | None
+    ) -> tuple[str | None, str]:
+        """Return a store as PEM and its name in messages; None if no option names one."""
+        if location is None:
+            return None, ""
+        option = str(Option(f"ssl.{kind}.location"))
+        path = self._values.resolved(f"ssl.{kind}.location", location)
+        # With unresolved references.
+        origin = f"the file {masked(location)} of {option}"
+        found = self._values.content(path, origin)
+        if store_kind(found, Path(location).name, origin) is StoreKind.PEM:
+            if password is not None:
+                warn_once(
+                    logger,
+                    f"{Option(f'ssl.{kind}.password')} has no effect: PEM files have no such "
+                    "password",
+                )
+            return found.decode(errors="replace"), origin
+        given = self._values.text(f"ssl.{kind}.password", password)
+        read = keystore if kind == "keystore" else truststore
+        return read(found, given, origin, str(Option(f"ssl.{kind}.password"))), origin

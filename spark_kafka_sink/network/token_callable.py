@@ -1,0 +1,94 @@
+"""A user's own Python callable that returns tokens: loading it, and checking what it returns.
+
+It may raise anything. No message shows what it returns or what its exception says, because either
+may have a token or a password.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
+from spark_kafka_sink.auth.token_renewal import TokenException
+from spark_kafka_sink.errors import ConfigException
+
+_RETURNS: Final = (
+    "expected a token and when it expires, in seconds since 1970, or these and a mapping with "
+    "extensions"
+)
+
+
+def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
+    """Return the object of a name, and the user's callable; a class is instantiated.
+
+    Raise ConfigException if there is none.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        named: Any = getattr(import_module(module), attribute)
+        found = named() if isinstance(named, type) else named
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
+        why = f"cannot be imported ({type(error).__name__})"
+        if isinstance(error, ImportError | AttributeError):
+            why = f"cannot be imported ({error})"
+    else:
+        if callable(found):
+            return named, found
+        why = "cannot be called"
+    raise ConfigException(
+        f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
+        "that returns a token and when it expires, in seconds since 1970"
+    )
+
+
+def call_for_token(
+    call: Callable[[], object] | None, extensions: dict[str, str]
+) -> OAuthBearerToken:
+    """Return the token of a callable. Raise TokenException if there is none."""
+    try:
+        found = None if call is None else call()
+    except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
+        # Its message may have a URL with credentials, or worse.
+        why = f"it raised {type(error).__name__}{_place(error)}"
+    else:
+        return _checked(found, extensions)
+    raise TokenException(why)
+
+
+def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
+    """Return what the callable returned as a token."""
+    parts = list(found) if isinstance(found, tuple | list) else []
+    more = parts[2] if len(parts) == 3 else {}
+    if len(parts) not in (2, 3) or not isinstance(parts[0], str):
+        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
+    expires_at = parts[1]
+    is_number = isinstance(expires_at, int | float) and not isinstance(expires_at, bool)
+    is_mapping = isinstance(more, Mapping) and all(
+        isinstance(each, str) for pair in more.items() for each in pair
+    )
+    if not (expires_at is None or is_number) or not is_mapping:
+        raise TokenException(f"it returned {_kinds(found)}: {_RETURNS}", is_final=True)
+    token = bearer_token(parts[0], time.time(), extensions={**extensions, **more})
+    if expires_at is None:
+        return token
+    return OAuthBearerToken(token.value, float(expires_at), token.issued_at, token.extensions)
+
+
+def _place(error: BaseException) -> str:
+    """Return the place in the user's code where an error was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    return f" in {trace.tb_frame.f_code.co_name}, line {trace.tb_lineno}"
+
+
+def _kinds(found: object) -> str:
+    """Return what a callable returned, by types alone: its values may be tokens."""
+    if isinstance(found, tuple | list):
+        return f"({', '.join(type(each).__name__ for each in found[:5])})"
+    return f"an object of the type {type(found).__name__}"

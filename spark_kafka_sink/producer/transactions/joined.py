@@ -1,0 +1,280 @@
+"""JoinedTransaction: a producer in a transaction that another process begins and ends.
+
+Several producers write with one transactional id, producer id and epoch, each to its own
+partitions. A producer joins, writes, and leaves. It asks for no producer id, raises no epoch and
+sends no EndTxn. While it is in the transaction, it has other sequences, from 0 in each partition.
+
+::
+
+    join     transaction.version 1   AddPartitionsToTxn, unless the partitions are added already
+             transaction.version 2   nothing: brokers add what is written
+    write    one batch in flight per partition until its first acknowledgement (see `sequences`)
+    leave    every batch is acknowledged; the result is what was written to each partition
+
+The first error is the last: a producer that cannot write everything writes nothing more, and its
+caller must not count on any of it. The transaction may still be open then.
+
+While several producers write first batches, a broker refuses some of them: it verifies one producer
+of a transactional id at a time. They are sent again, after short waits of random length, and
+without a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeGuard
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import KafkaException, api_exception
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.completion import Deliveries
+from spark_kafka_sink.producer.error_actions import Action
+from spark_kafka_sink.producer.producer_batch import ProducerBatch
+from spark_kafka_sink.producer.sequences import Sequences
+from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
+from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
+from spark_kafka_sink.producer.transactions.requests import (
+    TransactionalRequest,
+    TransactionalRequests,
+)
+from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
+from spark_kafka_sink.wire.messages import Response
+from spark_kafka_sink.wire.transaction_messages import (
+    AddPartitionsToTxnResponse,
+    FindCoordinatorResponse,
+)
+
+_LAST_PRODUCE_V1: Final = 11
+# What brokers answer while they verify or add partitions for another producer of the transaction.
+_BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
+_ADDING_WAIT_S: Final = 0.060
+# After so many attempts there is another cause.
+_MOST_CONCURRENT: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicateBatch:
+    """A batch that its broker answered for as one that it had already.
+
+    That is right if an attempt before was written and its response was lost. Else another producer
+    has written a batch with the same sequences, and this one is not in the log.
+
+    attempts: how many attempts failed before. crc: of the batch as it was sent.
+    """
+
+    base_offset: int
+    base_sequence: int
+    records: int
+    attempts: int
+    crc: int
+
+
+@dataclass(slots=True, kw_only=True)
+class JoinedPartition:
+    """What a producer has written to one partition while it was in the transaction.
+
+    went_back: a batch that got no higher offset than the one before: its offset, and the last of
+    those before.
+    """
+
+    first_offset: int = -1
+    last_offset: int = -1
+    records: int = 0
+    last_sequence: int = NO_SEQUENCE
+    went_back: tuple[int, int] | None = None
+    duplicates: list[DuplicateBatch] = field(default_factory=list)
+
+
+class JoinedDeliveries(Deliveries):
+    """Sums over the batches of a transaction, with what proves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joined: dict[TopicPartition, JoinedPartition] = {}
+
+    def add(self, batch: ProducerBatch) -> None:
+        """Take a batch that succeeded or failed."""
+        super().add(batch)
+        if batch.error is not None:
+            return
+        written = self.joined.setdefault(batch.topic_partition, JoinedPartition())
+        written.records += batch.record_count
+        written.last_sequence = increment_sequence(batch.base_sequence, batch.record_count - 1)
+        if batch.base_offset <= written.last_offset:
+            written.went_back = (batch.base_offset, written.last_offset)
+        if written.first_offset < 0:
+            written.first_offset = batch.base_offset
+        written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
+        # Of a topic with the producers' timestamps, a broker answers for a batch that it has
+        # already with the timestamp of the stored one.
+        if batch.log_append_time_ms != -1 or batch.base_offset < 0:
+            written.duplicates.append(
+                DuplicateBatch(
+                    base_offset=batch.base_offset,
+                    base_sequence=batch.base_sequence,
+                    records=batch.record_count,
+                    attempts=batch.attempts,
+                    crc=batch.crc,
+                )
+            )
+
+
+class JoinedTransaction:
+    """One producer's part in a transaction. Times are seconds of the producer's clock.
+
+    transaction_version: the finalized feature of the cluster when the transaction began.
+    adds_partitions: whether this producer adds the partitions that it writes to, which only version
+    1 needs. error: why the producer cannot go on, None while it can.
+    """
+
+    # It ends nothing, so that there is nothing to complete and nothing to give up.
+    gives_up = False
+    is_completing = False
+    may_renumber = False
+
+    def __init__(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        transaction_version: int,
+        *,
+        adds_partitions: bool,
+        retry_backoff: ExponentialBackoff,
+        random: Random,
+        acls: Acls | None = None,
+    ) -> None:
+        self.error: KafkaException | None = None
+        self.sequences = Sequences(is_transactional=True)
+        self.sequences.adopt(producer)
+        self.deliveries = JoinedDeliveries()
+        self._producer = producer
+        self._is_v2 = transaction_version >= 2
+        self._adds_partitions = adds_partitions and not self._is_v2
+        self._acls = acls or Acls()
+        self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms=0)
+        self._queue = TransactionQueue(retry_backoff, random)
+        self._partitions = TransactionPartitions()
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that all producers of the transaction write with."""
+        return self._requests.transactional_id
+
+    @property
+    def fatal_error(self) -> KafkaException | None:
+        """The error after which the producer cannot continue, None if there is none."""
+        return self.error
+
+    @property
+    def coordinators(self) -> Coordinators:
+        """The coordinator of the transaction, if it was looked up."""
+        return self._queue.coordinators
+
+    @property
+    def max_produce_version(self) -> int | None:
+        """The last version of Produce that goes with the transaction, None for any."""
+        return None if self._is_v2 else _LAST_PRODUCE_V1
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, JoinedPartition]:
+        """What was written to each partition so far."""
+        return self.deliveries.joined
+
+    def take_news(self) -> bool:
+        """Return whether a call has ended; there is none to wait for."""
+        return False
+
+    # -- what goes out ----------------------------------------------------------------------------
+
+    def may_send(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a partition is part of the transaction; if not, request that it is."""
+        if not self._adds_partitions or topic_partition in self._partitions:
+            return True
+        self._partitions.request(topic_partition)
+        return False
+
+    def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:  # noqa: ARG002 - of TransactionManager
+        """Return the request to send now, to the node that `node_id` returns; `sent` takes it."""
+        if self._queue.is_busy:
+            return None
+        requested = self._partitions.take_requested()
+        if requested:
+            self._queue.add(self._requests.add_partitions(self._producer, requested))
+        return self._queue.due(now)
+
+    def node_id(self, request: TransactionalRequest) -> int | None:
+        """Return the node that `request` goes to, None for any broker."""
+        return self._queue.node_id(request)
+
+    def sent(self) -> None:
+        """Note that the request from `due` was sent."""
+        self._queue.sent()
+
+    def next_due_at(self) -> float:
+        """Return when `due` will return a request because of time alone."""
+        return self._queue.next_due_at()
+
+    def is_concurrent(self, code: int, attempts: int) -> bool:
+        """Return whether a batch was refused because of another producer of the transaction."""
+        return code in _BUSY and attempts < _MOST_CONCURRENT
+
+    # -- what comes back --------------------------------------------------------------------------
+
+    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
+        """Return whether the context of a request is one of `due`."""
+        return isinstance(context, TransactionalRequest)
+
+    def request_failed(
+        self, request: TransactionalRequest, code: int, reason: str, now: float
+    ) -> None:
+        """Note that a request gets no response. It is sent again, except for two codes."""
+        if not self._queue.back(request):
+            return
+        if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
+            api = request.call.value
+            self.give_up(api_exception(code, f"{api} failed: {reason}", api=api))
+            return
+        self._queue.look_up_again(request)
+        self._queue.retry(request, now)
+
+    def answered(
+        self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
+    ) -> None:
+        """Take a broker's response."""
+        if not self._queue.back(request):
+            return
+        answer = read_answer(request, response, node_id)
+        if answer.action is Action.SUCCEED:
+            if isinstance(response, AddPartitionsToTxnResponse):
+                self._partitions.added(answer.partitions)
+            elif isinstance(response, FindCoordinatorResponse) and request.looks_up is not None:
+                _, node = coordinator_of(response)
+                self._queue.coordinators.learn(request.looks_up, node)
+        elif answer.action in (Action.RETRY, Action.LOOK_UP):
+            if answer.action is Action.LOOK_UP:
+                self._queue.look_up_again(request)
+            longest = _ADDING_WAIT_S if answer.code in _BUSY else float("inf")
+            self._queue.retry(request, now, longest_wait_s=longest)
+        else:
+            self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
+
+    # -- what goes wrong --------------------------------------------------------------------------
+
+    def reported(self, error: KafkaException) -> KafkaException:
+        """Return the error of a batch as its owner gets it."""
+        return error
+
+    def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - of TransactionManager
+        """Note that records have failed: the others are of no use without them."""
+        self.give_up(error)
+
+    def give_up(self, error: KafkaException) -> None:
+        """Send nothing more; the first error counts."""
+        if self.error is None:
+            self.error = error
+            self._queue.clear()

@@ -1,0 +1,137 @@
+"""JobToken: the delegation token of one batch job, which ends with the job.
+
+Brokers end a token for clients that log in as its owner, so the committing process needs the
+driver's credentials. The writer must not contain them, because it is pickled into every task. So
+they are split into two parts, which are random bytes each: the writer has one, the driver's folder
+has the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.auth.delegation_tokens import is_fresh
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.error_codes import DELEGATION_TOKEN_NOT_FOUND
+from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.logs import without_path
+from spark_kafka_sink.model import DelegationToken, Secret
+from spark_kafka_sink.spark.committing.job_commit import say
+from spark_kafka_sink.spark.options import name_kafka_options
+from spark_kafka_sink.spark.session import driver_folder
+
+logger = logging.getLogger(__name__)
+
+# The rows are in Kafka, so the end of the job does not wait for long.
+_MAX_BLOCK_MS: Final = 10_000
+_PAUSE_S: Final = 0.1
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What the committing process needs: the driver's configuration, and the token."""
+
+    config: ProducerConfig
+    token: DelegationToken
+
+
+@dataclass(frozen=True, slots=True)
+class JobToken:
+    """The token of a job.
+
+    file: the name of the file in the driver's folder. part: of the credentials, without the file's.
+    """
+
+    token_id: str
+    file: str
+    part: bytes = field(repr=False)
+
+    @classmethod
+    def keep(cls, config: ProducerConfig, token: DelegationToken) -> Self | None:
+        """Keep what is needed to end a token; None, with a warning, if that is impossible."""
+        content = encoded(_Kept(config, token))
+        part = secrets.token_bytes(len(content))
+        made = cls(token.token_id, f".pykafka-token-{secrets.token_hex(16)}", part)
+        try:
+            with os.fdopen(_create(made._path), "wb") as file:
+                file.write(_xor(content, part))
+        except OSError as error:
+            logger.warning(
+                "the delegation token %s will not be expired after the job: its credentials cannot "
+                "be kept on the driver (%s)", token.token_id, without_path(error),
+            )  # fmt: skip
+            return None
+        return made
+
+    @property
+    def _path(self) -> Path:
+        folder = driver_folder()
+        if folder is None:
+            raise FileNotFoundError("no SparkContext runs")
+        return folder / self.file
+
+    @name_kafka_options()
+    def expire(self) -> None:
+        """End the token, unless that was done before. If it fails, say so on stderr."""
+        try:
+            path = self._path
+            content = _xor(path.read_bytes(), self.part)
+            path.unlink()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._say_failure(without_path(error))
+            return
+        try:
+            kept = msgspec.json.decode(content, type=_Kept, dec_hook=lambda kind, text: kind(text))
+            _expire(kept)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
+            self._say_failure(str(error))
+
+    def _say_failure(self, why: str) -> None:
+        say(f"pykafka: the delegation token {self.token_id} ends by itself later, not now: {why}")
+
+
+def _expire(kept: _Kept) -> None:
+    max_block_ms = min(_MAX_BLOCK_MS, kept.config.max_block_ms)
+    config = msgspec.structs.replace(kept.config, max_block_ms=max_block_ms)
+    with KafkaAdmin(config) as admin:
+        while True:
+            try:
+                admin.expire_delegation_token(kept.token.hmac)
+            except ApiException as error:
+                # The broker may not know yet a token that was created a moment ago.
+                is_new = is_fresh(kept.token, time.time() * 1000)
+                if error.code != DELEGATION_TOKEN_NOT_FOUND or not is_new:
+                    raise
+                time.sleep(_PAUSE_S)
+            else:
+                return
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+
+
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=False))
+
+
+def encoded(thing: object) -> bytes:
+    """Return a value with its secrets as JSON; it must not be shown, nor stored as it is."""
+    return msgspec.json.encode(thing, enc_hook=_text)
+
+
+def _text(secret: object) -> str:
+    if isinstance(secret, Secret):
+        return secret.value
+    message = f"a configuration has a {type(secret).__name__}"
+    raise NotImplementedError(message)

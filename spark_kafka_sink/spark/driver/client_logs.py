@@ -1,0 +1,40 @@
+"""Masks secrets of Kafka in what Spark's Python client logs at DEBUG.
+
+Classic sessions log each call to the JVM there, with the names and values of options; sessions of
+Spark Connect log each request.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+_LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
+_MASKED: Final = "*** (what names a secret option is not logged)"
+
+
+class _SecretsFilter(logging.Filter):
+    """Replaces messages that have the name of a secret option."""
+
+    def __init__(self, names: str) -> None:
+        super().__init__()
+        self._names = re.compile(names)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Mask a record; none is dropped."""
+        try:
+            is_secret = self._names.search(record.getMessage()) is not None
+        except Exception:  # noqa: BLE001 - whatever it is, handlers report it
+            return True
+        if is_secret:
+            record.msg, record.args = _MASKED, ()
+        return True
+
+
+def mask_client_logs(names: str) -> None:
+    """Mask messages with names that match a regular expression; calling it again is harmless."""
+    for name in _LOGGERS:
+        found = logging.getLogger(name)
+        if not any(isinstance(each, _SecretsFilter) for each in found.filters):
+            found.addFilter(_SecretsFilter(names))

@@ -1,0 +1,201 @@
+"""The options of exactly once: the mode, and who writes.
+
+An application names itself by `txnAppId`, and what it writes by `txnVersion`, as Delta names them.
+A version is written once. `commit` has the protocol, this module only the options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink.commit.names import (
+    ANY_TOPIC,
+    DEFAULT_LOG_TOPIC,
+    DEFAULT_PREFIX,
+    Owner,
+    app_id_of_checkpoint,
+    check_app_id,
+    check_prefix,
+    checked_owner,
+)
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
+
+# The brokers' transaction.max.timeout.ms by default: a job has as much time as it can get.
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+EXACTLY_ONCE_OPTIONS: Final = (
+    "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
+)  # fmt: skip
+_OFF: Final = "false"
+_VERSION: Final = re.compile(r"[0-9]{1,19}\Z")
+
+
+class Mode(Enum):
+    """The modes of exactly once: the values of the option exactlyOnce, besides false."""
+
+    TWO_PHASE = "two-phase"
+    SINGLE = "single"
+
+
+# The modes that are not complete yet; their values are refused.
+UNFINISHED: frozenset[Mode] = frozenset(Mode)
+_SPELLINGS: Final[Mapping[str, Mode | None]] = {
+    _OFF: None,
+    "true": Mode.TWO_PHASE,
+    **{mode.value: mode for mode in Mode},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnce:
+    """The options of a write; app_id and version are None if they are not given."""
+
+    mode: Mode
+    id_prefix: str = DEFAULT_PREFIX
+    log_topic: str = DEFAULT_LOG_TOPIC
+    app_id: str | None = None
+    version: int | None = None
+
+    def owner(self, topic: str | None) -> Owner:
+        """Return who writes; topic: the option, None for a topic column."""
+        return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
+
+    def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
+        """Return the options of a stream, which is named by its checkpoint if by nothing else.
+
+        Raise ConfigException if it has no name, or a version: its micro-batches are the versions.
+        """
+        if self.version is not None:
+            message = (
+                "option txnVersion is for batch jobs: the micro-batches of a stream have numbers; "
+                "remove it"
+            )
+            raise ConfigException(message)
+        if self.app_id is not None:
+            return self
+        if checkpoint is None:
+            message = (
+                f"exactlyOnce={self.mode.value} needs to know which stream this is: set the option "
+                "txnAppId, or checkpointLocation on this stream, not only in the session"
+            )
+            raise ConfigException(message)
+        return replace(self, app_id=app_id_of_checkpoint(checkpoint))
+
+    def of_batch(self, batch_id: int | None, query_id: str | None) -> ExactlyOnce:
+        """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
+
+        The query is the application, if it is known and nothing else is named; else the number of
+        the micro-batch is the version. Raise ConfigException if it is not clear what is written.
+        """
+        if batch_id is not None and self.version is not None:
+            message = (
+                "option txnVersion does not go with write_batch, whose batch_id is the version: "
+                "remove it"
+            )
+            raise ConfigException(message)
+        if query_id is not None:
+            return replace(self, app_id=self.app_id or query_id)
+        if batch_id is not None:
+            if self.app_id is None:
+                message = (
+                    f"exactlyOnce={self.mode.value} in write_batch needs the option txnAppId here: "
+                    "over Spark Connect and outside foreachBatch the query is not known"
+                )
+                raise ConfigException(message)
+            return replace(self, version=batch_id)
+        self._check_version()
+        return self
+
+    def _check_version(self) -> None:
+        given = {"txnAppId": self.app_id, "txnVersion": self.version}
+        missing = [name for name, value in given.items() if value is None]
+        if missing:
+            message = (
+                f"exactlyOnce={self.mode.value} needs the options txnAppId and txnVersion, found "
+                f"no {' and no '.join(missing)}: txnAppId names the application, and txnVersion "
+                "what it writes, for example the date of the data; a version is written once"
+            )
+            raise ConfigException(message)
+
+
+def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
+    """Return the options, None if exactlyOnce is false or not given. Raise ConfigException.
+
+    given: options by their names in lower case.
+    """
+    value = given.get("exactlyonce")
+    if value is None:
+        _refuse_others(given)
+        return None
+    chosen = value.strip().lower()
+    if chosen not in _SPELLINGS:
+        message = f"option exactlyOnce is {value!r}: expected one of {', '.join(_SPELLINGS)}"
+        raise ConfigException(message)
+    mode = _SPELLINGS[chosen]
+    if mode is None:
+        return None
+    if mode in UNFINISHED:
+        message = (
+            f"option exactlyOnce is {value!r}: mode {mode.value} is not complete in this version, "
+            "so it cannot be used; remove the option, or set it to false"
+        )
+        raise ConfigException(message)
+    log_topic = given.get("commitlogtopic", DEFAULT_LOG_TOPIC).strip()
+    if TOPIC_NAME.match(log_topic) is None:
+        message = (
+            f"option commitLogTopic is {log_topic!r}: expected a topic name, which has 1 to 249 of "
+            "the characters a-z A-Z 0-9 . _ -"
+        )
+        raise ConfigException(message)
+    prefix, app_id = given.get("txnidprefix", DEFAULT_PREFIX), given.get("txnappid")
+    check_prefix(prefix)
+    if app_id is not None:
+        check_app_id(app_id)
+    return ExactlyOnce(mode, prefix, log_topic, app_id, _version(given.get("txnversion")))
+
+
+def _refuse_others(given: Mapping[str, str]) -> None:
+    for name in EXACTLY_ONCE_OPTIONS:
+        if name.lower() in given:
+            message = f"option {name} has no effect without exactlyOnce: set that, or remove it"
+            raise ConfigException(message)
+
+
+def _version(value: str | None) -> int | None:
+    if value is None:
+        return None
+    text = value.strip()
+    if _VERSION.match(text) is None or int(text) > LARGEST_INT64:
+        message = f"option txnVersion is {value!r}: expected a number from 0 to {LARGEST_INT64}"
+        raise ConfigException(message)
+    return int(text)
+
+
+def check_exactly_once(
+    selected: ExactlyOnce, producer: ProducerConfig, dead_letter_topic: str | None
+) -> None:
+    """Raise ConfigException for options that do not go with exactly once."""
+    conflicts = []
+    if producer.acks_number != -1:
+        conflicts.append(f"{Option('acks', producer.acks)}: set it to all, or remove it")
+    if not producer.enable_idempotence:
+        conflicts.append(f"{Option('enable.idempotence')}=false: remove it")
+    if selected.mode is Mode.SINGLE and dead_letter_topic is not None:
+        conflicts.append(
+            f"deadLetterTopic={dead_letter_topic}, which every task would write to: use "
+            "deadLetterPath, or exactlyOnce=two-phase"
+        )
+    if conflicts:
+        message = f"exactlyOnce={selected.mode.value} does not go with {conflicts[0]}"
+        raise ConfigException(message)
+
+
+def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
+    """Return the producer's defaults that differ with exactly once."""
+    is_off = given.get("exactlyonce", _OFF).strip().lower() == _OFF
+    return {} if is_off else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -1,0 +1,47 @@
+"""The plans of streams, in the driver's folder: abort may get no message of a task.
+
+The folder is the same in the processes that plan, commit and abort. A plan is kept until the next
+one of its owner.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.spark.session import driver_folder
+
+
+def keep_plan(plan: Plan) -> None:
+    """Keep a plan. A folder that cannot be written to does no harm: a timeout ends what is open."""
+    path = _path(plan.run.owner)
+    if path is None:
+        return
+    with suppress(OSError):
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_bytes(pickle.dumps(plan))
+        partial.replace(path)
+
+
+def kept_plan(owner: Owner) -> Plan | None:
+    """Return the newest plan of an owner in this application, None if there is none."""
+    path = _path(owner)
+    if path is None:
+        return None
+    try:
+        found = pickle.loads(path.read_bytes())  # noqa: S301 - of this application's own folder
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return None
+    return found if isinstance(found, Plan) and found.run.owner == owner else None
+
+
+def _path(owner: Owner) -> Path | None:
+    folder = driver_folder()
+    if folder is None:
+        return None
+    return folder / f".pykafka-plan-{hashlib.sha256(owner.driver_id.encode()).hexdigest()[:32]}"

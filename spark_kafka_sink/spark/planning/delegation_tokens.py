@@ -1,0 +1,335 @@
+"""Delegation tokens that the driver creates for its tasks.
+
+A batch job has a token of its own, which ends with the job. All micro-batches of an application
+that have the same credentials share one token. It is renewed and replaced when a micro-batch is
+planned, by the rule of `auth.delegation_tokens`.
+
+The processes that plan are replaced when they are idle, and several may plan at the same time. So a
+file in the driver's folder has the id of the shared token, when it was renewed, and the difference
+between the clocks of the driver and the brokers. It has no secret: a new process asks the brokers
+for the HMAC, which they tell the token's owner.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from io import FileIO
+from typing import Final, Self
+
+import msgspec
+
+from spark_kafka_sink.admin import KafkaAdmin, login_identity
+from spark_kafka_sink.auth.delegation_tokens import (
+    DEFAULT_MECHANISM,
+    FRESH_MS,
+    TokenAction,
+    TokenLife,
+    is_fresh,
+    with_delegation_token,
+)
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.error_codes import (
+    DELEGATION_TOKEN_EXPIRED,
+    DELEGATION_TOKEN_NOT_FOUND,
+    DELEGATION_TOKEN_OWNER_MISMATCH,
+)
+from spark_kafka_sink.errors import (
+    ApiException,
+    KafkaException,
+    Option,
+    SaslAuthenticationException,
+    TimeoutException,
+)
+from spark_kafka_sink.logs import warn_once, without_path
+from spark_kafka_sink.model import DelegationToken
+from spark_kafka_sink.spark.committing.job_token import JobToken, encoded
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+from spark_kafka_sink.spark.session import driver_folder
+
+logger = logging.getLogger(__name__)
+
+_FILE: Final = ".pykafka-delegation-tokens.json"
+_ENDED: Final = (
+    DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH,
+)  # fmt: skip
+# After this time, a renewal that has failed is tried again.
+_RETRY_MS: Final = 60_000
+_PAUSE_S: Final = 0.05
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+# -- the token of a job ----------------------------------------------------------------------------
+
+
+@name_kafka_options()
+def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
+    """Create a token for a batch job, and return the options with it and what ends it.
+
+    Raise errors of the brokers within kafka.max.block.ms.
+    """
+    config = options.producer
+    with KafkaAdmin(config) as admin:
+        token = admin.create_delegation_token()
+    life = TokenLife.created(token, _now_ms())
+    return _with_token(options, life.token), JobToken.keep(config, life.token)
+
+
+def _with_token(options: SinkOptions, token: DelegationToken) -> SinkOptions:
+    mechanism = options.delegation_token_mechanism or DEFAULT_MECHANISM
+    return replace(options, producer=with_delegation_token(options.producer, token, mechanism))
+
+
+# -- the token of all micro-batches ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedToken:
+    """A token that several writes use.
+
+    ahead_ms: how far the driver's clock is ahead of the brokers'. retry_at_ms: when to renew it
+    again after a renewal has failed.
+    """
+
+    life: TokenLife
+    ahead_ms: int
+    retry_at_ms: int = 0
+
+    def needs_nothing(self, now_ms: int) -> bool:
+        """Whether the token can be used as it is."""
+        if self.life.action(now_ms) is TokenAction.KEEP:
+            return True
+        return self.is_valid(now_ms) and now_ms < self.retry_at_ms
+
+    def is_valid(self, now_ms: int) -> bool:
+        """Whether the token has not expired yet."""
+        return now_ms < self.life.token.expiry_timestamp_ms
+
+
+# The tokens that this process knows, by whose they are.
+_shared: dict[bytes, _SharedToken] = {}
+
+
+def checked_with_shared_token(
+    options: SinkOptions, check: Callable[[SinkOptions], SinkOptions]
+) -> SinkOptions:
+    """Return what `check` returns for the options with the application's token.
+
+    If the brokers refuse a token that is not new, somebody has expired it: another one is created.
+    Raise errors of the brokers.
+    """
+    given = _with_shared_token(options)
+    try:
+        return check(given)
+    except SaslAuthenticationException:
+        token = given.producer.delegation_token
+        if token is None or is_fresh(token, _now_ms()):
+            raise
+        logger.warning("the brokers refuse the delegation token %s; it is replaced", token.token_id)
+        _forget(options.producer, token)
+    return check(_with_shared_token(options))
+
+
+@name_kafka_options()
+def _with_shared_token(options: SinkOptions) -> SinkOptions:
+    config = options.producer
+    identity = login_identity(config)
+    owner = _owner(config, identity)
+    token = _shared.get(owner)
+    if token is None or not token.needs_nothing(_now_ms()):
+        with _locked_file(config) as file:
+            notes = _Notes.read(file)
+            name = notes.name(owner)
+            admin = partial(KafkaAdmin, config, identity=identity)
+            token = _renewed(admin, token, notes.tokens.get(name))
+            notes.tokens[name] = _Note.of(token)
+            notes.write(file)
+        _shared[owner] = token
+    return _with_token(options, token.life.token)
+
+
+def _forget(config: ProducerConfig, token: DelegationToken) -> None:
+    """Do not use a token any longer."""
+    owner = _owner(config, login_identity(config))
+    _shared.pop(owner, None)
+    with _locked_file(config) as file:
+        notes = _Notes.read(file)
+        name = notes.name(owner)
+        known = notes.tokens.get(name)
+        if known is not None and known.token_id == token.token_id:
+            del notes.tokens[name]
+            notes.write(file)
+
+
+def _renewed(
+    connect: Callable[[], KafkaAdmin], token: _SharedToken | None, known: _Note | None
+) -> _SharedToken:
+    """Return the token to use: the noted one, the same after a renewal, or another one.
+
+    token: as this process knows it. While a valid token cannot be renewed, it is used as it is.
+    """
+    try:
+        with connect() as admin:
+            if known is not None and (token is None or _Note.of(token) != known):
+                # Another process has created or renewed it.
+                token = _described(admin, known)
+            return _settled(admin, token)
+    except KafkaException as error:
+        now_ms = _now_ms()
+        if token is None or not token.is_valid(now_ms):
+            raise
+        logger.warning(
+            "the delegation token %s cannot be renewed now, and is used until it expires: %s",
+            token.life.token.token_id,
+            error,
+        )
+        return replace(token, retry_at_ms=now_ms + _RETRY_MS)
+
+
+def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
+    """Keep, renew or replace a token, whatever its life asks for."""
+    action = TokenAction.REPLACE if token is None else token.life.action(_now_ms())
+    if token is not None and action is TokenAction.KEEP:
+        return token
+    if token is not None and action is TokenAction.RENEW:
+        try:
+            expiry_ms = admin.renew_delegation_token(token.life.token.hmac)
+        except ApiException as error:
+            if error.code not in _ENDED:
+                raise
+        else:
+            life = token.life.renewed(expiry_ms, token.ahead_ms, _now_ms())
+            return _SharedToken(life, token.ahead_ms)
+    created = admin.create_delegation_token()
+    now_ms = _now_ms()
+    return _SharedToken(TokenLife.created(created, now_ms), now_ms - created.issue_timestamp_ms)
+
+
+def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
+    """Return a token that another process has noted, None if this client has no such token."""
+    while True:
+        for token in admin.describe_delegation_token():
+            if token.token_id == known.token_id:
+                life = TokenLife.known(token, known.renewed_ms, known.ahead_ms)
+                return _SharedToken(life, known.ahead_ms)
+        # The broker may not know yet a token that was created a moment ago.
+        if _now_ms() >= known.renewed_ms + FRESH_MS:
+            return None
+        time.sleep(_PAUSE_S)
+
+
+_OF_LOGINS: Final = tuple(
+    name
+    for name in ProducerConfig.__struct_fields__
+    if name.startswith(("bootstrap_", "config_", "sasl_", "security_", "ssl_"))
+)
+
+
+def _owner(config: ProducerConfig, identity: str) -> bytes:
+    """Return what tells the tokens of one user of one cluster from those of others."""
+    return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What the file has of a token; times as in `_SharedToken`."""
+
+    token_id: str
+    ahead_ms: int
+    renewed_ms: int
+
+    @classmethod
+    def of(cls, token: _SharedToken) -> Self:
+        """Return the note about a token."""
+        return cls(token.life.token.token_id, token.ahead_ms, token.life.renewed_ms)
+
+
+class _Notes(msgspec.Struct):
+    """The content of the file: notes by a hash of their owner, which needs the salt to be made."""
+
+    salt: str
+    tokens: dict[str, _Note]
+
+    @classmethod
+    def read(cls, file: FileIO | None) -> Self:
+        """Read the file; it is empty at first, and there is none without a SparkContext."""
+        if file is not None:
+            with suppress(msgspec.MsgspecError):  # broken off
+                return msgspec.json.decode(file.read(), type=cls)
+        return cls(secrets.token_hex(16), {})
+
+    def write(self, file: FileIO | None) -> None:
+        """Replace the content of the file."""
+        if file is None:
+            return
+        try:
+            file.seek(0)
+            file.truncate()
+            file.write(msgspec.json.encode(self))
+        except OSError as error:
+            _warn_of_file(error)
+
+    def name(self, owner: bytes) -> str:
+        """Return the name of an owner in the file."""
+        return hmac.digest(bytes.fromhex(self.salt), owner, "sha256").hex()
+
+
+@contextmanager
+def _locked_file(config: ProducerConfig) -> Iterator[FileIO | None]:
+    """Open the application's file for this process alone; None if there cannot be one.
+
+    Raise TimeoutException if other processes use it for kafka.max.block.ms.
+    """
+    descriptor = _open()
+    if descriptor is None:
+        yield None
+        return
+    deadline = time.monotonic() + config.max_block_ms / 1000
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    limit = Option("max.block.ms", config.max_block_ms)
+                    message = (
+                        f"no delegation token within {limit}: another process of this application "
+                        "is still creating or renewing one"
+                    )
+                    raise TimeoutException(message) from None
+                time.sleep(_PAUSE_S)
+            else:
+                break
+        yield file
+
+
+def _open() -> int | None:
+    folder = driver_folder()
+    if folder is None:  # no SparkContext runs
+        return None
+    try:
+        return os.open(folder / _FILE, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        _warn_of_file(error)
+        return None
+
+
+def _warn_of_file(error: OSError) -> None:
+    warn_once(
+        logger,
+        "processes that plan micro-batches do not share their delegation token: the file for its "
+        f"id cannot be written on the driver ({without_path(error)})",
+    )

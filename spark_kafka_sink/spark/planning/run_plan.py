@@ -1,0 +1,175 @@
+"""The plan of a run with exactly once, before its tasks: `commit.plan` against the cluster.
+
+Only the process that plans a job calls this: it fences older runs, and ends what they left. What
+looks ahead in the user's process is in `single_checks`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import uuid
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.commit import plan
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
+from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ApiException, ConfigException, KafkaException, TimeoutException
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.kept_plans import keep_plan
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+
+logger = logging.getLogger(__name__)
+
+_COMPACT = ("cleanup.policy", "compact")
+_LOG_SETTINGS = (
+    _COMPACT,
+    ("segment.bytes", str(16 * 1024 * 1024)),
+    ("segment.ms", str(60 * 60 * 1000)),
+    ("min.cleanable.dirty.ratio", "0.1"),
+    ("unclean.leader.election.enable", "false"),
+)
+# A cluster's policy may forbid settings.
+_REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
+
+
+# The logs that were found to be fit, and when, for streams, which plan repeatedly.
+_found: dict[tuple[ProducerConfig, str], float] = {}
+
+
+def plan_micro_batch(options: SinkOptions) -> Plan:
+    """Plan a micro-batch of a stream, and keep the plan for its abort. Raise as `plan_run` does."""
+    selected = options.exactly_once
+    found = None if selected is None else plan_run(options, selected)
+    if not isinstance(found, Plan):
+        message = f"the plan of a micro-batch is {found!r}; this is a bug"
+        raise KafkaException(message)
+    keep_plan(found)
+    return found
+
+
+@name_kafka_options()
+def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
+    """Plan a run: fence older ones, end what they left, and look whether the version is written.
+
+    Return the plan, or the owner's record if the version is written already. Raise KafkaException
+    if the owner's last run is torn, or if the brokers refuse something.
+    """
+    config = options.producer
+    key, now = (config, selected.log_topic), time.monotonic()
+    if selected.version is not None or now >= _found.get(key, -math.inf):
+        _need_log(options, selected.log_topic)
+        _found[key] = now + config.metadata_max_age_ms / 1000
+    with commit_client(config, selected.log_topic, options.brokers) as client:
+        deadline = client.now() + config.max_block_ms / 1000
+        client.check_brokers(deadline)
+        run = Run(
+            owner=selected.owner(options.topic),
+            name=uuid.uuid4().hex,
+            log=TopicPartition(selected.log_topic, LOG_PARTITION),
+            level=client.level(deadline),
+            timeout_ms=config.transaction_timeout_ms,
+        )
+        begun = plan.begin(
+            run, deadline=deadline, version=selected.version, partitions=_targets(options, selected)
+        )
+        outcome = client.run(begun, plan.step).outcome
+        _warn(client)
+    if isinstance(outcome, Planned):
+        return outcome.plan
+    if isinstance(outcome, Skipped):
+        return outcome.record
+    if isinstance(outcome, Torn):
+        raise _torn(run, outcome)
+    if outcome is None:
+        message = "the plan has no outcome; this is a bug"
+        raise KafkaException(message)
+    raise exception_of(outcome, run, config)
+
+
+def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
+    """Return the partitions that mode `single` adds to its transaction before its tasks run."""
+    if selected.mode is not Mode.SINGLE:
+        return ()
+    return tuple(
+        TopicPartition(topic, number)
+        for topic, partitions in sorted(options.laid_out.items())
+        for number in range(partitions)
+    )
+
+
+def _warn(client: CommitClient) -> None:
+    for warning in client.take_warnings():
+        warn_once(logger, f"commit log: {warning}")
+
+
+def _torn(run: Run, torn: Torn) -> KafkaException:
+    lost = ", ".join(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
+    message = (
+        f"the last run of {run.owner} was decided, and brokers have aborted a part of its rows: "
+        f"{lost}; see python -m spark_kafka_sink.recover"
+    )
+    return KafkaException(message)
+
+
+# -- the commit log -------------------------------------------------------------------------------
+
+
+def _need_log(options: SinkOptions, log_topic: str) -> None:
+    """Create the topic of the commit log if it is missing, and check that it is compacted."""
+    config = options.producer
+    with KafkaAdmin(config, brokers=options.brokers) as admin:
+        try:
+            admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))
+        except ApiException as error:
+            if error.code not in _REFUSED_SETTINGS:
+                raise _not_there(error, log_topic) from None
+            warn_once(
+                logger,
+                f"commit log: the brokers refuse settings of topic {log_topic}, which is created "
+                f"with {'='.join(_COMPACT)} alone: {error}",
+            )
+            _create_plainly(admin, log_topic)
+        _check_compacted(admin, log_topic)
+
+
+def _create_plainly(admin: KafkaAdmin, log_topic: str) -> None:
+    try:
+        admin.topics([log_topic], NewTopic(partitions=1, configs=(_COMPACT,)))
+    except ApiException as error:
+        raise _not_there(error, log_topic) from None
+
+
+def _not_there(error: ApiException, log_topic: str) -> ApiException:
+    """Return the error for a topic of the log that is not there and cannot be created."""
+    if isinstance(error, TimeoutException):
+        return error
+    message = (
+        f"the commit log of exactlyOnce, option commitLogTopic={log_topic}: {error.message}; "
+        f"create it by: kafka-topics.sh --create --topic {log_topic} --partitions 1 "
+        f"--config {'='.join(_COMPACT)}, or set commitLogTopic to a topic that you may create"
+    )
+    return error.with_message(message)
+
+
+def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
+    name, expected = _COMPACT
+    try:
+        found = admin.topic_configs(log_topic, [name]).get(name)
+    except ApiException as error:
+        logger.info("the settings of topic %s could not be read: %s", log_topic, error)
+        return
+    if found is not None and found.replace(" ", "") != expected:
+        message = (
+            f"the commit log of exactlyOnce, option commitLogTopic={log_topic}, has "
+            f"{name}={found}: expected {expected}, or what was written would be forgotten"
+        )
+        raise ConfigException(message)

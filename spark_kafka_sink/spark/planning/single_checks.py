@@ -1,0 +1,63 @@
+"""Checks of mode `single` that change nothing, so that the user's process can make them, too."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.exactly_once import Mode
+from spark_kafka_sink.spark.options import SinkOptions
+
+_MOST_TOPICS = 1000
+
+
+def check_layout(options: SinkOptions) -> None:
+    """Raise ConfigException for mode `single` if rows were not laid out by `atomic_layout`."""
+    selected = options.exactly_once
+    if selected is None or selected.mode is not Mode.SINGLE:
+        return
+    if not options.laid_out:
+        message = (
+            "exactlyOnce=single needs each Kafka partition to be written by one task, and the rows "
+            "were not laid out so: call atomic_layout(df, options) as the last step before the "
+            "write, or use exactlyOnce=two-phase"
+        )
+        raise ConfigException(message)
+    if len(options.laid_out) > _MOST_TOPICS:
+        message = (
+            f"exactlyOnce=single writes to at most {_MOST_TOPICS} topics, and the rows were laid "
+            f"out for {len(options.laid_out)}: use exactlyOnce=two-phase"
+        )
+        raise ConfigException(message)
+
+
+# When the topics of streams and of write_batch were found to be fit, which are checked repeatedly.
+_found: dict[tuple[ProducerConfig, tuple[str, ...]], float] = {}
+
+
+def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
+    """Raise ConfigException for topics that mode `single` cannot write to.
+
+    With LogAppendTime, a broker's response does not tell whether it took a batch for a duplicate.
+    may_remember: whether a result of this process may be used, for metadata.max.age.ms.
+    """
+    selected = options.exactly_once
+    if selected is None or selected.mode is not Mode.SINGLE:
+        return
+    key, now = (options.producer, tuple(sorted(options.laid_out))), time.monotonic()
+    if may_remember and now < _found.get(key, -math.inf):
+        return
+    name = "message.timestamp.type"
+    with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
+        found = admin.configs_of_topics(list(options.laid_out), [name])
+    for topic, settings in found.items():
+        if settings.get(name) == "LogAppendTime":
+            message = (
+                f"exactlyOnce=single cannot write to topic {topic}, whose {name} is LogAppendTime: "
+                "expected CreateTime; use exactlyOnce=two-phase"
+            )
+            raise ConfigException(message)
+    _found[key] = now + options.producer.metadata_max_age_ms / 1000

@@ -1,0 +1,206 @@
+"""A task of mode `single`: it writes in the driver's transaction, to partitions of its own.
+
+Rows are withheld until the input has ended or memory is short, so that a task that is lost before
+costs a retry only. Before its first row of a partition, the task asks whether another attempt has
+written there. After the last acknowledgement it checks each response (`commit.guards`): if another
+attempt writes to the same partition, a broker may take rows of this one for duplicates of those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit import single
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
+from spark_kafka_sink.commit.questions import Described, DescribeTransaction
+from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.task_producer import TaskProducer
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
+
+
+# What brokers answer in a transaction that is no longer open.
+_ENDED: Final = frozenset(
+    (
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_TXN_STATE,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.PRODUCER_FENCED,
+        codes.TRANSACTION_ABORTABLE,
+    )
+)
+
+
+@contextmanager
+def in_transaction(plan: Plan, options: SinkOptions) -> Iterator[None]:
+    """Explain in the error of a task why its transaction is no longer open, if it is not."""
+    began = time.monotonic()
+    try:
+        yield
+    except ApiException as error:
+        if error.code not in _ENDED:
+            raise
+        message = _why_it_ended(plan, options, time.monotonic() - began)
+        if message is None:
+            raise
+        raise TransactionAbortedException(message) from error
+
+
+def _why_it_ended(plan: Plan, options: SinkOptions, task_s: float) -> str | None:
+    """Return the sentence, None if the transaction is open or nobody can tell."""
+    ask = DescribeTransaction(plan.run.driver_id)
+    try:
+        with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+            (found,) = client.answers_to([ask])
+    except KafkaException:
+        return None
+    if not isinstance(found, Described) or found.error or found.producer == plan.producer:
+        return None
+    if single.is_newer(found, plan.producer):
+        return f"superseded by a newer run of {plan.run.owner}"
+    return (
+        f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
+        f"{plan.run.timeout_ms}, so the brokers aborted it, after {task_s:.0f} s of this task: "
+        "nothing of the job becomes visible; raise the option, up to transaction.max.timeout.ms of "
+        "the brokers, or write less in one job"
+    )
+
+
+class SingleTask:
+    """One attempt of a task, in the transaction of its job."""
+
+    def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
+        self._plan = plan
+        self._options = options
+        self._producer = producer
+        self._log_ends: dict[TopicPartition, int] = {}
+        producer.join_transaction(
+            plan.run.driver_id,
+            plan.producer,
+            plan.run.level,
+            adds_partitions=False,  # the driver has added them
+            withholds=True,
+        )
+
+    def prepare(self, batch: pa.RecordBatch) -> None:
+        """Look at the partitions of rows before they are appended, each once.
+
+        Raise KafkaException if another attempt has written there.
+        """
+        new = _partitions(batch, self._options.topic) - self._log_ends.keys()
+        if not new:
+            return
+        partitions = tuple(sorted(new))
+        config = self._options.producer
+        with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
+            deadline = client.now() + config.max_block_ms / 1000
+            begun = single.look(self._plan, partitions, deadline=deadline)
+            found = client.run(begun, single.step_look).outcome
+            if isinstance(found, Failure):
+                raise exception_of(found, self._plan.run, config)
+            self._log_ends.update(client.log_ends(partitions, deadline))
+
+    def end(self) -> AttemptTransaction:
+        """Wait until all rows are acknowledged, and check the responses; return what was written.
+
+        Raise KafkaException if a row was not written by this attempt.
+        """
+        written = self._producer.detach_transaction()
+        for partition, found in written.items():
+            self._check(partition, found)
+        return AttemptTransaction(
+            slot=None,
+            producer=self._plan.producer,
+            written=tuple(
+                WrittenPartition(
+                    partition,
+                    found.records,
+                    found.first_offset,
+                    found.last_offset,
+                    found.last_sequence,
+                )
+                for partition, found in sorted(written.items())
+            ),
+        )
+
+    def _check(self, partition: TopicPartition, found: JoinedPartition) -> None:
+        log_end = self._log_ends.get(partition, 0)
+        base, last = found.went_back or (found.first_offset, -1)
+        acknowledged = [Acknowledged(partition, base, log_end, last, False, False)]  # noqa: FBT003 - fields
+        acknowledged += [
+            Acknowledged(partition, each.base_offset, log_end, -1, True, each.attempts > 0)  # noqa: FBT003 - fields
+            for each in found.duplicates
+        ]
+        checks = [check_ack(each) for each in acknowledged]
+        for check in checks:
+            if isinstance(check, Failure):
+                raise check.exception()
+        if AckCheck.READ_BACK in checks:
+            self._read_back(partition, found.duplicates)
+
+    def _read_back(self, partition: TopicPartition, duplicates: list[DuplicateBatch]) -> None:
+        """Raise TransactionAbortedException unless the log has the batches that were sent."""
+        config = self._options.producer
+        with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
+            deadline = client.now() + config.max_block_ms / 1000
+            for each in duplicates:
+                header = client.header_at(partition, each.base_offset, deadline)
+                has = header and (
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.record_count,
+                    header.crc,
+                )
+                producer = self._plan.producer
+                sent = (
+                    producer.producer_id,
+                    producer.epoch,
+                    each.base_sequence,
+                    each.records,
+                    each.crc,
+                )
+                if has != sent:
+                    message = (
+                        f"{partition}: a batch was sent again after its response was lost, and the "
+                        f"log has another one at offset {each.base_offset}: another attempt writes "
+                        "there, or the topic has a compression.type of its own; run the job again"
+                    )
+                    raise TransactionAbortedException(
+                        message, topic=partition.topic, partition=partition.partition
+                    )
+
+
+def _partitions(batch: pa.RecordBatch, topic: str | None) -> set[TopicPartition]:
+    """Return the partitions that rows name; rows that name none go where the producer sends them.
+
+    Topics that are no text are refused by the append.
+    """
+    partitions = batch.column("partition")
+    if topic is not None:
+        return {TopicPartition(topic, each) for each in _values(partitions)}
+    pairs = pa.table({"topic": batch.column("topic").cast(pa.large_binary()), "at": partitions})
+    named = pairs.group_by(["topic", "at"]).aggregate([])
+    return {
+        TopicPartition(name.decode(errors="replace"), at)
+        for name, at in zip(named["topic"].to_pylist(), named["at"].to_pylist(), strict=True)
+        if name is not None and at is not None
+    }
+
+
+def _values(column: pa.Array) -> list[int]:
+    found: list[int] = pc.unique(column).drop_null().to_pylist()
+    return found

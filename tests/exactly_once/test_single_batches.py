@@ -1,0 +1,226 @@
+"""Mode `single` for batch jobs: plan, tasks, commit and abort as Spark calls them, on real brokers.
+
+Spark's part is played here: writers and messages are pickled between its processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from conftest import NewTopic, topic_maker
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StringType, StructField, StructType
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.single_job import SingleJob, batches, handed_over
+
+from spark_kafka_sink.commit.questions import (
+    Described,
+    DescribeTransaction,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+)
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    ProducerFencedException,
+    TransactionalIdAuthorizationException,
+)
+from spark_kafka_sink.spark import exactly_once
+from spark_kafka_sink.spark.commit_clients import close_all
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+
+pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
+
+
+@pytest.fixture(autouse=True)
+def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the modes be used that the sink refuses until they are complete."""
+    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
+    yield
+    close_all()
+
+
+@pytest.fixture
+def job(cluster: KafkaCluster, new_topic: NewTopic, log: str) -> SingleJob:
+    """A job that writes to a topic with four partitions."""
+    compacted = new_topic(1, {"cleanup.policy": "compact"})
+    return SingleJob(cluster, new_topic(4), 4, compacted)
+
+
+ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
+VALUES = ["a", "b", "c", "d", "e", "f"]
+
+
+def test_a_version_is_written_once_and_its_rows_become_visible_together(
+    job: SingleJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = job.plan()
+    messages = job.write(writer, ROWS)
+    handed_over(writer).commit(messages)
+    assert job.committed == VALUES
+    assert "committed version 1 of application job in one transaction" in capfd.readouterr().err
+
+    again = job.run({0: ["never"]})
+    assert all(isinstance(message, SkippedMessage) for message in again)
+    assert job.committed == VALUES
+    assert "skipped: version 1 of application job was written" in capfd.readouterr().err
+
+    job.run({2: ["g"]}, txnVersion="7")
+    job.run({2: ["h"]}, txnVersion="3")  # a back-fill
+    job.run({2: ["never"]}, txnVersion="7")
+    assert job.committed == [*VALUES, "g", "h"]
+
+
+def test_a_version_without_rows_is_written_too(job: SingleJob) -> None:
+    job.run({})
+    assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
+    assert job.committed == []
+
+
+def test_an_aborted_job_is_invisible_and_can_be_run_again(
+    job: SingleJob, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = job.plan()
+    job.write(writer, ROWS)
+    handed_over(writer).abort([None] * 4)
+    assert "nothing of it is visible" in capfd.readouterr().err
+    assert job.committed == []
+    job.run(ROWS)
+    assert job.committed == VALUES
+
+
+def test_a_job_that_died_is_cleaned_up_by_the_next(job: SingleJob) -> None:
+    job.write(job.plan(), ROWS)
+    job.run({0: ["z"]})
+    assert job.committed == ["z"]
+
+
+def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
+    old, new = job.plan(), job.plan()
+    with pytest.raises(KafkaException, match="superseded by a newer run of application 'job'"):
+        job.write(old, {0: ["old"]})
+    messages = job.write(new, {0: ["new"]})
+    old_messages: list[WriterCommitMessage | None] = []
+    with pytest.raises(ProducerFencedException, match="superseded by a newer run"):
+        handed_over(old).commit(old_messages)
+    handed_over(old).abort([None])
+    handed_over(new).commit(messages)
+    assert job.committed == ["new"]
+
+
+def test_a_second_attempt_of_a_task_that_has_written_fails_the_job(job: SingleJob) -> None:
+    writer = job.plan()
+    handed_over(writer).write(iter(batches(0, ["first"])))
+    with pytest.raises(KafkaException, match="another attempt of this task has written to"):
+        handed_over(writer).write(iter(batches(0, ["first"])))
+    handed_over(writer).abort([None])
+    assert job.committed == []
+
+
+def test_two_tasks_on_one_partition_fail_and_name_it(job: SingleJob) -> None:
+    writer = job.plan()
+    first = handed_over(writer).write(iter(batches(0, ["one"])))
+    assert isinstance(first, SinkCommitMessage)
+    with pytest.raises(KafkaException, match=f"two tasks wrote to {job.topic}-0"):
+        handed_over(writer).commit([first, first])
+    assert job.committed == []
+
+
+def test_what_single_cannot_do_is_refused_before_a_row_is_sent(
+    job: SingleJob, new_topic: NewTopic
+) -> None:
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(ConfigException, match="call atomic_layout"):
+        KafkaDataSource(job.options).writer(schema, overwrite=False)
+    by_append = new_topic(4, {"message.timestamp.type": "LogAppendTime"})
+    other = SingleJob(job.cluster, by_append, 4, job.log)
+    with pytest.raises(ConfigException, match=r"whose message\.timestamp\.type is LogAppendTime"):
+        other.plan()
+    with pytest.raises(ConfigException, match=r"has cleanup\.policy=delete: expected compact"):
+        job.plan(commitLogTopic=new_topic(1))
+    with pytest.raises(KafkaException, match=r"kafka\.transaction\.timeout\.ms is 2000000"):
+        job.plan(**{"kafka.transaction.timeout.ms": "2000000"})
+
+
+def test_the_log_is_created(job: SingleJob) -> None:
+    log = f"{job.topic}-log"
+    job.run(ROWS, commitLogTopic=log)
+    with pytest.raises(ConfigException):
+        job.plan(commitLogTopic="no topic")
+    assert isinstance(job.run(ROWS, commitLogTopic=log)[0], SkippedMessage)
+    assert job.committed == VALUES
+
+
+def test_no_transaction_stays_open(job: SingleJob, client: CommitClient) -> None:
+    job.run(ROWS)
+    (listed,) = client.answers_to([ListTransactions("pykafka/job/")])
+    assert isinstance(listed, Listed)
+    of_job = [e for e in listed.transactions if e.transactional_id.endswith(f"/{job.topic}")]
+    assert of_job == []
+
+
+def test_another_owner_s_open_transaction_in_the_log_hides_nothing(
+    job: SingleJob, new_topic: NewTopic
+) -> None:
+    neighbour = SingleJob(job.cluster, new_topic(4), 4, job.log, txnAppId="neighbour")
+    write_an_open_record(neighbour)
+    job.run(ROWS)
+    assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
+    assert job.committed == VALUES
+
+
+def write_an_open_record(job: SingleJob) -> None:
+    """Write a record of the owner into the log, in a transaction that nobody ends."""
+    from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
+    from spark_kafka_sink.commit.questions import AddPartitions, WriteRecord, Written
+    from spark_kafka_sink.config import producer_config
+    from spark_kafka_sink.model import TopicPartition
+
+    config = producer_config({"bootstrap.servers": job.cluster.bootstrap})
+    tid = f"pykafka/neighbour/{job.topic}"
+    with CommitClient(config, job.log) as client:
+        level = client.level(client.now() + 30)
+        for _ in range(100):
+            (found,) = client.answers_to([InitProducerId(tid, 60_000)])
+            if found.error == 0:
+                break
+        assert isinstance(found, Initialized)
+        log = TopicPartition(job.log, 0)
+        client.answers_to([AddPartitions(tid, found.producer, (log,))])
+        record = CommitRecord(RecordState.DONE, "open", rows=0, written_at=0).after_version(9)
+        (written,) = client.answers_to([WriteRecord(tid, found.producer, 0, record, level)])
+        assert isinstance(written, Written)
+        assert written.error == 0, written
+        (described,) = client.answers_to([DescribeTransaction(tid)])
+        assert isinstance(described, Described)
+        assert described.state == "Ongoing"
+
+
+def test_a_right_that_is_missing_is_named(guarded_kafka: KafkaCluster) -> None:
+    new_topic = topic_maker(guarded_kafka)
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    job = SingleJob(guarded_kafka, new_topic(4), 4, log)
+    transactional_id = f"pykafka/job/{job.topic}"
+    admin = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap, "log_level": 0})
+    right = AclBinding(
+        ResourceType.TRANSACTIONAL_ID,
+        transactional_id,
+        ResourcePatternType.LITERAL,
+        "User:ANONYMOUS",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.ALLOW,
+    )
+    for created in admin.create_acls([right]).values():
+        created.result()
+    said = f"InitProducerId.*--operation WRITE.*--transactional-id {transactional_id}"
+    with pytest.raises(TransactionalIdAuthorizationException, match=said):
+        job.plan()

@@ -1,0 +1,263 @@
+"""A producer in a transaction of another process: the test is the brokers and the coordinator."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from support.pure.pure_producer import (
+    FULL,
+    TOPIC,
+    PureProducer,
+    Settings,
+    batches,
+    bytes_of,
+    sequences,
+)
+from support.pure.transaction_answers import COORDINATOR, TransactionCoordinator
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.errors import (
+    ApiException,
+    ClusterAuthorizationException,
+    IllegalStateException,
+    InvalidProducerEpochException,
+    ProducerFencedException,
+)
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.batch_state import BatchState
+from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
+from spark_kafka_sink.records.log_reader import read_log
+from spark_kafka_sink.wire.exchange import Answered, ClientRequest
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.wire.transaction_messages import AddPartitionsToTxnRequest
+
+FIRST, SECOND = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+PRODUCER = ProducerIdAndEpoch(77, 3)
+NOT_ENOUGH_REPLICAS, OUT_OF_ORDER, FENCED_EPOCH, UNKNOWN_PRODUCER = 19, 45, 47, 59
+ADDING = pytest.mark.parametrize(
+    ("version", "adds", "asked"),
+    [(0, True, 1), (1, True, 1), (1, False, 0), (2, True, 0)],
+    ids=["3.9 adds", "version 1 adds", "version 1 has added", "version 2"],
+)
+
+
+def joined(version: int = 2, *, adds: bool = False) -> JoinedTransaction:
+    """Return a transaction that a producer may join."""
+    backoff = ExponentialBackoff(0.1, 1.0)
+    return JoinedTransaction(
+        "app/0.0", PRODUCER, version, adds_partitions=adds, retry_backoff=backoff, random=Random(1)
+    )
+
+
+def joining(
+    transaction: JoinedTransaction, leaders: list[int] | None = None, **settings: float
+) -> PureProducer:
+    """Return a producer that has joined a transaction, and is connected."""
+    producer = PureProducer(leaders or [1, 1], Settings(**settings))  # type: ignore[arg-type]
+    producer.ready()
+    producer.sender.join(transaction)
+    return producer
+
+
+def finish(producer: PureProducer, transaction: JoinedTransaction) -> None:
+    """Take account of what is done, as the producer's state does."""
+    for batch in producer.done():
+        transaction.deliveries.add(batch)
+
+
+def answer_as_duplicate(producer: PureProducer, request: ClientRequest, offset: int) -> None:
+    """Answer a request as a broker does for batches that it has already."""
+    answer = PartitionProduceResponse(
+        index=0, error_code=0, base_offset=offset, log_append_time_ms=1_700_000_000_000
+    )
+    of_topic = TopicProduceResponse(name=TOPIC, partition_responses=[answer])
+    response = ProduceResponse(responses=[of_topic])
+    producer.sender.handle(Answered(request, 1, response), producer.now)
+
+
+@ADDING
+def test_it_writes_with_what_it_was_given_and_asks_for_no_id(
+    version: int, asked: int, *, adds: bool
+) -> None:
+    transaction = joined(version, adds=adds)
+    producer = joining(transaction)
+    producer.append(0, [b"a"])
+    producer.append(1, [b"b"])
+    (request,) = producer.poll()
+    asks = [r.message for r in producer.asked]
+    added = [m for m in asks if isinstance(m, AddPartitionsToTxnRequest)]
+    assert len(added) == asked
+    for message in added:
+        assert message.v3_and_below_transactional_id == "app/0.0"
+        ids = (message.v3_and_below_producer_id, message.v3_and_below_producer_epoch)
+        assert ids == (77, 3)
+        assert message.v3_and_below_topics[0].partitions == [0, 1]
+    assert request.max_version == (11 if version < 2 else 12)  # by name
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.transactional_id == "app/0.0"
+    for batch in batches(request):
+        (read,) = read_log(b"".join(map(bytes, batch.stamp().buffers)))
+        assert read.is_transactional
+        assert (batch.producer, batch.base_sequence) == (PRODUCER, 0)
+
+
+def test_it_tells_what_was_written_to_each_partition() -> None:
+    transaction = joined()
+    producer = joining(transaction)
+    producer.append(0, [*FULL, *FULL])
+    producer.append(1, [b"small"])
+    (first,) = producer.poll()
+    producer.answer(first, base_offset=40)
+    (second,) = producer.poll()
+    assert sequences(second) == [2]
+    producer.answer(second, base_offset=50)
+    finish(producer, transaction)
+    written = transaction.partitions
+    assert (written[FIRST].first_offset, written[FIRST].last_offset) == (40, 51)
+    assert (written[FIRST].records, written[FIRST].last_sequence) == (4, 3)
+    assert (written[SECOND].records, written[SECOND].last_sequence) == (1, 0)
+    assert written[FIRST].went_back is None
+    assert not written[FIRST].duplicates
+    assert transaction.deliveries.partitions[FIRST].records == 4
+
+
+def test_it_flags_a_batch_that_its_broker_has_already_and_one_that_goes_back() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.append(0, [*FULL, *FULL])
+    (first,) = producer.poll()
+    sent = batches(first)[0]
+    producer.lose(first)
+    producer.now += 1.0
+    (again,) = producer.poll()
+    assert bytes_of(again) == bytes_of(first)
+    answer_as_duplicate(producer, again, offset=40)
+    (second,) = producer.poll()
+    producer.answer(second, base_offset=20)
+    finish(producer, transaction)
+    written = transaction.partitions[FIRST]
+    (duplicate,) = written.duplicates
+    assert (duplicate.base_offset, duplicate.base_sequence, duplicate.records) == (40, 0, 2)
+    assert duplicate.attempts == 1
+    assert duplicate.crc == sent.crc == int.from_bytes(bytes_of(first)[17:21])
+    assert written.went_back == (20, 41)
+
+
+def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_numbers() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1], retry_backoff=50.0)
+    producer.append(0, [*FULL, *FULL])
+    (request,) = producer.poll()
+    for _ in range(7):
+        producer.answer(request, NOT_ENOUGH_REPLICAS)
+        producer.now += 0.061
+        (request,) = producer.poll()
+        assert sequences(request) == [0]
+    assert producer.warnings == []
+    producer.answer(request)
+    (request,) = producer.poll()
+    assert sequences(request) == [2]
+
+
+@pytest.mark.parametrize("code", [FENCED_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER])
+def test_the_first_error_ends_it(code: int) -> None:
+    transaction = joined()
+    producer = joining(transaction)
+    producer.append(0, [*FULL, *FULL])
+    producer.append(1, [b"never sent"])
+    (request,) = producer.poll()
+    producer.answer(request, lambda index: code if index == 0 else 0, log_start_offset=0)
+    assert producer.poll() == []
+    assert producer.sender.fatal_error is transaction.error
+    assert isinstance(transaction.error, ApiException)
+    assert transaction.error.code == code
+    failed = [batch for batch in producer.done() if batch.state is BatchState.FAILED]
+    assert failed
+    assert all(batch.error is transaction.error for batch in failed)
+
+
+def test_what_brokers_refuse_is_said_without_words_about_aborting() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1], delivery_timeout=1.0)
+    producer.append(0, [b"late"])
+    (request,) = producer.poll()
+    producer.lose(request)
+    producer.now = 2.0
+    producer.poll()
+    assert "delivery.timeout.ms=1000" in str(transaction.error)
+    assert "abort" not in str(transaction.error)
+
+
+def test_partitions_that_cannot_be_added_end_it() -> None:
+    transaction = joined(1, adds=True)
+    assert not transaction.may_send(FIRST)
+    coordinator = TransactionCoordinator()
+    look_up = transaction.due(0.0, has_incomplete=True)
+    assert look_up is not None
+    transaction.sent()
+    transaction.answered(look_up, coordinator.answer(look_up), COORDINATOR, 0.0)
+    adding = transaction.due(0.0, has_incomplete=True)
+    assert adding is not None
+    transaction.sent()
+    transaction.answered(adding, coordinator.answer(adding, 51), COORDINATOR, 0.0)
+    again = transaction.due(0.061, has_incomplete=True)
+    assert again is adding, "it waits longer than the others take"
+    transaction.sent()
+    transaction.answered(again, coordinator.answer(again, 90), COORDINATOR, 0.0)
+    assert isinstance(transaction.fatal_error, ProducerFencedException)
+    assert transaction.due(100.0, has_incomplete=True) is None
+
+
+def test_it_goes_on_alone_as_before() -> None:
+    producer = PureProducer([1])
+    producer.ready()
+    producer.append(0, [b"before"])
+    (request,) = producer.poll()
+    with pytest.raises(IllegalStateException, match="under way"):
+        producer.sender.join(joined())
+    producer.answer(request)
+    with pytest.raises(IllegalStateException, match="has joined no transaction"):
+        producer.sender.end_joined()
+
+    for _ in range(2):
+        producer.sender.join(joined())
+        with pytest.raises(IllegalStateException, match="cannot join another one"):
+            producer.sender.join(joined())
+        producer.append(0, [b"inside"])
+        (request,) = producer.poll()
+        assert batches(request)[0].producer == PRODUCER
+        assert sequences(request) == [0]
+        with pytest.raises(IllegalStateException, match="under way"):
+            producer.sender.end_joined()
+        producer.answer(request)
+        producer.sender.end_joined()
+
+    producer.append(0, [b"after"])
+    (request,) = producer.poll()
+    assert isinstance(request.message, ProduceRequest)
+    assert request.message.transactional_id is None
+    (batch,) = batches(request)
+    assert (batch.producer.producer_id, batch.base_sequence) == (4000, 1)
+    assert not batch.is_transactional
+
+
+def test_a_producer_that_failed_inside_tells_why() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.append(0, [b"a"])
+    (request,) = producer.poll()
+    producer.answer(request, 31)
+    producer.poll()
+    assert isinstance(producer.sender.fatal_error, ClusterAuthorizationException)
+    producer = joining(transaction := joined(), [1])
+    producer.append(0, [b"a"])
+    (request,) = producer.poll()
+    producer.answer(request, 47)
+    producer.poll()
+    assert isinstance(producer.sender.fatal_error, InvalidProducerEpochException)

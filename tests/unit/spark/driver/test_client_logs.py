@@ -1,0 +1,39 @@
+"""Spark's Python client at DEBUG: calls and requests that name a secret option are masked."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
+from spark_kafka_sink.spark.driver.register import SECRET_NAMES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Command to send: c\no57\noption\nskafka.sasl.jaas.config\ns... password=hunter2;\ne\n",
+        'Request: options { key: "kafka.sasl.jaas.config" value: "x hunter2" }',
+        "Answer received: !yskafka.ssl.keystore.password=hunter2",
+        "Command to send: c\no57\noption\nskafka.ssl.KeyStore.Key\nshunter2\ne\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["py4j.clientserver", "pyspark.sql.connect.logging"])
+def test_what_names_a_secret_option_is_masked(
+    caplog: pytest.LogCaptureFixture, name: str, message: str
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    logger = logging.getLogger(name)
+    was_disabled, logger.disabled = logger.disabled, False
+    try:
+        for _ in range(2):
+            mask_client_logs(SECRET_NAMES)
+        logger.debug(message)
+        logger.debug("%s and %s", message, 1)
+        logger.debug("Command to send: %s", "option topic")
+    finally:
+        logger.disabled = was_disabled
+    assert "hunter2" not in "".join(record.getMessage() for record in caplog.records)
+    assert caplog.records[2].getMessage() == "Command to send: option topic"
+    assert len(logger.filters) == 1

@@ -1,0 +1,575 @@
+"""Delegation tokens of the driver: how many there are, and where their secrets are.
+
+The brokers are those of the test. Time passes only where a test says so.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import pickle
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.delegation_tokens import FRESH_MS
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import (
+    ConfigException,
+    KafkaException,
+    SaslAuthenticationException,
+    TimeoutException,
+    api_exception,
+)
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import DelegationToken, Secret
+from spark_kafka_sink.spark import session
+from spark_kafka_sink.spark.committing import job_token
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning import delegation_tokens
+from spark_kafka_sink.spark.planning.delegation_tokens import (
+    checked_with_shared_token,
+    with_job_token,
+)
+from spark_kafka_sink.spark.writer import KafkaArrowWriter
+
+HOUR_MS = 3_600_000
+GIVEN = {
+    "kafka.bootstrap.servers": "b:1",
+    "kafka.security.protocol": "SASL_SSL",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": "alice",
+    "kafka.sasl.password": "hunter2",
+    "topic": "t",
+    "delegationToken": "true",
+}
+PASSWORD = b"hunter2"
+
+
+@dataclass
+class Brokers:
+    """The tokens of a cluster; its clock is behind the driver's.
+
+    later: the calls of Describe that do not show a new token yet. failure: what every call raises.
+    """
+
+    now_ms: int = 1_000_000_000_000
+    behind_ms: int = 5 * HOUR_MS
+    later: int = 0
+    failure: KafkaException | None = None
+    tokens: dict[str, tuple[str, DelegationToken]] = field(default_factory=dict)
+    created: int = 0
+    calls: list[str] = field(default_factory=list)
+
+    def admin(self, config: ProducerConfig, **_: object) -> Admin:
+        """Return an admin of a user."""
+        assert config.delegation_token is None
+        return Admin(self, config.sasl_username or "")
+
+    @property
+    def here_ms(self) -> int:
+        """The time by the clock of the brokers."""
+        return self.now_ms - self.behind_ms
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_ms += round(seconds * 1000)
+
+
+@dataclass
+class Admin:
+    """What `KafkaAdmin` does about tokens."""
+
+    brokers: Brokers
+    user: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        pass
+
+    def _call(self, name: str) -> None:
+        self.brokers.calls.append(name)
+        if self.brokers.failure is not None:
+            raise self.brokers.failure
+
+    def create_delegation_token(self) -> DelegationToken:
+        """Create a token of the user."""
+        self._call("create")
+        brokers = self.brokers
+        brokers.created += 1
+        token_id = f"id-{brokers.created}"
+        made = DelegationToken(
+            token_id=token_id,
+            hmac=Secret(base64.b64encode(token_id.encode() * 3).decode()),
+            owner=f"User:{self.user}",
+            issue_timestamp_ms=brokers.here_ms,
+            expiry_timestamp_ms=brokers.here_ms + 24 * HOUR_MS,
+            max_timestamp_ms=brokers.here_ms + 7 * 24 * HOUR_MS,
+        )
+        brokers.tokens[made.hmac.value] = self.user, made
+        return made
+
+    def renew_delegation_token(self, hmac: Secret) -> int:
+        """Renew a token of the user."""
+        self._call("renew")
+        user, token = self._found(hmac)
+        here_ms = self.brokers.here_ms
+        expiry_ms = min(here_ms + 24 * HOUR_MS, token.max_timestamp_ms)
+        self.brokers.tokens[hmac.value] = user, replace(token, expiry_timestamp_ms=expiry_ms)
+        return expiry_ms
+
+    def expire_delegation_token(self, hmac: Secret) -> None:
+        """Delete a token."""
+        self._call("expire")
+        self._found(hmac)
+        del self.brokers.tokens[hmac.value]
+
+    def _found(self, hmac: Secret) -> tuple[str, DelegationToken]:
+        found = self.brokers.tokens.get(hmac.value)
+        if found is None:
+            raise api_exception(codes.DELEGATION_TOKEN_NOT_FOUND, "gone")
+        if found[0] != self.user:
+            raise api_exception(codes.DELEGATION_TOKEN_OWNER_MISMATCH, "not yours")
+        return found
+
+    def describe_delegation_token(self) -> list[DelegationToken]:
+        """Return the user's tokens."""
+        self._call("describe")
+        if self.brokers.later:
+            self.brokers.later -= 1
+            return []
+        return [token for user, token in self.brokers.tokens.values() if user == self.user]
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers]:
+    """Brokers, in a process of a driver that knows no token yet."""
+    made = Brokers()
+    for module in (delegation_tokens, job_token):
+        monkeypatch.setattr(module, "KafkaAdmin", made.admin)
+        monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
+    monkeypatch.setattr("time.time", lambda: made.now_ms / 1000)
+    monkeypatch.setattr("time.sleep", made.pass_time)
+    monkeypatch.setattr(delegation_tokens, "_shared", {})
+    yield made
+    delegation_tokens._shared.clear()
+
+
+def new_process() -> None:
+    """Forget what the planning process knows."""
+    delegation_tokens._shared.clear()
+
+
+def options(**more: str) -> SinkOptions:
+    """Return options with a token; names with _ for the dot."""
+    return sink_options(GIVEN | {name.replace("_", "."): value for name, value in more.items()})
+
+
+def shared(given: SinkOptions | None = None) -> DelegationToken:
+    """Return the token of a micro-batch."""
+    found = checked_with_shared_token(given or options(), lambda checked: checked)
+    assert found.producer.delegation_token is not None
+    return found.producer.delegation_token
+
+
+# -- micro-batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lives_for", [5, 10_000])
+@pytest.mark.parametrize("minutes", [1, 8])
+def test_a_thousand_micro_batches_take_two_tokens_at_most(
+    brokers: Brokers, lives_for: int, minutes: int
+) -> None:
+    given = options()
+    for batch in range(1000):
+        if batch % lives_for == 0:
+            new_process()
+        token = shared(given)
+        valid = brokers.tokens[token.hmac.value][1]
+        assert valid.expiry_timestamp_ms - brokers.here_ms >= 6 * HOUR_MS
+        assert token.expiry_timestamp_ms == valid.expiry_timestamp_ms + brokers.behind_ms
+        brokers.pass_time(minutes * 60)
+    assert brokers.created == (1 if minutes == 1 else 2)
+    assert "expire" not in brokers.calls
+
+
+def test_a_process_that_knows_the_token_asks_nobody(brokers: Brokers) -> None:
+    first = shared()
+    brokers.calls.clear()
+    assert shared() == first
+    assert brokers.calls == []
+    new_process()
+    assert shared() == first
+    assert brokers.calls == ["describe"]
+
+
+def test_the_renewal_of_another_process_counts(brokers: Brokers) -> None:
+    first = shared()
+    mine = dict(delegation_tokens._shared)
+    brokers.pass_time(19 * 3600)
+    new_process()
+    assert shared().token_id == first.token_id
+    assert brokers.calls == ["create", "describe", "renew"]
+    delegation_tokens._shared.update(mine)
+    assert shared().expiry_timestamp_ms == first.expiry_timestamp_ms + 19 * HOUR_MS
+    assert brokers.calls == ["create", "describe", "renew", "describe"]
+
+
+def test_a_token_that_brokers_do_not_show_yet_is_waited_for(brokers: Brokers) -> None:
+    first = shared()
+    new_process()
+    brokers.later = 3
+    assert shared() == first
+    new_process()
+    brokers.pass_time(FRESH_MS / 1000)
+    brokers.later = 1
+    assert shared() != first
+
+
+def test_users_and_clusters_have_tokens_of_their_own(brokers: Brokers) -> None:
+    given = [
+        options(),
+        options(kafka_sasl_username="bob"),
+        options(kafka_bootstrap_servers="c:1"),
+        options(kafka_sasl_password="another"),
+    ]
+    tokens = [shared(each) for each in given]
+    assert len({token.token_id for token in tokens}) == len(given)
+    new_process()
+    assert [shared(each) for each in given] == tokens
+    assert shared(options(kafka_linger_ms="7", topic="u")) == tokens[0]
+    assert brokers.created == len(given)
+
+
+def test_a_token_that_somebody_has_expired_is_replaced(brokers: Brokers) -> None:
+    first = shared()
+    brokers.tokens.clear()
+    brokers.pass_time(19 * 3600)
+    second = shared()
+    assert second.token_id != first.token_id
+    assert brokers.calls[-2:] == ["renew", "create"]
+    brokers.tokens.clear()
+    brokers.pass_time(60)
+    new_process()
+    assert shared().token_id not in (first.token_id, second.token_id)
+
+
+def test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new(brokers: Brokers) -> None:
+    refused: list[str] = []
+
+    def check(checked: SinkOptions) -> SinkOptions:
+        token = checked.producer.delegation_token
+        assert token is not None
+        if token.token_id in refused:
+            raise SaslAuthenticationException("refused")
+        return checked
+
+    first = shared()
+    refused.append(first.token_id)
+    with pytest.raises(SaslAuthenticationException):
+        checked_with_shared_token(options(), check)
+    brokers.pass_time(FRESH_MS / 1000)
+    found = checked_with_shared_token(options(), check).producer.delegation_token
+    assert found is not None
+    assert found != first
+    new_process()
+    assert shared() == found
+    refused.append(found.token_id)
+    refused.append("id-3")
+    brokers.pass_time(FRESH_MS / 1000)
+    with pytest.raises(SaslAuthenticationException):
+        checked_with_shared_token(options(), check)
+
+
+def test_while_a_token_cannot_be_renewed_it_is_used_until_it_expires(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = shared()
+    brokers.failure = TimeoutException("no broker")
+    brokers.pass_time(18 * 3600)
+    brokers.calls.clear()
+    for _ in range(30):
+        assert shared() == first
+        brokers.pass_time(10)
+    # Once a minute.
+    assert brokers.calls == ["renew"] * 5
+    assert f"token {first.token_id} cannot be renewed now" in caplog.text
+    brokers.failure = None
+    brokers.pass_time(60)
+    assert shared().expiry_timestamp_ms > first.expiry_timestamp_ms
+    brokers.failure = TimeoutException("no broker")
+    brokers.pass_time(24 * 3600)
+    with pytest.raises(TimeoutException, match="no broker"):
+        shared()
+
+
+def test_a_first_token_that_cannot_be_created_is_an_error(brokers: Brokers) -> None:
+    brokers.failure = api_exception(codes.DELEGATION_TOKEN_AUTH_DISABLED, "none here")
+    with pytest.raises(KafkaException, match="none here"):
+        shared()
+    brokers.failure = None
+    shared()
+
+
+def test_the_file_is_the_driver_s_alone_and_has_no_secret(brokers: Brokers, tmp_path: Path) -> None:
+    token = shared()
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    text = file.read_bytes()
+    assert token.token_id.encode() in text
+    assert not any(secret in text for secret in (PASSWORD, token.hmac.value.encode()))
+
+
+def test_a_file_that_is_broken_off_is_begun_again(brokers: Brokers, tmp_path: Path) -> None:
+    first = shared()
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-3])
+    assert shared() == first
+    new_process()
+    second = shared()
+    assert second != first
+    new_process()
+    assert shared() == second
+
+
+def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = tmp_path / "precious"
+    target.write_text("content")
+    (tmp_path / delegation_tokens._FILE).symlink_to(target)
+    _warn.cache_clear()
+    assert shared() == shared()
+    assert target.read_text() == "content"
+    assert "do not share their delegation token" in caplog.text
+    assert str(tmp_path) not in caplog.text
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is always full")
+def test_a_file_that_cannot_be_written_fails_no_micro_batch(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(delegation_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {})))
+    _warn.cache_clear()
+    assert shared() == shared()
+    assert "cannot be written on the driver" in caplog.text
+
+
+def test_no_process_waits_for_ever_for_another_one(brokers: Brokers, tmp_path: Path) -> None:
+    shared()
+    new_process()
+    with (tmp_path / delegation_tokens._FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutException, match=r"kafka\.max\.block\.ms=10: another process"):
+            shared(options(kafka_max_block_ms="10"))
+
+
+def test_without_a_spark_context_the_process_alone_knows_the_token(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation_tokens, "driver_folder", lambda: None)
+    first = shared()
+    assert shared() == first
+    assert session.driver_folder() is None
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def committed_elsewhere(writer: KafkaArrowWriter) -> KafkaArrowWriter:
+    """Return the writer as another process gets it."""
+    copy: KafkaArrowWriter = pickle.loads(pickle.dumps(writer))
+    return copy
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_the_token_of_a_job_ends_with_it(brokers: Brokers, tmp_path: Path, end: str) -> None:
+    checked, token = with_job_token(options())
+    writer = KafkaArrowWriter(checked, token)
+    assert len(brokers.tokens) == 1
+    # Brokers that do not know it yet learn of it soon.
+    ended: Any = getattr(committed_elsewhere(writer), end)
+    ended([])
+    assert brokers.tokens == {}
+    assert list(tmp_path.iterdir()) == []
+    # A commit that fails is followed by an abort.
+    brokers.calls.clear()
+    committed_elsewhere(writer).abort([])
+    assert brokers.calls == []
+
+
+def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    checked, token = with_job_token(options())
+    assert checked.producer.delegation_token is not None
+    pickled = pickle.dumps(KafkaArrowWriter(checked, token))
+    assert checked.producer.delegation_token.hmac.value.encode() in pickled
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert PASSWORD not in pickled
+    assert PASSWORD not in file.read_bytes()
+    assert PASSWORD in pickle.dumps(options())
+    assert checked.producer.delegation_token.hmac.value not in f"{checked!r} {token!r}"
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"kafka_sasl_mechanism": "OAUTHBEARER",
+         "kafka_sasl_oauthbearer_token_endpoint_url": "https://idp/token",
+         "kafka_sasl_oauthbearer_client_credentials_client_secret": "${mine:/secrets:key}",
+         "kafka_config_providers": "mine",
+         "kafka_config_providers_mine_class":
+             "org.apache.kafka.common.config.provider.FileConfigProvider",
+         "kafka_config_providers_mine_param_allowed_paths": "/secrets"},
+        {"kafka_sasl_jaas_config": 'ScramLoginModule required username="é" password="\\"\\\\";',
+         "kafka_sasl_mechanism": "SCRAM-SHA-256", "kafka_ssl_truststore_password": "p"},
+        {"kafka_sasl_mechanism": "GSSAPI", "kafka_sasl_kerberos_principal": "alice",
+         "kafka_sasl_kerberos_keytab": "alice.keytab", "kafka_compression_type": "zstd"},
+    ],
+    ids=["OAuth", "JAAS", "Kerberos"],
+)  # fmt: skip
+def test_the_committing_process_logs_in_as_the_driver_does(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, login: dict[str, str]
+) -> None:
+    given = {n: v for n, v in GIVEN.items() if not n.startswith("kafka.sasl.")}
+    given |= {name.replace("_", "."): value for name, value in login.items()}
+    driver = sink_options(given)
+    checked, token = with_job_token(driver)
+    seen: list[ProducerConfig] = []
+
+    def admin(config: ProducerConfig) -> Admin:
+        seen.append(config)
+        return brokers.admin(config)
+
+    monkeypatch.setattr(job_token, "KafkaAdmin", admin)
+    committed_elsewhere(KafkaArrowWriter(checked, token)).commit([])
+    (config,) = seen
+    assert config.max_block_ms == 10_000
+    assert replace_limit(config, driver.producer.max_block_ms) == driver.producer
+    assert brokers.tokens == {}
+
+
+def replace_limit(config: ProducerConfig, max_block_ms: int) -> ProducerConfig:
+    """Return a configuration with another time limit."""
+    return msgspec.structs.replace(config, max_block_ms=max_block_ms)
+
+
+def test_each_job_has_another_token(brokers: Brokers) -> None:
+    tokens = {with_job_token(options())[0].producer.delegation_token for _ in range(3)}
+    assert len(tokens) == 3
+    assert shared() not in tokens
+
+
+def test_an_end_that_fails_is_told_and_fails_no_job(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, token = with_job_token(options())
+    assert token is not None
+    brokers.failure = TimeoutException("no broker")
+    token.expire()
+    said = capsys.readouterr().err
+    assert "the delegation token id-1 ends by itself later, not now: no broker" in said
+
+
+def test_a_new_token_that_brokers_do_not_know_yet_is_ended_all_the_same(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, token = with_job_token(options())
+    assert token is not None
+    known, brokers.tokens = brokers.tokens, {}
+
+    def pass_time(seconds: float) -> None:
+        brokers.pass_time(seconds)
+        if brokers.calls.count("expire") == 5:
+            brokers.tokens = known
+
+    monkeypatch.setattr("time.sleep", pass_time)
+    token.expire()
+    assert brokers.tokens == {}
+    assert brokers.calls.count("expire") == 6
+
+
+def test_a_token_that_somebody_has_expired_delays_no_commit(
+    brokers: Brokers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, token = with_job_token(options())
+    assert token is not None
+    brokers.tokens.clear()
+    brokers.pass_time(FRESH_MS / 1000)
+    token.expire()
+    assert brokers.calls == ["create", "expire"]
+    assert "gone" in capsys.readouterr().err
+
+
+def test_a_job_goes_on_where_its_credentials_cannot_be_kept(
+    brokers: Brokers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.rmdir()
+    checked, token = with_job_token(options())
+    assert token is None
+    assert checked.producer.delegation_token is not None
+    assert "token id-1 will not be expired after the job" in caplog.text
+    os.mkdir(tmp_path)  # noqa: PTH102 - for pytest, which removes it
+
+
+# -- options ---------------------------------------------------------------------------------------
+
+
+def test_a_token_is_created_only_where_an_option_says_so() -> None:
+    assert options().delegation_token_mechanism == "SCRAM-SHA-512"
+    given = options(delegationToken_mechanism="SCRAM-SHA-256", delegationToken="TRUE")
+    assert given.delegation_token_mechanism == "SCRAM-SHA-256"
+    assert options(delegationToken="false").delegation_token_mechanism is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"delegationToken": "yes"}, "option delegationToken is 'yes': expected true or false"),
+        (
+            {"delegationToken": "false", "delegationToken_mechanism": "SCRAM-SHA-256"},
+            "delegationToken.mechanism has no effect: set delegationToken to true",
+        ),
+        (
+            {"delegationToken_mechanism": "PLAIN"},
+            "option delegationToken.mechanism is 'PLAIN': expected SCRAM-SHA-256 or SCRAM-SHA-512",
+        ),
+        ({"delegationToken_mechanisms": "x"}, "did you mean delegationToken.mechanism?"),
+        ({"kafka_delegationToken": "true"}, "did you mean delegationToken?"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigException) as caught:
+        options(**given)
+    assert sentence in str(caught.value)
+
+
+def test_tasks_need_a_listener_with_logins() -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.security.protocol": "SSL",
+        "topic": "t",
+        "delegationToken": "true",
+    }
+    with pytest.raises(ConfigException) as caught:
+        sink_options(given)
+    said = str(caught.value)
+    assert "expected kafka.security.protocol SASL_SSL or SASL_PLAINTEXT, found SSL" in said

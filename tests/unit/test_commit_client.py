@@ -1,0 +1,567 @@
+"""The client of exactly once, without a network: the test is the brokers and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, encode
+from spark_kafka_sink.commit.questions import (
+    AddPartitions,
+    Answer,
+    Described,
+    DescribeProducers,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+    LogRead,
+    MarkerRead,
+    OpenTransaction,
+    ProducersDescribed,
+    Question,
+    ReadLog,
+    ReadMarker,
+    Reply,
+    Unanswered,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import (
+    SaslAuthenticationException,
+    TimeoutException,
+    UnsupportedVersionException,
+)
+from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.network.request_client import RequestFuture
+from spark_kafka_sink.records.batch import Marker, batch_header
+from spark_kafka_sink.records.default_record import one_record
+from spark_kafka_sink.wire.describe_messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicData,
+    TopicResponse,
+    TransactionState,
+)
+from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.fetch_messages import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    PartitionData,
+)
+from spark_kafka_sink.wire.messages import (
+    ADD_PARTITIONS_TO_TXN,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
+    Response,
+    TopicProduceResponse,
+)
+from spark_kafka_sink.wire.transaction_messages import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+    Coordinator,
+    EndTxnRequest,
+    EndTxnResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from spark_kafka_sink.wire.transaction_messages import TransactionState as ListedState
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+OWNER = "pykafka/app/t"
+PRODUCER = ProducerIdAndEpoch(9, 4)
+LOG, TARGET = TopicPartition("log", 0), TopicPartition("t", 1)
+RECORD = CommitRecord(RecordState.DONE, "run", rows=3, written_at=1_700_000_000_000)
+ALL_VERSIONS = dict.fromkeys(range(80), (0, 13))
+END, DESCRIBE = EndTxn(OWNER, PRODUCER, True, 5), DescribeTransaction(OWNER)  # noqa: FBT003 - a field
+
+
+class Cluster:
+    """Two brokers behind a network that needs no time, and a clock that moves while nobody asks.
+
+    codes: of the next responses to a kind of request; lost: how many requests get no response.
+    """
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.sent: list[tuple[int | None, Request]] = []
+        self.limits: list[tuple[int, int | None]] = []
+        self.codes: dict[type[Request], list[int]] = {}
+        self.lost: dict[type[Request], int] = {}
+        self.log = b""
+        self.log_end = 0
+        self.coordinator = 2
+        self.node = 0
+        self.versions_of = {node: NodeApiVersions(ALL_VERSIONS) for node in (1, 2)}
+        self._waiting: list[RequestFuture] = []
+
+    def set_initial_nodes(self, brokers: object) -> None:
+        """Do nothing: there are no connections."""
+
+    set_nodes = set_initial_nodes
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def last_errors(self) -> str:
+        """Return no errors."""
+        return ""
+
+    def versions(self, node_id: int) -> NodeApiVersions:
+        """Return what a broker announces."""
+        return self.versions_of[node_id]
+
+    def send(
+        self,
+        node_id: int | None,
+        message: Request,
+        max_version: int | None = None,
+        min_version: int = 0,
+    ) -> RequestFuture:
+        """Take a request."""
+        self.sent.append((node_id, message))
+        self.limits.append((min_version, max_version))
+        future = RequestFuture(ClientRequest(node_id=node_id, message=message), 0.0)
+        self._waiting.append(future)
+        return future
+
+    def poll(self, timeout_s: float) -> None:
+        """Answer what waits, or let the time pass."""
+        if not self._waiting:
+            self.now += timeout_s
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            message, node_id = future.request.message, future.request.node_id or 1
+            if self.lost.get(type(message), 0):
+                self.lost[type(message)] -= 1
+                future.fail(codes.NETWORK_EXCEPTION, "connection lost", node_id)
+                continue
+            self.node = node_id
+            future.complete(self._answer(message), 0, node_id)
+
+    def code(self, message: Request) -> int:
+        """Return the next code of a kind of request."""
+        found = self.codes.get(type(message))
+        return found.pop(0) if found else codes.NONE
+
+    def asked(self, kind: type[Request]) -> list[int | None]:
+        """Return the nodes that a kind of request went to."""
+        return [node_id for node_id, message in self.sent if isinstance(message, kind)]
+
+    def _answer(self, message: Request) -> Response:
+        for kind, answer in ANSWERS.items():
+            if isinstance(message, kind):
+                return answer(self, message)
+        raise AssertionError(message)
+
+
+def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
+    brokers = [MetadataResponseBroker(node_id=n, host="b", port=n) for n in (1, 2)]
+    topics = [
+        MetadataResponseTopic(
+            error_code=cluster.code(message),
+            name=topic.name,
+            partitions=[
+                MetadataResponsePartition(
+                    error_code=0,
+                    partition_index=number,
+                    leader_id=2 - number,
+                    replica_nodes=[],
+                    isr_nodes=[],
+                )
+                for number in (0, 1)
+            ],
+        )
+        for topic in message.topics or []
+    ]
+    return MetadataResponse(brokers=brokers, topics=topics)
+
+
+def _found(cluster: Cluster, message: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    node = cluster.coordinator
+    code = cluster.code(message)
+    found = Coordinator(key=message.key, node_id=node, host="b", port=node, error_code=code)
+    return FindCoordinatorResponse(coordinators=[found])
+
+
+def _described(
+    cluster: Cluster, message: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    (tid,) = message.transactional_ids
+    state = TransactionState(
+        error_code=cluster.code(message),
+        transactional_id=tid,
+        transaction_state="Ongoing",
+        transaction_timeout_ms=60_000,
+        transaction_start_time_ms=1_000,
+        producer_id=9,
+        producer_epoch=4,
+        topics=[TopicData(topic="t", partitions=[1])],
+    )
+    return DescribeTransactionsResponse(transaction_states=[state])
+
+
+def _initialized(cluster: Cluster, message: InitProducerIdRequest) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=cluster.code(message), producer_id=9, producer_epoch=5)
+
+
+def _ended(cluster: Cluster, message: EndTxnRequest) -> EndTxnResponse:
+    return EndTxnResponse(error_code=cluster.code(message), producer_id=9, producer_epoch=5)
+
+
+def _listed(cluster: Cluster, message: ListTransactionsRequest) -> ListTransactionsResponse:
+    assert message.state_filters == ["Ongoing"]
+    states = [
+        ListedState(transactional_id=tid, producer_id=7, transaction_state="Ongoing")
+        for tid in (f"{OWNER}/{cluster.node}.0", "somebody/else")
+    ]
+    code = cluster.code(message)
+    return ListTransactionsResponse(error_code=code, transaction_states=states)
+
+
+def _added(cluster: Cluster, message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=number, partition_error_code=cluster.code(message)
+                    )
+                    for number in topic.partitions
+                ],
+            )
+            for topic in message.v3_and_below_topics
+        ]
+    )
+
+
+def _producers(cluster: Cluster, message: DescribeProducersRequest) -> DescribeProducersResponse:
+    active = ProducerState(
+        producer_id=9,
+        producer_epoch=4,
+        last_sequence=7,
+        coordinator_epoch=0,
+        current_txn_start_offset=40,
+    )
+    found = PartitionResponse(
+        partition_index=1, error_code=cluster.code(message), active_producers=[active]
+    )
+    return DescribeProducersResponse(topics=[TopicResponse(name="t", partitions=[found])])
+
+
+def _produced(cluster: Cluster, message: ProduceRequest) -> ProduceResponse:
+    answer = PartitionProduceResponse(
+        index=0, error_code=cluster.code(message), base_offset=3, log_append_time_ms=5
+    )
+    of_topic = TopicProduceResponse(name="log", partition_responses=[answer])
+    return ProduceResponse(responses=[of_topic])
+
+
+def _ends(cluster: Cluster, message: ListOffsetsRequest) -> ListOffsetsResponse:
+    found = ListOffsetsPartitionResponse(
+        partition_index=0, error_code=cluster.code(message), offset=cluster.log_end
+    )
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="log", partitions=[found])])
+
+
+def _fetched(cluster: Cluster, message: FetchRequest) -> FetchResponse:
+    assert message.isolation_level == 0
+    offset = message.topics[0].partitions[0].fetch_offset
+    found = PartitionData(
+        partition_index=0,
+        error_code=cluster.code(message),
+        high_watermark=cluster.log_end,
+        log_start_offset=0,
+        aborted_transactions=None,
+        records=memoryview(cluster.log) if offset == 0 else None,
+    )
+    return FetchResponse(responses=[FetchableTopicResponse(topic="log", partitions=[found])])
+
+
+ANSWERS: dict[type[Request], Callable[..., Response]] = {
+    MetadataRequest: _metadata,
+    FindCoordinatorRequest: _found,
+    DescribeTransactionsRequest: _described,
+    InitProducerIdRequest: _initialized,
+    EndTxnRequest: _ended,
+    ListTransactionsRequest: _listed,
+    AddPartitionsToTxnRequest: _added,
+    DescribeProducersRequest: _producers,
+    ProduceRequest: _produced,
+    ListOffsetsRequest: _ends,
+    FetchRequest: _fetched,
+}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """The brokers."""
+    return Cluster()
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> CommitClient:
+    """A client of the brokers."""
+    config = producer_config({"bootstrap.servers": "b:1"})
+    made = CommitClient(config, "log", clock=lambda: cluster.now)
+    made._client.close()
+    made._client = cluster  # type: ignore[assignment]
+    return made
+
+
+def reply_to(client: CommitClient, question: Question) -> Reply:
+    """Ask one question, and return its reply."""
+    client.ask([question])
+    (answer,) = client.answers()
+    assert answer.ask == question.ask
+    return answer.reply
+
+
+def test_a_coordinator_is_looked_up_once_and_again_where_a_question_says_so(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    expected = Described(
+        state="Ongoing",
+        producer=PRODUCER,
+        timeout_ms=60_000,
+        start_ms=1_000,
+        partitions=frozenset({TARGET}),
+    )
+    assert client.answers_to([DESCRIBE]) == [expected]
+    assert client.answers_to([END]) == [Ended(ProducerIdAndEpoch(9, 5))]
+    assert cluster.asked(FindCoordinatorRequest) == [None]
+    cluster.coordinator = 1
+    assert reply_to(client, Question(DESCRIBE, looks_up=True)) == expected
+    assert cluster.asked(DescribeTransactionsRequest) == [2, 1]
+    assert cluster.asked(EndTxnRequest) == [2]
+
+
+def test_the_end_of_a_transaction_goes_in_exactly_the_version_that_was_asked_for(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for version in (4, 5):
+        client.answers_to([EndTxn(OWNER, PRODUCER, False, version)])  # noqa: FBT003 - a field
+        assert cluster.limits[-1] == (version, version)
+
+
+def test_a_pause_is_kept_with_jitter_and_others_go_on_meanwhile(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    client.ask([Question(DESCRIBE, pause_s=5.0), Question(InitProducerId(OWNER, 1000))])
+    (first,) = client.answers()
+    assert first.reply == Initialized(ProducerIdAndEpoch(9, 5))
+    assert cluster.now == 100.0
+    (second,) = client.answers()
+    assert isinstance(second.reply, Described)
+    assert 104.0 <= cluster.now <= 106.0
+    assert client.answers() == []
+
+
+def test_what_got_no_response_is_unanswered_and_its_node_is_looked_up_again(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.lost = {EndTxnRequest: 1}
+    (lost,) = client.answers_to([END])
+    assert isinstance(lost, Unanswered)
+    assert lost.error == codes.NETWORK_EXCEPTION
+    assert isinstance(client.answers_to([END])[0], Ended)
+    assert len(cluster.asked(FindCoordinatorRequest)) == 2
+    cluster.lost = {DescribeProducersRequest: 1}
+    assert isinstance(client.answers_to([DescribeProducers(TARGET)])[0], Unanswered)
+    assert isinstance(client.answers_to([DescribeProducers(TARGET)])[0], ProducersDescribed)
+
+
+@pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.CONCURRENT_TRANSACTIONS, 90])
+def test_an_error_code_is_passed_on_as_it_came(
+    cluster: Cluster, client: CommitClient, code: int
+) -> None:
+    cluster.codes = {EndTxnRequest: [code], DescribeProducersRequest: [code]}
+    (ended, described) = client.answers_to([END, DescribeProducers(TARGET)])
+    assert (ended.error, described.error) == (code, code)
+    assert f"({code})" in ended.reason
+    cluster.codes = {FindCoordinatorRequest: [53], MetadataRequest: [29]}
+    other = EndTxn("pykafka/other/t", PRODUCER, True, 5)  # noqa: FBT003 - a field
+    (ended, described) = client.answers_to([other, DescribeProducers(LOG)])
+    assert (type(ended), ended.error) == (Ended, 53)
+    assert (type(described), described.error) == (ProducersDescribed, 29)
+
+
+def test_every_broker_lists_and_one_that_does_not_answer_spoils_the_list(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    (listed,) = client.answers_to([ListTransactions(f"{OWNER}/")])
+    assert isinstance(listed, Listed)
+    assert cluster.asked(ListTransactionsRequest) == [1, 2]
+    assert {each.transactional_id for each in listed.transactions} == {
+        f"{OWNER}/1.0", f"{OWNER}/2.0"
+    }  # fmt: skip
+    assert OpenTransaction("somebody/else", 7) not in listed.transactions
+    cluster.lost = {ListTransactionsRequest: 1}
+    assert isinstance(client.answers_to([ListTransactions("x")])[0], Unanswered)
+    cluster.codes = {ListTransactionsRequest: [0, 14]}
+    (loading,) = client.answers_to([ListTransactions("x")])
+    assert (type(loading), loading.error) == (Listed, 14)
+
+
+def test_of_several_partitions_the_error_counts_that_is_not_about_another(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    ask = AddPartitions(OWNER, PRODUCER, (TopicPartition("t", 0), TARGET))
+    cluster.codes = {AddPartitionsToTxnRequest: [55, 29]}
+    (added,) = client.answers_to([ask])
+    assert added.error == 29
+    assert "t-1" in added.reason
+    assert client.answers_to([ask])[0].error == codes.NONE
+
+
+def test_the_record_is_one_batch_in_the_transaction_in_the_version_of_the_level(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for level, limits in ((1, (0, 11)), (2, (12, 12))):
+        (written,) = client.answers_to([WriteRecord(OWNER, PRODUCER, 0, RECORD, level)])
+        assert written == Written(offset=3, is_duplicate=True)
+        assert cluster.limits[-1] == limits
+    message = cluster.sent[-1][1]
+    assert isinstance(message, ProduceRequest)
+    assert (message.transactional_id, message.acks) == (OWNER, -1)
+    assert cluster.asked(ProduceRequest) == [2, 2]
+
+
+@dataclass
+class Log:
+    """Batches of a log."""
+
+    data: bytes = b""
+    end: int = 0
+
+    def add(self, producer: ProducerIdAndEpoch, value: bytes, *, marker: bool = False) -> None:
+        """Add a record of the owner, or a commit marker."""
+        key = b"\0\0\0\1" if marker else OWNER.encode()
+        section, info = one_record(key, value, 0)
+        attributes = info._replace(codec_id=0x20 if marker else 0)
+        header = batch_header(attributes, [section], producer, 0, transactional=True)
+        self.data += self.end.to_bytes(8) + header[8:] + section
+        self.end += 1
+
+
+def test_the_log_is_read_to_its_end_and_then_from_there(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    other = ProducerIdAndEpoch(1, 0)
+    log.add(other, encode(OWNER, RECORD.after_version(5)))
+    log.add(PRODUCER, b"", marker=True)
+    cluster.log, cluster.log_end = log.data, log.end
+    (read,) = client.answers_to([ReadLog(OWNER)])
+    assert isinstance(read, LogRead)
+    assert read.reading.record == RECORD
+    assert read.reading.undecided == RECORD.after_version(5)
+    assert client.answers_to([ReadLog(OWNER)]) == [read]
+    assert len(cluster.asked(FetchRequest)) == 1
+    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT)]
+    assert client.answers_to([ReadMarker(LOG, 0, 1)]) == [MarkerRead()]
+    cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
+    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(is_gone=True)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Ends the transaction, and asks again until that is done."""
+
+    answered: tuple[int, ...] = ()
+    outcome: str | None = None
+
+
+def test_a_machine_is_run_to_its_end(cluster: Cluster, client: CommitClient) -> None:
+    cluster.codes = {EndTxnRequest: [51, 51, 0]}
+
+    def step(machine: Machine, answer: Answer, now: float) -> tuple[Machine, tuple[Question, ...]]:
+        assert now == cluster.now
+        answered = (*machine.answered, answer.reply.error)
+        if answer.reply.error:
+            return Machine(answered), (Question(answer.ask, pause_s=0.02),)
+        return Machine(answered, "done"), ()
+
+    forgotten = Question(DESCRIBE, pause_s=1000.0)
+    found = client.run((Machine(), (Question(END), forgotten)), step)
+    assert found == Machine((51, 51, 0), "done")
+    assert client.answers() == []
+
+
+def test_brokers_that_lack_something_are_named(cluster: Cluster, client: CommitClient) -> None:
+    lacks = {**ALL_VERSIONS, ADD_PARTITIONS_TO_TXN.key: (0, 3)}
+    cluster.versions_of[2] = NodeApiVersions(lacks)
+    said = r"needs AddPartitionsToTxn 4 or later.*node 2 .b:2. has AddPartitionsToTxn up to ver"
+    with pytest.raises(UnsupportedVersionException, match=said):
+        client.check_brokers(deadline=200.0)
+    cluster.versions_of[2] = NodeApiVersions(ALL_VERSIONS)
+    client.check_brokers(deadline=200.0)
+    asked = len(cluster.sent)
+    client.check_brokers(deadline=200.0)
+    assert client.level(deadline=200.0) == 1
+    assert len(cluster.sent) == asked, "it was asked again"
+
+
+def test_the_newest_features_of_any_broker_count(cluster: Cluster, client: CommitClient) -> None:
+    cluster.versions_of = {
+        1: NodeApiVersions(ALL_VERSIONS, {"transaction.version": 2}, 7),
+        2: NodeApiVersions(ALL_VERSIONS, {"transaction.version": 1}, 6),
+    }
+    client.check_brokers(deadline=200.0)
+    assert client.level(deadline=200.0) == 2
+
+
+def test_no_broker_answers_in_time(cluster: Cluster, client: CommitClient) -> None:
+    cluster.lost = {MetadataRequest: 1000}
+    with pytest.raises(TimeoutException, match="no broker has answered in time"):
+        client.level(deadline=110.0)
+    assert cluster.now <= 111.0
+
+
+def test_a_login_that_is_refused_is_raised(cluster: Cluster, client: CommitClient) -> None:
+    refused = SaslAuthenticationException("no")
+
+    def poll(timeout_s: float) -> None:
+        for future in cluster._waiting:
+            future.error = refused
+
+    cluster.poll = poll  # type: ignore[method-assign]
+    with pytest.raises(SaslAuthenticationException):
+        client.answers_to([DESCRIBE])
+
+
+def test_the_brokers_are_those_of_the_metadata(client: CommitClient) -> None:
+    client.level(deadline=200.0)
+    assert client.brokers() == (Node(id=1, host="b", port=1), Node(id=2, host="b", port=2))
