@@ -209,6 +209,7 @@ class CommitClient:
         self._client.set_initial_nodes(brokers)
         self._nodes: dict[int, Node] = {}
         self._answered: set[int] = set()
+        self._is_checked = False
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
         self._logs: dict[str, tuple[LogReader, int]] = {}
@@ -292,15 +293,19 @@ class CommitClient:
     def check_brokers(self, deadline: float) -> None:
         """Connect to every broker, and check that it can do what exactly once needs.
 
-        A broker that does not answer is not checked. Raise UnsupportedVersionException that names
-        the broker and the API, and TimeoutException if no broker answers before the deadline.
+        A client does this once. A broker that does not answer is not checked. Raise
+        UnsupportedVersionException that names the broker and the API, and TimeoutException if no
+        broker answers before the deadline.
         """
+        if self._is_checked:
+            return
         self._connect(deadline, every=True)
         for node_id in sorted(self._nodes.keys() & self._answered):
             versions = self._client.versions(node_id)
             for api, version in _NEEDED.items():
                 if versions.latest_version(api) < version:
                     raise _too_old(self._nodes[node_id], api, version, versions)
+        self._is_checked = True
 
     def level(self, deadline: float) -> int:
         """Return 2 if the cluster has finalized transaction.version 2, else 1.

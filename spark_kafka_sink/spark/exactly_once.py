@@ -86,8 +86,32 @@ class ExactlyOnce:
             raise ConfigException(message)
         return replace(self, app_id=app_id_of_checkpoint(checkpoint))
 
-    def check_batch(self) -> None:
-        """Raise ConfigException if it does not say what a batch job writes."""
+    def of_batch(self, batch_id: int | None, query_id: str | None) -> ExactlyOnce:
+        """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
+
+        The query is the application, if it is known and nothing else is named; else the number of
+        the micro-batch is the version. Raise ConfigException if it is not clear what is written.
+        """
+        if batch_id is not None and self.version is not None:
+            message = (
+                "option txnVersion does not go with write_batch, whose batch_id is the version: "
+                "remove it"
+            )
+            raise ConfigException(message)
+        if query_id is not None:
+            return replace(self, app_id=self.app_id or query_id)
+        if batch_id is not None:
+            if self.app_id is None:
+                message = (
+                    f"exactlyOnce={self.mode.value} in write_batch needs the option txnAppId here: "
+                    "over Spark Connect and outside foreachBatch the query is not known"
+                )
+                raise ConfigException(message)
+            return replace(self, version=batch_id)
+        self._check_version()
+        return self
+
+    def _check_version(self) -> None:
         given = {"txnAppId": self.app_id, "txnVersion": self.version}
         missing = [name for name, value in given.items() if value is None]
         if missing:

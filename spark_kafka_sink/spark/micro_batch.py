@@ -7,7 +7,7 @@ query, too, and so does the thread in which foreachBatch calls a function, in a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -37,3 +37,33 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
         return None
     run = _RUN_ID.search(local_property(DESCRIPTION) or "")
     return MicroBatch(query_id, int(batch_id), run[1] if run else "")
+
+
+# The options by which `write_batch` hands its micro-batch on to the processes of Spark.
+BATCH_ID_OPTION: Final = "pykafka.batch.id"
+QUERY_OPTION: Final = "pykafka.query"
+_FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
+
+
+def batch_id_option(batch_id: int) -> dict[str, str]:
+    """Return the option that carries the number of a micro-batch."""
+    return {BATCH_ID_OPTION: f"write_batch:{batch_id}"}
+
+
+def batch_id_of(options: Mapping[str, str]) -> int | None:
+    """Return the number that `batch_id_option` put among options, None if it did not."""
+    found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
+    return int(found[1]) if found else None
+
+
+def query_option(micro_batch: MicroBatch) -> dict[str, str]:
+    """Return the option that carries the query of a micro-batch, and its run."""
+    return {QUERY_OPTION: f"{micro_batch.query_id} {micro_batch.run_id}"}
+
+
+def query_of(options: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the query and its run that `query_option` put among options, None if it did not."""
+    if QUERY_OPTION not in options:
+        return None
+    query_id, _, run_id = options[QUERY_OPTION].partition(" ")
+    return query_id, run_id

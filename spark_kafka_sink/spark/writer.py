@@ -8,8 +8,7 @@ which takes a third of a second in a new process.
 from __future__ import annotations
 
 import pickle
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import Plan
     from spark_kafka_sink.commit.log_record import CommitRecord
     from spark_kafka_sink.spark.committing.job_token import JobToken
+    from spark_kafka_sink.spark.micro_batch import MicroBatch
     from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -184,19 +184,43 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
             abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
 
 
-BATCH_ID: Final = "pykafka.batch.id"
-_FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
+class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
+    """Writes a micro-batch exactly once, as a batch job.
 
+    is_written: whether an earlier run of the query has written it, so that rows are only counted.
+    """
 
-def batch_id_option(batch_id: int) -> dict[str, str]:
-    """Return the option that carries the number of a micro-batch."""
-    return {BATCH_ID: f"write_batch:{batch_id}"}
+    def __init__(
+        self, options: SinkOptions, plan: Plan, micro_batch: MicroBatch, *, is_written: bool
+    ) -> None:
+        super().__init__(options)
+        self._plan = plan
+        self._micro_batch = micro_batch
+        self._is_written = is_written
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
+        """Run a task."""
+        from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
-def batch_id_of(options: Mapping[str, str]) -> int | None:
-    """Return the number that `batch_id_option` put among options, None if it did not."""
-    found = _FROM_HERE.fullmatch(options.get(BATCH_ID, ""))
-    return int(found[1]) if found else None
+        if self._is_written:
+            rows = sum(batch.num_rows for batch in iterator)
+            return SkippedMessage(rows=rows, plan=self._plan, micro_batch=self._micro_batch)
+        message = write_task(self._unpacked(), iterator, self._plan)
+        message.plan, message.micro_batch = self._plan, self._micro_batch
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+
+        freeze_imports()
+        commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+
+        abort_batch(self._unpacked(), self._plan)
 
 
 class MicroBatchWriter(KafkaArrowWriter):

@@ -33,12 +33,12 @@ from support.spark.sink import save
 from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
+from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage
 from spark_kafka_sink.spark.tasks.task import write_task
 from spark_kafka_sink.spark.topics import TopicLimit
-from spark_kafka_sink.spark.writer import batch_id_option
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 

@@ -521,13 +521,17 @@ def test_a_machine_is_run_to_its_end(cluster: Cluster, client: CommitClient) -> 
 
 
 def test_brokers_that_lack_something_are_named(cluster: Cluster, client: CommitClient) -> None:
-    client.check_brokers(deadline=200.0)
-    assert client.level(deadline=200.0) == 1
     lacks = {**ALL_VERSIONS, ADD_PARTITIONS_TO_TXN.key: (0, 3)}
     cluster.versions_of[2] = NodeApiVersions(lacks)
     said = r"needs AddPartitionsToTxn 4 or later.*node 2 .b:2. has AddPartitionsToTxn up to ver"
     with pytest.raises(UnsupportedVersionException, match=said):
         client.check_brokers(deadline=200.0)
+    cluster.versions_of[2] = NodeApiVersions(ALL_VERSIONS)
+    client.check_brokers(deadline=200.0)
+    asked = len(cluster.sent)
+    client.check_brokers(deadline=200.0)
+    assert client.level(deadline=200.0) == 1
+    assert len(cluster.sent) == asked, "it was asked again"
 
 
 def test_the_newest_features_of_any_broker_count(cluster: Cluster, client: CommitClient) -> None:

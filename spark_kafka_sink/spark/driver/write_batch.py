@@ -12,6 +12,13 @@ from pyspark.sql import DataFrame
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
+from spark_kafka_sink.spark.micro_batch import (
+    BATCH_ID_OPTION,
+    QUERY_OPTION,
+    batch_id_option,
+    micro_batch_of,
+    query_option,
+)
 from spark_kafka_sink.spark.options import check_given_options, not_an_option
 from spark_kafka_sink.spark.planning.datasource import (
     KafkaDataSource,
@@ -19,7 +26,6 @@ from spark_kafka_sink.spark.planning.datasource import (
     check_options_and_columns,
 )
 from spark_kafka_sink.spark.session import check_frame, is_connect
-from spark_kafka_sink.spark.writer import BATCH_ID, batch_id_option
 
 
 def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> None:
@@ -44,9 +50,17 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         raise ConfigException(message)
     check_given_options(options)
     for name in options:
-        if name.lower() == BATCH_ID:
+        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION):
             raise ConfigException(not_an_option(name))
-    given = {**options, **batch_id_option(batch_id)}
+    given = {**options, **batch_id_option(batch_id), **_query(df, batch_id)}
     look = check_options_and_columns if is_connect(df) else check_batch_write
     look(df.schema, join_options(None, given))
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
+
+
+def _query(df: DataFrame, batch_id: int) -> dict[str, str]:
+    """Return the option that names the query; none over Spark Connect, and outside foreachBatch."""
+    if is_connect(df):
+        return {}
+    found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)
+    return {} if found is None or found.batch_id != batch_id else query_option(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -18,6 +18,13 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
+from spark_kafka_sink.spark.micro_batch import (
+    BATCH_ID_OPTION,
+    QUERY_OPTION,
+    MicroBatch,
+    batch_id_of,
+    query_of,
+)
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.delegation_tokens import (
     checked_with_shared_token,
@@ -34,23 +41,17 @@ from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
-    BATCH_ID,
+    ExactlyOnceMicroBatchWriter,
     ExactlyOnceStreamWriter,
     ExactlyOnceWriter,
     KafkaArrowWriter,
     KafkaStreamArrowWriter,
     MicroBatchWriter,
-    batch_id_of,
     mode_refusal,
 )
 
 if TYPE_CHECKING:
     from spark_kafka_sink.spark.committing.job_token import JobToken
-
-NOT_FOR_WRITE_BATCH: Final = (
-    "exactlyOnce is not complete for write_batch in this version, so it cannot be used there: "
-    "remove the option, or set it to false"
-)
 
 
 class KafkaDataSource(DataSource):
@@ -77,14 +78,18 @@ class KafkaDataSource(DataSource):
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
-    ) -> KafkaArrowWriter | ExactlyOnceWriter:
+    ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Plan a batch write. Raise ConfigException, DataException and errors of the brokers."""
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         options, batch_id = self.check(schema)
-        if batch_id is not None:
+        if batch_id is not None and options.exactly_once is None:
             return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
+        query = query_of({name.lower(): value for name, value in self.options.items()})
+        if batch_id is not None and query is not None:
+            options = _checked_micro_batch(options, schema)
+            return _planned_save(options, MicroBatch(query[0], batch_id, query[1]))
         if options.delegation_token_mechanism is None:
             return _planned(options, schema, None)
         options, token = with_job_token(options)
@@ -101,14 +106,13 @@ class KafkaDataSource(DataSource):
         Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id = batch_id_of(given)
-        if batch_id is not None:
-            del given[BATCH_ID]
+        batch_id, query = batch_id_of(given), query_of(given)
+        for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
+            given.pop(name, None)
         options = _checked_options(given, schema)
         if options.exactly_once is not None:
-            if batch_id is not None:
-                raise ConfigException(NOT_FOR_WRITE_BATCH)
-            options.exactly_once.check_batch()
+            selected = options.exactly_once.of_batch(batch_id, None if query is None else query[0])
+            options = replace(options, exactly_once=selected)
         return options, batch_id
 
     def streamWriter(  # noqa: N802 - Spark's name
@@ -153,6 +157,16 @@ def _of_stream(
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 
 
+def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
+    """Plan a micro-batch that `write_batch` saves."""
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
+
+    plan = plan_micro_batch(options)
+    is_replay = is_written(plan, micro_batch)
+    return ExactlyOnceMicroBatchWriter(options, plan, micro_batch, is_written=is_replay)
+
+
 def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
     """Plan a micro-batch: Spark asks for a writer for each."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
@@ -190,7 +204,7 @@ def check_environment(
     has_headers = "headers" in schema.names
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
-    check_targets(options)
+    check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     return options
 

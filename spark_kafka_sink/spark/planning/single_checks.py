@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
@@ -30,13 +34,21 @@ def check_layout(options: SinkOptions) -> None:
         raise ConfigException(message)
 
 
-def check_targets(options: SinkOptions) -> None:
+# When the topics of streams and of write_batch were found to be fit, which are checked repeatedly.
+_found: dict[tuple[ProducerConfig, tuple[str, ...]], float] = {}
+
+
+def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     """Raise ConfigException for topics that mode `single` cannot write to.
 
     With LogAppendTime, a broker's response does not tell whether it took a batch for a duplicate.
+    may_remember: whether a result of this process may be used, for metadata.max.age.ms.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
+        return
+    key, now = (options.producer, tuple(sorted(options.laid_out))), time.monotonic()
+    if may_remember and now < _found.get(key, -math.inf):
         return
     name = "message.timestamp.type"
     with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
@@ -48,3 +60,4 @@ def check_targets(options: SinkOptions) -> None:
                 "expected CreateTime; use exactlyOnce=two-phase"
             )
             raise ConfigException(message)
+    _found[key] = now + options.producer.metadata_max_age_ms / 1000

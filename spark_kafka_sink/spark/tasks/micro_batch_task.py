@@ -12,10 +12,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.commit.attempts import Plan
-from spark_kafka_sink.commit.log_record import BatchPlace
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.micro_batch import MicroBatch, micro_batch_of
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.replays import is_written
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.tasks.task import write_task
 
@@ -43,28 +43,3 @@ def _micro_batch() -> MicroBatch:
         message = "a task of a stream does not know its micro-batch; this is a bug"
         raise KafkaException(message)
     return found
-
-
-def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
-    """Return whether a micro-batch was written by an earlier run of its query.
-
-    Raise KafkaException if it was written by this run, or if a later one was written.
-    """
-    if plan.record is None:
-        return False
-    place = plan.record.place_of_batch(*micro_batch)
-    owner = plan.run.owner
-    if place is BatchPlace.SAME_RUN:
-        message = (
-            f"{micro_batch} was written by this run of the query already, by {owner}: two saves of "
-            "one micro-batch need different topics, or different values of txnAppId"
-        )
-        raise KafkaException(message)
-    last = plan.record.last_batch(micro_batch.query_id)
-    if place is BatchPlace.OLDER and last is not None:
-        message = (
-            f"{micro_batch} is older than micro-batch {last.batch_id}, which {owner} has written: "
-            "the checkpoint is an older copy, or two queries share it"
-        )
-        raise KafkaException(message)
-    return place is BatchPlace.REPLAY

@@ -46,7 +46,7 @@ _ENDED: Final = frozenset(
 
 @contextmanager
 def in_transaction(plan: Plan, options: SinkOptions) -> Iterator[None]:
-    """Say in the error of a task why its transaction is no longer open, if that is the cause."""
+    """Explain in the error of a task why its transaction is no longer open, if it is not."""
     began = time.monotonic()
     try:
         yield

@@ -41,12 +41,13 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
     take_notes,
 )
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
     check_options_and_columns,
     check_stream_write,
 )
-from spark_kafka_sink.spark.writer import BATCH_ID, CONTINUOUS_REFUSAL, mode_refusal
+from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 
 # ruff: noqa: SLF001 - Spark has no public way to ask a writer
 
@@ -193,12 +194,12 @@ def _refuse_layouts(write: Write) -> None:
 
 def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
     # write_batch has looked already.
-    if BATCH_ID not in options:
+    if BATCH_ID_OPTION not in options:
         check_batch_write(schema, options)
 
 
 def _look_at_batch_options(schema: StructType, options: Mapping[str, str]) -> None:
-    if BATCH_ID not in options:
+    if BATCH_ID_OPTION not in options:
         check_options_and_columns(schema, options)
 
 
@@ -357,7 +358,9 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether a job of exactly once is written already, in a classic session."""
-    is_batch = kind.method == "save" and session is not None and BATCH_ID not in write.options
+    is_batch = (
+        kind.method == "save" and session is not None and BATCH_ID_OPTION not in write.options
+    )
     if not is_batch or not any(name.lower() == "exactlyonce" for name in write.options):
         return False
     from spark_kafka_sink.spark.driver.hooks.versions import is_written  # noqa: PLC0415 - most writes do not need it

@@ -1,0 +1,220 @@
+"""What a task of mode `single` looks at before it sends, and how it checks the responses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    EMPTY,
+    ONGOING,
+    ActiveProducer,
+    Answer,
+    Described,
+    DescribeProducers,
+    ProducersDescribed,
+)
+from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
+from spark_kafka_sink.records.batch import BatchHeader
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tasks import single_task
+from spark_kafka_sink.spark.tasks.single_task import SingleTask, in_transaction
+
+PRODUCER = ProducerIdAndEpoch(9, 4)
+OWNER = checked_owner("p", "app", "t")
+RUN = Run(OWNER, "run", TopicPartition("log", 0), level=2, timeout_ms=1000)
+PLAN = Plan(RUN, PRODUCER)
+OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+FIRST = TopicPartition("t", 0)
+
+
+class Client:
+    """The commit client of the process: the test is the brokers."""
+
+    def __init__(self) -> None:
+        self.asked: list[TopicPartition] = []
+        self.writers: tuple[ActiveProducer, ...] = ()
+        self.described = Described(ONGOING, PRODUCER)
+        self.header: BatchHeader | None = None
+
+    def now(self) -> float:
+        """Return the time."""
+        return 0.0
+
+    def run(self, begun, step):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 - as CommitClient
+        """Answer every question of a machine."""
+        machine, questions = begun
+        for question in questions:
+            assert isinstance(question.ask, DescribeProducers)
+            self.asked.append(question.ask.partition)
+            answer = Answer(question.ask, ProducersDescribed(self.writers))
+            machine, _ = step(machine, answer, 0.0)
+        return machine
+
+    def log_ends(
+        self, partitions: tuple[TopicPartition, ...], _: float
+    ) -> dict[TopicPartition, int]:
+        """Return the same end for all."""
+        return dict.fromkeys(partitions, 40)
+
+    def header_at(self, *_: object) -> BatchHeader | None:
+        """Return what the log has."""
+        return self.header
+
+    def answers_to(self, _: object) -> list[Described]:
+        """Describe the transaction."""
+        return [self.described]
+
+
+class Producer:
+    """The producer of the task."""
+
+    def __init__(self) -> None:
+        self.joined: list[object] = []
+        self.written: dict[TopicPartition, JoinedPartition] = {}
+
+    def join_transaction(self, *arguments: object, **more: object) -> None:
+        """Note what was joined."""
+        self.joined = [*arguments, more]
+
+    def detach_transaction(self) -> dict[TopicPartition, JoinedPartition]:
+        """Return what was written."""
+        return self.written
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    """The client that every task of the test gets."""
+    made = Client()
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[Client]:
+        yield made
+
+    monkeypatch.setattr(single_task, "commit_client", lent)
+    return made
+
+
+@pytest.fixture
+def producer() -> Producer:
+    """The producer of the task."""
+    return Producer()
+
+
+@pytest.fixture
+def task(client: Client, producer: Producer) -> SingleTask:
+    """A task that has joined."""
+    return SingleTask(PLAN, OPTIONS, producer)  # type: ignore[arg-type]
+
+
+def rows(*partitions: int | None) -> pa.RecordBatch:
+    """Return rows for partitions."""
+    return pa.record_batch({"partition": pa.array(partitions, pa.int32())})
+
+
+def test_it_joins_the_transaction_of_the_driver_and_withholds_its_rows(
+    task: SingleTask, producer: Producer
+) -> None:
+    more = {"adds_partitions": False, "withholds": True}
+    assert producer.joined == ["p/app/t", PRODUCER, 2, more]
+
+
+def test_each_partition_is_looked_at_once_before_its_first_row(
+    task: SingleTask, client: Client
+) -> None:
+    task.prepare(rows(0, 0, None))
+    task.prepare(rows(0))
+    assert client.asked == [FIRST]
+    task.prepare(rows(2, 0))
+    assert client.asked == [FIRST, TopicPartition("t", 2)]
+    client.writers = (ActiveProducer(PRODUCER, 5, 40),)
+    with pytest.raises(KafkaException, match="another attempt of this task has written to t-3"):
+        task.prepare(rows(3))
+
+
+def test_the_topics_of_a_column_count(client: Client, producer: Producer) -> None:
+    options = sink_options({"kafka.bootstrap.servers": "b:1"})
+    task = SingleTask(PLAN, options, producer)  # type: ignore[arg-type]
+    columns = {
+        "topic": pa.array(["a", "b", "a", None]),
+        "partition": pa.array([1, 0, 1, 0], pa.int32()),
+    }
+    task.prepare(pa.record_batch(columns))
+    assert client.asked == [TopicPartition("a", 1), TopicPartition("b", 0)]
+
+
+def written(**more: object) -> JoinedPartition:
+    """Return what was written to a partition whose log had 40 records."""
+    found = JoinedPartition(first_offset=40, last_offset=42, records=3, last_sequence=2)
+    for name, value in more.items():
+        setattr(found, name, value)
+    return found
+
+
+def test_what_was_written_is_returned(task: SingleTask, producer: Producer) -> None:
+    task.prepare(rows(0))
+    producer.written = {FIRST: written()}
+    attempt = task.end()
+    assert (attempt.slot, attempt.producer) == (None, PRODUCER)
+    assert attempt.written == ((FIRST, 3, 40, 42, 2),)
+
+
+DUPLICATE = DuplicateBatch(base_offset=40, base_sequence=0, records=3, attempts=1, crc=77)
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (written(first_offset=39), "answered with offset 39, below 40"),
+        (written(went_back=(41, 42)), "answered with offset 41, below 43"),
+        (
+            written(duplicates=[replace(DUPLICATE, attempts=0)]),
+            "took a batch for a duplicate that was sent once",
+        ),
+        (written(duplicates=[DUPLICATE]), "the log has another one at offset 40"),
+    ],
+    ids=["below the end", "backwards", "false duplicate", "another batch"],
+)
+def test_a_response_that_tells_of_another_writer_fails_the_task(
+    task: SingleTask, producer: Producer, found: JoinedPartition, sentence: str
+) -> None:
+    task.prepare(rows(0))
+    producer.written = {FIRST: found}
+    with pytest.raises(TransactionAbortedException, match=sentence):
+        task.end()
+
+
+def test_a_batch_that_was_sent_again_is_compared_with_the_log(
+    task: SingleTask, producer: Producer, client: Client
+) -> None:
+    task.prepare(rows(0))
+    producer.written = {FIRST: written(duplicates=[DUPLICATE])}
+    client.header = BatchHeader(40, 100, 0, 2, 77, 0x10, 2, 0, 0, 9, 4, 0, 3)
+    assert task.end().written[0].records == 3
+
+
+@pytest.mark.parametrize(
+    ("described", "sentence"),
+    [
+        (Described(COMPLETE_ABORT, ProducerIdAndEpoch(9, 5)), "took longer than kafka.transaction"),
+        (Described(EMPTY, ProducerIdAndEpoch(9, 5)), "superseded by a newer run of application"),
+        (Described(ONGOING, ProducerIdAndEpoch(9, 6)), "superseded by a newer run of application"),
+        (Described(ONGOING, PRODUCER), "the broker's own words"),
+        (Described(error=15), "the broker's own words"),
+    ],
+)
+def test_an_error_says_why_the_transaction_is_no_longer_open(
+    client: Client, described: Described, sentence: str
+) -> None:
+    client.described = described
+    with pytest.raises(KafkaException, match=sentence), in_transaction(PLAN, OPTIONS):
+        raise api_exception(47, "the broker's own words")

@@ -1,0 +1,190 @@
+"""The options of exactly once, and what a task knows of its micro-batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.spark import exactly_once, kept_plans
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.micro_batch import (
+    BATCH_ID,
+    DESCRIPTION,
+    QUERY_ID,
+    MicroBatch,
+    micro_batch_of,
+)
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.single_checks import check_layout
+from spark_kafka_sink.spark.replays import is_written
+
+RUN_ID = "0b8d9a1e-1d58-4b5b-9d3d-1f9a5a3f7c11"
+
+
+@pytest.fixture
+def complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the modes be used that the sink refuses until they are complete."""
+    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
+
+
+def options(**given: str) -> SinkOptions:
+    """Return checked options."""
+    return sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t", **given})
+
+
+def selected(**given: str) -> ExactlyOnce:
+    """Return the checked options of exactly once."""
+    found = options(**given).exactly_once
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("value", ["true", "two-phase", "single", "SINGLE"])
+def test_a_mode_that_is_not_complete_is_refused_in_a_sentence(value: str) -> None:
+    with pytest.raises(ConfigException, match="is not complete in this version"):
+        options(exactlyOnce=value)
+
+
+def test_without_it_nothing_changes() -> None:
+    assert options().exactly_once is None
+    off = options(exactlyOnce="false", txnAppId="a")
+    assert off.exactly_once is None
+    assert off.producer.transaction_timeout_ms == 60_000
+
+
+@pytest.mark.usefixtures("complete")
+def test_the_values_and_their_defaults() -> None:
+    assert selected(exactlyOnce="true").mode is Mode.TWO_PHASE
+    found = selected(exactlyOnce=" Single ", txnAppId="a/b", txnVersion=" 7 ")
+    assert found == ExactlyOnce(Mode.SINGLE, app_id="a/b", version=7)
+    assert found.owner("t").driver_id == "pykafka/a%2Fb/t"
+    assert found.owner(None).driver_id == "pykafka/a%2Fb/*"
+    assert options(exactlyOnce="single").producer.transaction_timeout_ms == 900_000
+    given = {"kafka.transaction.timeout.ms": "1000"}
+    assert options(exactlyOnce="single", **given).producer.transaction_timeout_ms == 1000
+    named = selected(exactlyOnce="single", txnIdPrefix="team", commitLogTopic="log")
+    assert (named.id_prefix, named.log_topic) == ("team", "log")
+
+
+@pytest.mark.usefixtures("complete")
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"exactlyOnce": "maybe"}, "exactlyOnce is 'maybe': expected one of false, true, two-ph"),
+        ({"txnAppId": "a"}, "txnAppId has no effect without exactlyOnce"),
+        ({"txnVersion": "-1"}, "txnVersion is '-1': expected a number from 0"),
+        ({"txnVersion": "9223372036854775808"}, "expected a number from 0 to 9223372036854775807"),
+        ({"txnIdPrefix": "a/b"}, "txnIdPrefix is 'a/b'"),
+        ({"txnAppId": ""}, "txnAppId has 0 bytes"),
+        ({"commitLogTopic": "no topic"}, "commitLogTopic is 'no topic': expected a topic name"),
+        ({"kafka.acks": "1", "kafka.enable.idempotence": "false"}, r"with kafka\.acks=1: set it"),
+        ({"kafka.enable.idempotence": "false"}, r"with kafka\.enable\.idempotence=false"),
+        (
+            {"onError": "deadLetter", "deadLetterTopic": "letters"},
+            "deadLetterTopic=letters, which every task would write to",
+        ),
+        ({"asyncProgressTrackingEnabled": "true"}, "asyncProgressTrackingEnabled does not go"),
+    ],
+)
+def test_what_is_wrong_is_refused(given: dict[str, str], sentence: str) -> None:
+    mode = {} if given == {"txnAppId": "a"} else {"exactlyOnce": "single"}
+    with pytest.raises(ConfigException, match=sentence):
+        options(**{**mode, **given})
+
+
+@pytest.mark.usefixtures("complete")
+def test_a_batch_names_its_application_and_its_version() -> None:
+    selected(exactlyOnce="single", txnAppId="a", txnVersion="1").of_batch(None, None)
+    for given, missing in (
+        ({"txnAppId": "a"}, "no txnVersion"),
+        ({"txnVersion": "1"}, "no txnAppId"),
+        ({}, "no txnAppId and no txnVersion"),
+    ):
+        with pytest.raises(ConfigException, match=f"found {missing}:"):
+            selected(exactlyOnce="single", **given).of_batch(None, None)
+
+
+@pytest.mark.usefixtures("complete")
+def test_a_micro_batch_is_named_by_its_query_or_by_its_number() -> None:
+    plain = selected(exactlyOnce="single")
+    assert plain.of_batch(7, "query") == ExactlyOnce(Mode.SINGLE, app_id="query")
+    named = selected(exactlyOnce="single", txnAppId="a")
+    assert named.of_batch(7, "query") == ExactlyOnce(Mode.SINGLE, app_id="a")
+    assert named.of_batch(7, None) == ExactlyOnce(Mode.SINGLE, app_id="a", version=7)
+    with pytest.raises(ConfigException, match="needs the option txnAppId here"):
+        plain.of_batch(7, None)
+    versioned = selected(exactlyOnce="single", txnAppId="a", txnVersion="1")
+    with pytest.raises(ConfigException, match="txnVersion does not go with write_batch"):
+        versioned.of_batch(7, "query")
+
+
+@pytest.mark.usefixtures("complete")
+def test_a_stream_is_named_by_its_checkpoint_if_by_nothing_else() -> None:
+    plain = selected(exactlyOnce="single")
+    by_path = plain.of_stream("file:///checkpoints//a/").app_id
+    assert by_path == plain.of_stream("/checkpoints/a").app_id
+    assert by_path != plain.of_stream("/checkpoints/b").app_id
+    assert selected(exactlyOnce="single", txnAppId="a").of_stream("/c").app_id == "a"
+
+
+@pytest.mark.usefixtures("complete")
+def test_rows_that_were_not_laid_out_are_refused() -> None:
+    with pytest.raises(ConfigException, match="call atomic_layout"):
+        check_layout(options(exactlyOnce="single"))
+    check_layout(options(exactlyOnce="two-phase"))
+    check_layout(options())
+
+
+def test_a_micro_batch_is_known_by_the_local_properties() -> None:
+    properties = {
+        QUERY_ID: "q",
+        BATCH_ID: "7",
+        DESCRIPTION: f"name<br/>id = q<br/>runId = {RUN_ID}<br/>batch = 7",
+    }
+    assert micro_batch_of(properties.get) == MicroBatch("q", 7, RUN_ID)
+    assert micro_batch_of({**properties, DESCRIPTION: "mine"}.get) == MicroBatch("q", 7, "")
+    nothing: dict[str, str] = {}
+    assert micro_batch_of(nothing.get) is None
+
+
+def plan_after(*marks: StreamMark) -> Plan:
+    """Return a plan of an owner that has written micro-batches."""
+    owner = checked_owner("p", "app", "t")
+    run = Run(owner, "run", TopicPartition("log", 0), level=2, timeout_ms=1000)
+    record = CommitRecord(RecordState.DONE, "before", rows=3, written_at=0, streams=marks)
+    return Plan(run, ProducerIdAndEpoch(1, 0), record if marks else None)
+
+
+def test_a_task_knows_whether_its_micro_batch_was_written() -> None:
+    plan = plan_after(StreamMark("q", 7, 3, "first"))
+    assert is_written(plan, MicroBatch("q", 7, "second"))
+    assert not is_written(plan, MicroBatch("q", 8, "second"))
+    assert not is_written(plan, MicroBatch("other", 0, "second"))
+    assert not is_written(plan_after(), MicroBatch("q", 7, "second"))
+    with pytest.raises(KafkaException, match="two saves of one micro-batch need different topics"):
+        is_written(plan, MicroBatch("q", 7, "first"))
+    with pytest.raises(KafkaException, match="micro-batch 6 of query q is older than micro-b"):
+        is_written(plan, MicroBatch("q", 6, "second"))
+
+
+def test_a_plan_is_kept_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_plans, "driver_folder", lambda: tmp_path)
+    plan = plan_after()
+    assert kept_plans.kept_plan(plan.run.owner) is None
+    kept_plans.keep_plan(plan)
+    assert kept_plans.kept_plan(plan.run.owner) == plan
+    assert kept_plans.kept_plan(checked_owner("p", "app", "other")) is None
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"half")
+    assert kept_plans.kept_plan(plan.run.owner) is None
+    monkeypatch.setattr(kept_plans, "driver_folder", lambda: None)
+    kept_plans.keep_plan(plan)
+    assert kept_plans.kept_plan(plan.run.owner) is None
