@@ -51,7 +51,7 @@ from spark_kafka_sink.model import (
     checked_list,
     checked_number,
 )
-from spark_kafka_sink.network.option_values import find_shipped_files
+from spark_kafka_sink.network.option_values import find_shipped_files, name_process
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -93,7 +93,14 @@ from spark_kafka_sink.wire.messages import (
     Response,
 )
 
-__all__ = ["KafkaAdmin", "NewTopic", "TopicDescription", "find_shipped_files", "login_identity"]
+__all__ = [
+    "KafkaAdmin",
+    "NewTopic",
+    "TopicDescription",
+    "find_shipped_files",
+    "login_identity",
+    "name_process",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -628,7 +635,7 @@ def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescrip
 def _creation_error(result: CreatableTopicResult, acls: Acls) -> ApiException:
     row = error_code(result.error_code)
     message = f"topic {result.name} does not exist and cannot be created: {_reason(result)}"
-    if row.code == codes.TOPIC_AUTHORIZATION_FAILED:
+    if row.code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
         message += "; grant CREATE on the topic or the cluster to this client"
         message += f"; {acls.hint(row.code, result.name, ('CREATE',))}"
     return api_exception(row.code, message, topic=result.name, api="CreateTopics")

@@ -88,9 +88,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-_SHARED = pytest.StashKey[shared.Shared]()
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Be ready to start what workers share; nothing is started before a test asks for it."""
     if hasattr(config, "workerinput"):
@@ -106,11 +103,11 @@ def pytest_configure(config: pytest.Config) -> None:
         return stack.enter_context(broker.scratch_folder("tests"))
 
     def realm() -> kdc.Kdc | None:
-        found = config.stash[_SHARED].get("kdc") if NO_KDC is None else None
+        found = config.stash[shared.IN_STASH].get("kdc") if NO_KDC is None else None
         assert found is None or isinstance(found, kdc.Kdc)
         return found
 
-    config.stash[_SHARED] = shared.Shared(
+    config.stash[shared.IN_STASH] = shared.Shared(
         {name: partial(maker, folder) for name, maker in _MAKERS.items()}
         | {name: partial(maker, folder, realm) for name, maker in _SECURED_MAKERS.items()}
     )
@@ -118,22 +115,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what workers share."""
-    if _SHARED in config.stash:
-        config.stash[_SHARED].close()
+    if shared.IN_STASH in config.stash:
+        config.stash[shared.IN_STASH].close()
         config.stash[_STACK].close()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: object) -> None:
     """Pass the address of the shared things to a worker."""
-    node.workerinput["shared"] = node.config.stash[_SHARED].address  # type: ignore[attr-defined] # pytest-xdist's
+    node.workerinput["shared"] = node.config.stash[shared.IN_STASH].address  # type: ignore[attr-defined] # pytest-xdist's
 
 
 def shared_value(request: pytest.FixtureRequest, name: str) -> object:
     """Return what workers share under a name."""
     config = request.config
-    if _SHARED in config.stash:
-        return config.stash[_SHARED].get(name)
+    if shared.IN_STASH in config.stash:
+        return config.stash[shared.IN_STASH].get(name)
     return shared.ask(config.workerinput["shared"], name)  # type: ignore[attr-defined] # pytest-xdist's
 
 

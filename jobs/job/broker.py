@@ -132,7 +132,7 @@ class Broker:
         self.endpoint = (HOST, port)
         self.address = f"{HOST}:{port}"
         self.process = process
-        self.data = folder / _DATA
+        self.data = data_folder(folder)
         self._log = folder / _LOG
 
     def has_ended_in(self, seconds: float) -> bool:
@@ -231,7 +231,7 @@ def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> di
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": folder / _DATA,
+        "log.dirs": data_folder(folder),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
         "offsets.topic.replication.factor": replicas,
@@ -239,6 +239,11 @@ def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> di
         "transaction.state.log.min.isr": in_sync,
         "auto.create.topics.enable": "false",
     }
+
+
+def data_folder(folder: Path) -> Path:
+    """Return the data folder of a node whose folder this is."""
+    return folder / _DATA
 
 
 def properties(settings: Mapping[str, object]) -> str:

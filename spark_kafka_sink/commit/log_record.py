@@ -9,8 +9,8 @@ each record is judged by the next marker of its producer (`LogReader`). Up to th
 a record would be missed for as long as another application has a transaction open below it, and its
 batch would be written twice.
 
-Whoever may write to the log has power over its owners. But a record that is outside a transaction,
-or whose key does not match its content, is none of this package's: it is ignored, with a warning.
+A client that may write to the log has power over its owners. But a record that is outside a
+transaction, or whose key does not match its content, is ignored, with a warning.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
     FailureKind,
+    Received,
     Step,
-    Turn,
     end_txn,
+    received,
     superseded,
-    turn,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -109,7 +109,7 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     """Return the machine after an answer."""
     if answer.ask not in machine.waiting:
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if machine.state is _S.ENDING:
         return _end(machine, answer, now)
     if at.asks_again and now < machine.deadline:
@@ -122,7 +122,7 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 # -- before the fence -----------------------------------------------------------------------------
 
 
-def _peeked(machine: Planning, at: Turn) -> Step[Planning]:
+def _peeked(machine: Planning, at: Received) -> Step[Planning]:
     reading = _reading(at)
     if reading.newer_format is not None:
         return _over(machine, _newer_format(machine, reading))
@@ -146,7 +146,7 @@ def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
 
 
-def _listed(machine: Planning, at: Turn) -> Step[Planning]:
+def _listed(machine: Planning, at: Received) -> Step[Planning]:
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
     own = [
         each.transactional_id for each in found if machine.run.owner.slot_of(each.transactional_id)
@@ -157,7 +157,7 @@ def _listed(machine: Planning, at: Turn) -> Step[Planning]:
     return _asking(_moved(machine, _S.DESCRIBING), *asks)
 
 
-def _described(machine: Planning, at: Turn) -> Step[Planning]:
+def _described(machine: Planning, at: Received) -> Step[Planning]:
     reply, ask = at.reply, at.ask
     machine = replace(machine, waiting=machine.waiting - {ask})
     is_open = at.found is Verdict.DONE and isinstance(reply, Described) and reply.state == ONGOING
@@ -175,14 +175,14 @@ def _fence(machine: Planning) -> Step[Planning]:
     return _asking(_moved(machine, _S.FENCING), ask)
 
 
-def _fenced(machine: Planning, at: Turn) -> Step[Planning]:
+def _fenced(machine: Planning, at: Received) -> Step[Planning]:
     if not isinstance(at.reply, Initialized) or at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
     machine = replace(machine, producer=at.reply.producer)
     return _asking(_moved(machine, _S.READING), ReadLog(machine.run.driver_id))
 
 
-def _read(machine: Planning, at: Turn) -> Step[Planning]:
+def _read(machine: Planning, at: Received) -> Step[Planning]:
     reading = _reading(at)
     if reading.newer_format is not None:
         return _over(machine, _newer_format(machine, reading))
@@ -228,7 +228,7 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
     return _asking(_moved(machine, _S.ADDING_LOG), ask)
 
 
-def _added_log(machine: Planning, at: Turn) -> Step[Planning]:
+def _added_log(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE or machine.record is None:
         return _over(machine, superseded(machine.run.owner))
     return _write_done(machine, machine.record)
@@ -239,14 +239,14 @@ def _write_done(machine: Planning, record: CommitRecord) -> Step[Planning]:
     return _asking(_moved(machine, _S.WRITING_DONE), ask)
 
 
-def _written_done(machine: Planning, at: Turn) -> Step[Planning]:
+def _written_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
     ask = end_txn(machine.run.driver_id, machine.producer, machine.run.level, commit=True)
     return _asking(_moved(machine, _S.ENDING_DONE), ask)
 
 
-def _ended_done(machine: Planning, at: Turn) -> Step[Planning]:
+def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE or not isinstance(at.reply, Ended) or machine.record is None:
         return _over(machine, superseded(machine.run.owner))
     if machine.run.level < 2 or not at.reply.producer.is_valid:
@@ -269,7 +269,7 @@ def _clean(machine: Planning) -> Step[Planning]:
     return _asking(_moved(machine, _S.CLEANING), *asks)
 
 
-def _cleaned(machine: Planning, at: Turn) -> Step[Planning]:
+def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
     # Any other answer than a request to wait means that it is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _finish(machine)
@@ -292,7 +292,7 @@ def _finish(machine: Planning) -> Step[Planning]:
     return _asking(_moved(machine, _S.ADDING), ask)
 
 
-def _added(machine: Planning, at: Turn) -> Step[Planning]:
+def _added(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
     return _over(machine, _planned(machine))
@@ -330,7 +330,7 @@ def _torn(machine: Planning, record: CommitRecord) -> Torn:
     return Torn(record, resolve.lost(machine.ends, record.transactions))
 
 
-def _reading(at: Turn) -> LogReading:
+def _reading(at: Received) -> LogReading:
     return at.reply.reading if isinstance(at.reply, LogRead) else LogReading()
 
 

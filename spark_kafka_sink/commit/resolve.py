@@ -30,10 +30,10 @@ from spark_kafka_sink.commit.steps import (
     STALE_S,
     Failure,
     FailureKind,
+    Received,
     Step,
-    Turn,
     end_txn,
-    turn,
+    received,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -133,7 +133,7 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     """Return the machine after an answer."""
     if machine.asked != answer.ask:
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     # Who may not describe a transaction may be allowed to read its marker.
@@ -144,19 +144,19 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     return _STEPS[machine.state](machine, at)
 
 
-def _ended(machine: Resolving, at: Turn) -> Step[Resolving]:
+def _ended(machine: Resolving, at: Received) -> Step[Resolving]:
     if at.found is Verdict.DONE:
         return _over(machine, _S.COMMITTED)
     return _ask(machine, _S.ASKING_AGAIN, at.ask, STALE_S, looks_up=True)
 
 
-def _ended_again(machine: Resolving, at: Turn) -> Step[Resolving]:
+def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
     if at.found is Verdict.DONE:
         return _over(machine, _S.COMMITTED)
     return _ask(machine, _S.DESCRIBING, DescribeTransaction(machine.transactional_id))
 
 
-def _described(machine: Resolving, at: Turn) -> Step[Resolving]:
+def _described(machine: Resolving, at: Received) -> Step[Resolving]:
     if at.found is Verdict.DONE and isinstance(at.reply, Described):
         described, ours = at.reply.producer, machine.producer
         # From version 5 of EndTxn on, the coordinator has raised the epoch.
@@ -170,7 +170,7 @@ def _described(machine: Resolving, at: Turn) -> Step[Resolving]:
     return _ask(machine, _S.READING_MARKER, ask)
 
 
-def _marker_read(machine: Resolving, at: Turn) -> Step[Resolving]:
+def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
     read = at.reply if isinstance(at.reply, MarkerRead) else MarkerRead()
     if read.marker is not None:
         return _over(machine, _ENDS[read.marker])

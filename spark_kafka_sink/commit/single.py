@@ -41,11 +41,11 @@ from spark_kafka_sink.commit.steps import (
     STALE_S,
     Failure,
     FailureKind,
+    Received,
     Step,
-    Turn,
     end_txn,
+    received,
     superseded,
-    turn,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -118,7 +118,7 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
     """Return the machine after an answer."""
     if answer.ask not in machine.waiting:
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
@@ -127,7 +127,7 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 # -- before the decision --------------------------------------------------------------------------
 
 
-def _checked(machine: Single, at: Turn) -> Step[Single]:
+def _checked(machine: Single, at: Received) -> Step[Single]:
     failure = _check(machine, at)
     if failure is not None:
         return _abort(machine, failure)
@@ -135,7 +135,7 @@ def _checked(machine: Single, at: Turn) -> Step[Single]:
     return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
 
 
-def _check(machine: Single, at: Turn) -> Failure | None:
+def _check(machine: Single, at: Received) -> Failure | None:
     reply, plan = at.reply, machine.plan
     covered = guards.by_partition(machine.attempts)
     if isinstance(at.ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
@@ -204,13 +204,13 @@ def _write(machine: Single, state: SingleState) -> Step[Single]:
     return _asking(_moved(machine, state), ask)
 
 
-def _written(machine: Single, at: Turn) -> Step[Single]:
+def _written(machine: Single, at: Received) -> Step[Single]:
     if at.found is not Verdict.DONE:
         return _abort(machine, _not_written(machine, at))
     return _write(machine, _S.PROBING) if machine.probes else _decide(machine)
 
 
-def _probed(machine: Single, at: Turn) -> Step[Single]:
+def _probed(machine: Single, at: Received) -> Step[Single]:
     if at.found is not Verdict.DONE:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
@@ -222,7 +222,7 @@ def _probed(machine: Single, at: Turn) -> Step[Single]:
     return _decide(machine)
 
 
-def _not_written(machine: Single, at: Turn) -> Failure:
+def _not_written(machine: Single, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
@@ -236,7 +236,7 @@ def _decide(machine: Single) -> Step[Single]:
     return _asking(_moved(machine, _S.DECIDING), _end(machine, commit=True))
 
 
-def _decided(machine: Single, at: Turn) -> Step[Single]:
+def _decided(machine: Single, at: Received) -> Step[Single]:
     if at.found is Verdict.DONE:
         return _done(machine) if machine.level >= 2 else _renew(machine)
     if at.asks_again:
@@ -246,7 +246,7 @@ def _decided(machine: Single, at: Turn) -> Step[Single]:
     return _asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
-def _read(machine: Single, at: Turn) -> Step[Single]:
+def _read(machine: Single, at: Received) -> Step[Single]:
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
@@ -270,7 +270,7 @@ def _renew(machine: Single) -> Step[Single]:
     return _asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
 
 
-def _renewed(machine: Single, _: Turn) -> Step[Single]:
+def _renewed(machine: Single, _: Received) -> Step[Single]:
     return _done(machine)  # committed it is in any case
 
 
@@ -278,14 +278,14 @@ def _done(machine: Single) -> Step[Single]:
     return _over(machine, _S.DONE, Committed(machine.record))
 
 
-def _why_not(machine: Single, at: Turn) -> Failure:
+def _why_not(machine: Single, at: Received) -> Failure:
     if at.found is Verdict.FATAL:
         return _not_ended(machine, at)
     is_fenced = at.reply.error == codes.PRODUCER_FENCED
     return superseded(machine.plan.run.owner) if is_fenced else _timed_out(machine.plan)
 
 
-def _not_ended(machine: Single, at: Turn) -> Failure:
+def _not_ended(machine: Single, at: Received) -> Failure:
     return at.failure(f"the transaction of {machine.plan.run.owner} could not be committed")
 
 
@@ -297,7 +297,7 @@ def _abort(machine: Single, failure: Failure) -> Step[Single]:
     return _asking(machine, _end(machine, commit=False))
 
 
-def _aborted(machine: Single, at: Turn) -> Step[Single]:
+def _aborted(machine: Single, at: Received) -> Step[Single]:
     was_committed = at.found in (Verdict.COMMITTED, Verdict.COMMITTED_OR_EMPTY)
     if machine.failure is not None:
         return _over(machine, _S.FAILED, machine.failure)
@@ -365,7 +365,7 @@ def step_look(machine: Looking, answer: Answer, now: float) -> Step[Looking]:
     """Return the machine after an answer."""
     if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     partition = answer.ask.partition

@@ -56,7 +56,7 @@ class Step(NamedTuple, Generic[M]):
     questions: tuple[Question, ...] = ()
 
 
-class Turn(NamedTuple):
+class Received(NamedTuple):
     """An answer with what it means, and the time."""
 
     ask: Ask
@@ -138,10 +138,10 @@ def call_of(ask: Ask) -> Call:
     return _CALLS[type(ask)]
 
 
-def turn(ask: Ask, reply: Reply, now: float) -> Turn:
+def received(ask: Ask, reply: Reply, now: float) -> Received:
     """Return what an answer means."""
     version = ask.version if isinstance(ask, EndTxn) else END_TXN_2
-    return Turn(ask, reply, verdict(call_of(ask), reply.error, version), now)
+    return Received(ask, reply, verdict(call_of(ask), reply.error, version), now)
 
 
 def ask_all(asks: Iterable[Ask]) -> tuple[Question, ...]:

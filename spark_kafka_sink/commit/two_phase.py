@@ -69,12 +69,12 @@ from spark_kafka_sink.commit.steps import (
     STALE_S,
     Failure,
     FailureKind,
+    Received,
     Step,
-    Turn,
     end_txn,
     own_tasks,
+    received,
     superseded,
-    turn,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.errors import Option
@@ -121,7 +121,7 @@ def step_task(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
     """Return the machine after an answer."""
     if answer.ask != machine.asked:
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if now >= machine.deadline and at.found is not Verdict.DONE:
         return _fail_task(machine, at.failure(f"no transactional id for {_task(machine)}"))
     if at.asks_again and machine.state is not _T.CLAIMING:
@@ -131,14 +131,14 @@ def step_task(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
     return _TASK_STEPS[machine.state](machine, at)
 
 
-def _checked_plan(machine: Claiming, at: Turn) -> Step[Claiming]:
+def _checked_plan(machine: Claiming, at: Received) -> Step[Claiming]:
     described = at.reply if isinstance(at.reply, Described) else Described()
     if described.producer != machine.plan.producer:
         return _fail_task(machine, superseded(machine.plan.run.owner))
     return _look(machine)
 
 
-def _looked(machine: Claiming, at: Turn) -> Step[Claiming]:
+def _looked(machine: Claiming, at: Received) -> Step[Claiming]:
     described = at.reply if isinstance(at.reply, Described) else Described()
     if at.found is Verdict.DONE and described.state not in _FREE:
         slot = machine.slot
@@ -150,7 +150,7 @@ def _looked(machine: Claiming, at: Turn) -> Step[Claiming]:
     return Step(replace(machine, state=state, asked=ask), (Question(ask),))
 
 
-def _claimed(machine: Claiming, at: Turn) -> Step[Claiming]:
+def _claimed(machine: Claiming, at: Received) -> Step[Claiming]:
     if not isinstance(at.reply, Initialized) or at.found is not Verdict.DONE:
         return _look(machine, at.again().pause_s)
     state = moved(TASK, machine.state, _T.CLAIMED)
@@ -252,13 +252,13 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
         ends, questions = resolve.step_all(machine.ends, answer, now)
         machine = replace(machine, ends=ends, waiting=resolve.waiting(ends))
         return Step(machine, questions) if machine.waiting else _ended_all(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     return _COMMIT_STEPS[machine.state](machine, at)
 
 
-def _checked(machine: Committing, at: Turn) -> Step[Committing]:
+def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
     if failure is not None:
         return _over(machine, _C.FAILED, failure)
@@ -266,7 +266,7 @@ def _checked(machine: Committing, at: Turn) -> Step[Committing]:
     return Step(machine) if machine.waiting else _add(machine, _C.ADDING, _C.WRITING)
 
 
-def _check(machine: Committing, at: Turn) -> Failure | None:
+def _check(machine: Committing, at: Received) -> Failure | None:
     """Return the failure if a transaction is not as its attempt left it (C2)."""
     ask, reply = at.ask, at.reply
     if isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
@@ -318,7 +318,7 @@ def _add(machine: Committing, adding: CommitState, writing: CommitState) -> Step
     return _asking(_moved(machine, adding), ask)
 
 
-def _added(machine: Committing, at: Turn) -> Step[Committing]:
+def _added(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE:
         return _over(machine, _C.FAILED, _not_written(machine, at))
     return _write(machine, _C.WRITING)
@@ -337,7 +337,7 @@ def _driver(machine: Committing) -> ProducerIdAndEpoch:
     return machine.next_producer if machine.next_producer.is_valid else machine.plan.producer
 
 
-def _written(machine: Committing, at: Turn) -> Step[Committing]:
+def _written(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE:
         return _over(machine, _C.FAILED, _not_written(machine, at))
     if not machine.attempts:
@@ -346,14 +346,14 @@ def _written(machine: Committing, at: Turn) -> Step[Committing]:
     return _asking(_moved(machine, _C.LOOKING), *map(DescribeTransaction, ids))
 
 
-def _not_written(machine: Committing, at: Turn) -> Failure:
+def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
     return at.failure(f"the decision of {owner} could not be written")
 
 
-def _looked_again(machine: Committing, at: Turn) -> Step[Committing]:
+def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
     failure, machine = _look_again(machine, at)
     if failure is not None:
         return _over(machine, _C.FAILED, failure)
@@ -369,7 +369,7 @@ def _looked_again(machine: Committing, at: Turn) -> Step[Committing]:
     return _decide(machine)
 
 
-def _look_again(machine: Committing, at: Turn) -> tuple[Failure | None, Committing]:
+def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
     """Look at a transaction again: whether it is open, and for how long (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
@@ -405,7 +405,7 @@ def _end_driver(machine: Committing) -> Ask:
     return end_txn(plan.run.driver_id, plan.producer, machine.level, commit=True)
 
 
-def _decided(machine: Committing, at: Turn) -> Step[Committing]:
+def _decided(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is Verdict.DONE:
         raised = at.reply.producer if isinstance(at.reply, Ended) else NO_PRODUCER_ID
         producer = raised if raised.is_valid else machine.plan.producer
@@ -417,7 +417,7 @@ def _decided(machine: Committing, at: Turn) -> Step[Committing]:
     return _asking(_moved(machine, _C.READING), ReadLog(machine.plan.run.driver_id))
 
 
-def _read(machine: Committing, at: Turn) -> Step[Committing]:
+def _read(machine: Committing, at: Received) -> Step[Committing]:
     run = machine.plan.run
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         failure = at.failure(f"the record of {run.owner} could not be read")
@@ -437,13 +437,13 @@ def _read(machine: Committing, at: Turn) -> Step[Committing]:
     return _asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
 
 
-def _why_not(machine: Committing, at: Turn) -> Failure:
+def _why_not(machine: Committing, at: Received) -> Failure:
     if at.reply.error == codes.PRODUCER_FENCED:
         return superseded(machine.plan.run.owner)
     return _not_ended(machine, at)
 
 
-def _not_ended(machine: Committing, at: Turn) -> Failure:
+def _not_ended(machine: Committing, at: Received) -> Failure:
     return at.failure(f"the decision of {machine.plan.run.owner} could not be committed")
 
 
@@ -472,7 +472,7 @@ def _ended_all(machine: Committing) -> Step[Committing]:
     return _asking(_moved(machine, _C.LISTING), ListTransactions(f"{machine.plan.run.driver_id}/"))
 
 
-def _listed(machine: Committing, at: Turn) -> Step[Committing]:
+def _listed(machine: Committing, at: Received) -> Step[Committing]:
     if not isinstance(at.reply, Listed) or at.found is not Verdict.DONE:
         return _done(machine)
     own = own_tasks(machine.plan.run.owner, at.reply.transactions)
@@ -481,30 +481,30 @@ def _listed(machine: Committing, at: Turn) -> Step[Committing]:
     return _asking(_moved(machine, _C.DESCRIBING), *map(DescribeTransaction, own))
 
 
-def _described(machine: Committing, at: Turn) -> Step[Committing]:
+def _described(machine: Committing, at: Received) -> Step[Committing]:
     leftovers = machine.leftovers | _open(at)
     machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
     return Step(machine) if machine.waiting else _add(machine, _C.ADDING_DONE, _C.WRITING_DONE)
 
 
-def _added_done(machine: Committing, at: Turn) -> Step[Committing]:
+def _added_done(machine: Committing, at: Received) -> Step[Committing]:
     return _write(machine, _C.WRITING_DONE) if at.found is Verdict.DONE else _done(machine)
 
 
-def _written_done(machine: Committing, at: Turn) -> Step[Committing]:
+def _written_done(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE:
         return _done(machine)
     ask = end_txn(machine.plan.run.driver_id, _driver(machine), machine.level, commit=True)
     return _asking(_moved(machine, _C.ENDING_DONE), ask)
 
 
-def _ended_done(machine: Committing, at: Turn) -> Step[Committing]:
+def _ended_done(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE or not machine.leftovers:
         return _done(machine)
     return _asking(_moved(machine, _C.CLEANING), *_aborts(machine.leftovers, machine.level))
 
 
-def _cleaned(machine: Committing, at: Turn) -> Step[Committing]:
+def _cleaned(machine: Committing, at: Received) -> Step[Committing]:
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _done(machine)
 
@@ -549,7 +549,7 @@ def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransactio
     return next((each for each in machine.attempts if each.slot == slot), None)
 
 
-def _open(at: Turn) -> Leftovers:
+def _open(at: Received) -> Leftovers:
     """Return the transaction that a reply describes, if it is open."""
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
         return frozenset()
@@ -630,7 +630,7 @@ def step_abort(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
     """Return the machine after an answer."""
     if answer.ask not in machine.waiting:
         return Step(machine)
-    at = turn(*answer, now)
+    at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     if at.asks_again or (at.found is Verdict.FATAL and machine.state is not _A.CLEANING):
@@ -639,7 +639,7 @@ def step_abort(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
     return _ABORT_STEPS[machine.state](machine, at)
 
 
-def _listed_open(machine: Aborting, at: Turn) -> Step[Aborting]:
+def _listed_open(machine: Aborting, at: Received) -> Step[Aborting]:
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
     own = own_tasks(machine.plan.run.owner, found)
     if machine.settles_at is None:
@@ -651,7 +651,7 @@ def _listed_open(machine: Aborting, at: Turn) -> Step[Aborting]:
     return _list_again(machine, at.now) if machine.is_proved else _prove(machine)
 
 
-def _described_open(machine: Aborting, at: Turn) -> Step[Aborting]:
+def _described_open(machine: Aborting, at: Received) -> Step[Aborting]:
     leftovers = machine.leftovers | _open(at)
     machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
     return Step(machine) if machine.waiting else _prove(machine)
@@ -663,7 +663,7 @@ def _prove(machine: Aborting) -> Step[Aborting]:
     return _ask_abort(_moved_abort(machine, _A.PROVING), ask)
 
 
-def _proved(machine: Aborting, at: Turn) -> Step[Aborting]:
+def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
         return _end_abort(machine, _A.SUPERSEDED, Superseded())
     if at.found is not Verdict.DONE and not machine.is_proved:
@@ -675,7 +675,7 @@ def _proved(machine: Aborting, at: Turn) -> Step[Aborting]:
     return _abort_all(machine, at.now)
 
 
-def _read_decision(machine: Aborting, at: Turn) -> Step[Aborting]:
+def _read_decision(machine: Aborting, at: Received) -> Step[Aborting]:
     record = at.reply.reading.record if isinstance(at.reply, LogRead) else None
     if record is not None and record.run == machine.plan.run.name:
         return _end_abort(machine, _A.DECIDED, Decided(record))
@@ -696,7 +696,7 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
     return _ask_abort(_moved_abort(machine, _A.CLEANING), *asks)
 
 
-def _aborted_one(machine: Aborting, at: Turn) -> Step[Aborting]:
+def _aborted_one(machine: Aborting, at: Received) -> Step[Aborting]:
     # Any other answer than a request to wait means that it is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:

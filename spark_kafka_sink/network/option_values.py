@@ -32,11 +32,12 @@ _MAX_FILE_BYTES: Final = 16 << 20
 # Files of the kernel are not read, or a process's environment could be read in spite of the limits.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 # Files in memory, where some keep their secrets.
-_MEMORY: Final = "/dev/shm/"
+_MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
 # A scheme such as dbfs: or s3://. A single letter may be a drive.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/")
 
 _finders: list[Callable[[str], str | None]] = []
+_names: list[Callable[[], str]] = [lambda: "this process"]
 
 
 def find_shipped_files(find: Callable[[str], str | None]) -> None:
@@ -45,6 +46,14 @@ def find_shipped_files(find: Callable[[str], str | None]) -> None:
     find: returns the path of such a file, None if there is none.
     """
     _finders[:] = [find]
+
+
+def name_process(name: Callable[[], str]) -> None:
+    """Let messages about what this process lacks, or may not read, say which process it is.
+
+    name: returns, for example, "the driver".
+    """
+    _names[:] = [name]
 
 
 def shipped(path: str) -> str | None:
@@ -109,7 +118,7 @@ class OptionValues:
     def __init__(self, config: ProducerConfig) -> None:
         self._files = Disk()
         named = {each.name: dict(each.options) for each in config.config_providers}
-        self._limits = ProcessLimits.of(os.environ, "this process")
+        self._limits = ProcessLimits.of(os.environ, _names[0]())
         self._references = References(providers(named), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
@@ -153,7 +162,7 @@ class OptionValues:
         try:
             return self._limits.allowed_path(path, self._files)
         except ConfigException:
-            why = f"{ALLOWED_PATHS} of this process does not allow it"
+            why = f"{ALLOWED_PATHS} of {self._limits.process} does not allow it"
         except (OSError, ValueError) as error:
             why = without_path(error)
         raise ConfigException(why)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from exactly_once.two_phase_model import Model, Scenario
+from exactly_once.model import Model, Scenario
 from exactly_once.two_phase_mutants import MUTANTS, Mutant
 
 pytestmark = pytest.mark.exactly_once
@@ -15,13 +15,12 @@ pytestmark = pytest.mark.exactly_once
 _LIMIT = int(os.environ.get("MODEL_STATES", "3000000"))
 _ONE_RUN = Scenario(level=2, versions=(1,))
 _BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
-_LONG = pytest.mark.long(reason="it looks at millions of states, which takes minutes")
 
 
 def explore(scenario: Scenario, limit: int = _LIMIT) -> None:
     """Explore a scenario, and print how much of it was looked at."""
     result = Model(scenario).explore(limit)
-    bound = "all" if result.is_whole else f"bound {limit}"
+    bound = "all" if result.is_complete else f"bound {limit}"
     print(f"{scenario}: {result.states} states ({bound})")
     assert result.violation is None
 
@@ -49,7 +48,7 @@ def test_without_a_rule_the_model_finds_what_goes_wrong(
     assert model.explore(1_000_000).violation is not None
 
 
-@_LONG
+@pytest.mark.long(reason="it looks at millions of states, which takes minutes")
 @_BOTH_LEVELS
 @pytest.mark.parametrize(
     "scenario",

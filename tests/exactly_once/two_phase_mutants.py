@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from exactly_once.two_phase_model import Model, Scenario
+from exactly_once.model import Model, Scenario
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import resolve, two_phase
 from spark_kafka_sink.commit.log_record import LogReading
@@ -24,7 +24,7 @@ from spark_kafka_sink.commit.states import (
     ResolveState,
     TaskState,
 )
-from spark_kafka_sink.commit.steps import Step, Turn, turn
+from spark_kafka_sink.commit.steps import Received, Step, received
 from spark_kafka_sink.commit.verdicts import Verdict
 
 Patch = Callable[[pytest.MonkeyPatch, Model], None]
@@ -70,7 +70,7 @@ def _abort_by_init(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 def _no_last_look(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def written(machine: two_phase.Committing, at: Turn) -> Step[two_phase.Committing]:
+    def written(machine: two_phase.Committing, at: Received) -> Step[two_phase.Committing]:
         return two_phase._decide(machine)
 
     patch.setitem(two_phase._COMMIT_STEPS, CommitState.WRITING, written)
@@ -83,14 +83,14 @@ def _no_first_look(patch: pytest.MonkeyPatch, model: Model) -> None:
 
 
 def _ends_before_deciding(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def written(machine: two_phase.Committing, at: Turn) -> Step[two_phase.Committing]:
+    def written(machine: two_phase.Committing, at: Received) -> Step[two_phase.Committing]:
         return two_phase._forward(replace(machine, state=CommitState.DECIDING))
 
     patch.setitem(two_phase._COMMIT_STEPS, CommitState.WRITING, written)
 
 
 def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def read(machine: planning.Planning, at: Turn) -> Step[planning.Planning]:
+    def read(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
         assert isinstance(at.reply, LogRead)
         return planning._clean(replace(machine, record=at.reply.reading.record))
 
@@ -100,15 +100,15 @@ def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
 def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
     peeked, fenced = planning._peeked, planning._fenced
 
-    def peek(machine: planning.Planning, at: Turn) -> Step[planning.Planning]:
+    def peek(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
         assert isinstance(at.reply, LogRead)
         return peeked(replace(machine, record=at.reply.reading.record), at)
 
-    def fence(machine: planning.Planning, at: Turn) -> Step[planning.Planning]:
+    def fence(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
         after = fenced(machine, at).machine
         (ask,) = after.waiting
         reply = LogRead(LogReading(machine.record))
-        return planning._read(after, turn(ask, reply, at.now))
+        return planning._read(after, received(ask, reply, at.now))
 
     patch.setitem(planning._STEPS, PlanState.PEEKING, peek)
     patch.setitem(planning._STEPS, PlanState.FENCING, fence)
@@ -117,7 +117,7 @@ def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
 def _reads_once_at_level_1(patch: pytest.MonkeyPatch, _: Model) -> None:
     fenced = planning._fenced
 
-    def fence(machine: planning.Planning, at: Turn) -> Step[planning.Planning]:
+    def fence(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
         if machine.record is None:
             return fenced(machine, at)
         after = fenced(machine, at).machine
@@ -127,7 +127,7 @@ def _reads_once_at_level_1(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 def _aborts_unread(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def proved(machine: two_phase.Aborting, at: Turn) -> Step[two_phase.Aborting]:
+    def proved(machine: two_phase.Aborting, at: Received) -> Step[two_phase.Aborting]:
         return two_phase._abort_all(machine, at.now)
 
     patch.setitem(two_phase._ABORT_STEPS, AbortState.PROVING, proved)
@@ -158,14 +158,14 @@ def _no_check_of_plan(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 def _fenced_is_committed(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def ended(machine: resolve.Resolving, at: Turn) -> Step[resolve.Resolving]:
+    def ended(machine: resolve.Resolving, at: Received) -> Step[resolve.Resolving]:
         return resolve._over(machine, ResolveState.COMMITTED)
 
     patch.setitem(resolve._STEPS, ResolveState.ENDING, ended)
 
 
 def _fenced_is_aborted(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def ended(machine: resolve.Resolving, at: Turn) -> Step[resolve.Resolving]:
+    def ended(machine: resolve.Resolving, at: Received) -> Step[resolve.Resolving]:
         done = at.found is Verdict.DONE
         state = ResolveState.COMMITTED if done else ResolveState.ABORTED
         return Step(replace(machine, state=state, asked=None))

@@ -41,8 +41,14 @@ def submit_all(tmp_path: Path) -> SubmitAll:
 
 
 @pytest.fixture(scope="session")
-def run_many(request: pytest.FixtureRequest) -> RunMany:
-    """Runs many jobs one after the other in the one JVM that all workers share for that."""
+def job_server(request: pytest.FixtureRequest) -> JobServer:
+    """The one JVM that runs jobs for all workers, and its log."""
     server = shared_value(request, "jobs")
     assert isinstance(server, JobServer)
-    return server.run
+    return server
+
+
+@pytest.fixture(scope="session")
+def run_many(job_server: JobServer) -> RunMany:
+    """Runs many jobs one after the other in the one JVM that all workers share for that."""
+    return job_server.run

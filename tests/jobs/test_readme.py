@@ -25,11 +25,12 @@ ACTIVATED = Path(sys.executable).parent
 def run_as_a_newcomer(block: str, kafka: KafkaCluster, folder: Path) -> str:
     """Run a block as a program, on the tests' broker; return what it printed.
 
-    Nobody has set a Python for Spark's workers, and no environment is activated.
+    Nobody has set a Python for Spark's workers or a Spark, and no environment is activated. The JVM
+    starts with less work than a user's, and listens on loopback only, as those of all tests.
     """
     assert block.count(BROKER) == 1
     (folder / "quickstart.py").write_text(block.replace(BROKER, kafka.bootstrap))
-    unset = ("PYSPARK_", "SPARK_", "VIRTUAL_ENV")
+    unset = ("PYSPARK_", "SPARK_HOME", "SPARK_CONF_DIR", "VIRTUAL_ENV")
     environment = {name: each for name, each in os.environ.items() if not name.startswith(unset)}
     path = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)

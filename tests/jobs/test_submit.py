@@ -1,4 +1,4 @@
-"""The jobs with plain spark-submit, as a user runs them: help, wrong arguments, a complete run."""
+"""The jobs as a user runs them: help, wrong arguments, a complete run by spark-submit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
-from support.spark.job_server import ROOT, TIMEOUT_S, command
+from support.spark.job_server import ROOT, TIMEOUT_S, JobServer, command
 
 from .conftest import RunMany, SubmitAll
 
@@ -23,32 +23,39 @@ JOBS = ("jobs/produce.py", "jobs/verify.py", "jobs/stream.py", "jobs/demo.py", "
 SHARED = ("source", "rows to records", "Kafka")
 
 
-@pytest.mark.spark
-def test_every_job_has_help(submit_all: SubmitAll) -> None:
-    submit = str(Path(sys.executable).with_name("spark-submit"))
-    ended = submit_all([[submit, job, "--help"] for job in JOBS])
-    for job, end in zip(JOBS, ended, strict=True):
-        assert end.code == 0, end.output
-        assert f"usage: {Path(job).name} " in end.output
+@pytest.fixture(scope="module")
+def helps() -> dict[str, str]:
+    """The help of each job. test_demo.py has that of a job by spark-submit."""
+    started = {
+        job: subprocess.Popen(
+            [sys.executable, job, "--help"],
+            cwd=ROOT,
+            env=os.environ | {"COLUMNS": "100"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for job in JOBS
+    }
+    said = {job: each.communicate(timeout=TIMEOUT_S)[0] for job, each in started.items()}
+    assert {job: each.returncode for job, each in started.items()} == dict.fromkeys(JOBS, 0)
+    return {Path(job).name: text for job, text in said.items()}
 
 
-def groups_of_help(job: str) -> dict[str, str]:
+def test_every_job_has_help(helps: dict[str, str]) -> None:
+    assert len(helps) == len(JOBS)
+    for job, text in helps.items():
+        assert f"usage: {job} " in text
+
+
+def groups_of_help(text: str) -> dict[str, str]:
     """Return the parts of a job's help by their titles."""
-    ended = subprocess.run(
-        [sys.executable, f"jobs/{job}", "--help"],
-        cwd=ROOT,
-        env=os.environ | {"COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=TIMEOUT_S,
-    )
-    parts = re.split(r"^(\w[\w ]*):\n", ended.stdout, flags=re.MULTILINE)
+    parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True)) | {"": parts[0]}
 
 
-def test_verify_takes_the_groups_of_arguments_that_its_help_names() -> None:
-    verify, produce, stream = map(groups_of_help, ("verify.py", "produce.py", "stream.py"))
+def test_verify_takes_the_groups_of_arguments_that_its_help_names(helps: dict[str, str]) -> None:
+    jobs = ("verify.py", "produce.py", "stream.py")
+    verify, produce, stream = (groups_of_help(helps[job]) for job in jobs)
     assert "in the three groups below: source, rows to\nrecords, Kafka." in verify[""]
     for title in SHARED:
         assert verify[title].strip() == produce[title].strip() == stream[title].strip()
@@ -139,7 +146,11 @@ def test_a_job_that_is_ended_says_so_by_its_exit_code() -> None:
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_produce_has_progress_and_report_and_verify_an_exit_code(
-    submit_all: SubmitAll, kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
+    submit_all: SubmitAll,
+    job_server: JobServer,
+    kafka: KafkaCluster,
+    new_topic: Callable[..., str],
+    tmp_path: Path,
 ) -> None:
     topic, one_missing = new_topic(3), new_topic(3)
     source = tmp_path / "rows.txt"
@@ -151,12 +162,12 @@ def test_produce_has_progress_and_report_and_verify_an_exit_code(
     assert producer.flush(60) == 0
     arguments = ["--source", str(source), "--key", "value", "--bootstrap", kafka.bootstrap]
     arguments += ["--config", "conf/producer.properties", "--topic"]
-    produced, verified, refused = submit_all(
+    (produced,) = submit_all([command("jobs/produce.py", *arguments, topic)])
+    verified, refused = job_server.run(
         [
-            command("jobs/produce.py", *arguments, topic),
-            command("jobs/verify.py", *arguments, one_missing),
+            ["verify.py", *arguments, one_missing],
             # No record is small enough, so that every task fails.
-            command("jobs/produce.py", *arguments, topic, "--option", "max.request.size=10"),
+            ["produce.py", *arguments, topic, "--option", "max.request.size=10"],
         ]
     )
     assert produced.code == 0, produced.output
@@ -180,4 +191,5 @@ def test_produce_has_progress_and_report_and_verify_an_exit_code(
     assert refused.lines[-1].startswith("produce.py: ")
     assert "max.request.size" in refused.lines[-1]
     # Spark's own message on the failed write adds nothing to the reason.
-    assert not re.search("(AppendDataExec|DataWritingSparkTask): ", refused.output)
+    said = refused.output + job_server.log.read_text()
+    assert not re.search("(AppendDataExec|DataWritingSparkTask): ", said)

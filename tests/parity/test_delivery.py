@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 import zipfile
 from pathlib import Path
@@ -10,18 +9,13 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from support.brokers import fetch_kafka
+from support.brokers.jvm import compiled
 from support.oracles.readers import read_with_confluent
 from support.spark.peer import WRITE_FAILED, Sink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _ROUND_ROBIN = "org.apache.kafka.clients.producer.RoundRobinPartitioner"
-# A JRE has it as well, the command javac only a JDK.
-_JAVAC = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
-_FIRST_PARTITIONER = (
-    Path(__file__).parents[1] / "support" / "brokers" / "java" / "FirstPartitioner.java"
-)
 
 
 def partitions_by_key(sink: Sink, topic: str) -> dict[bytes | None, int]:
@@ -58,11 +52,10 @@ def ship_partitioner(spark: SparkSession, sink: Sink, folder: Path) -> str:
         )
         spark.sparkContext.addPyFile(str(module))
         return "partitioner_of_this_test.first"
-    jars = ":".join(map(str, fetch_kafka.jvm_sink_jars()))
-    subprocess.run([*_JAVAC, "-cp", jars, "-d", folder, _FIRST_PARTITIONER], check=True)
+    name = "FirstPartitioner.class"
     jar = folder / "first-partitioner.jar"
     with zipfile.ZipFile(jar, "w") as archive:
-        archive.write(folder / "FirstPartitioner.class", "FirstPartitioner.class")
+        archive.write(compiled("FirstPartitioner") / name, name)
     spark.sql(f"ADD JAR '{jar}'")
     return "FirstPartitioner"
 

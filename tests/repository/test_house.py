@@ -8,9 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from support.documents.named_tests import ROOT
-from support.house import code_lines, rooms, sample, words
+from support.house import code_lines, one_batch, rooms, sample, words
+
+from spark_kafka_sink.wire.exchange import ClientRequest
+from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
 
 PACKAGE = ROOT / "spark_kafka_sink"
 PAGE = ROOT / "docs" / "contributing" / "house.md"
@@ -19,6 +24,7 @@ ONE_BATCH = ROOT / "docs" / "contributing" / "one-batch.md"
 MOST_FLAT_MODULES = 11
 MOST_ON_THE_WAY = 26
 
+PRODUCE = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
 SOURCE = '''"""Has a docstring."""
 
 import os
@@ -70,6 +76,26 @@ def test_one_batch_passes_no_more_modules_than_before() -> None:
     assert int(found[1]) <= MOST_ON_THE_WAY, done.stdout
     for module in ("spark/tasks/task_rows", "records/encoder", "producer/sender"):
         assert f"`{module}`" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("thing", "is_of_batch"),
+    [
+        (pa.record_batch({"value": ["v"]}), True),
+        ([("a partition", [memoryview(bytes(2000))])], True),
+        (
+            ClientRequest(node_id=1, message=ProduceRequest(acks=1, timeout_ms=1, topic_data=[])),
+            True,
+        ),
+        (ClientRequest(node_id=1, message=MetadataRequest(topics=[])), False),
+        (b"a header", False),
+        (np.arange(5000), False),
+    ],
+)
+def test_a_module_counts_if_it_gets_the_batch_and_not_what_is_measured_of_it(
+    thing: object, *, is_of_batch: bool
+) -> None:
+    assert one_batch._is_of_batch(thing) is is_of_batch
 
 
 def test_the_page_has_as_many_modules_as_one_batch_may_pass() -> None:

@@ -26,6 +26,7 @@ from support.spark.spark_processes import (
     plain_environment,
     standalone_cluster,
     submit,
+    without_work_left,
 )
 from support.spark.unlucky import run_unlucky_job
 from support.spark.unlucky_job import ROWS
@@ -270,8 +271,22 @@ def test_a_worker_that_lacks_a_module_is_told_by_its_name(
     )
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "local-cluster[1,1,1024]",
+        pytest.param(
+            "standalone", marks=pytest.mark.long(reason="local-cluster has such executors, too")
+        ),
+    ],
+)
 def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
-    master: str, bare_python: Path, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    place: str,
+    request: pytest.FixtureRequest,
+    bare_python: Path,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    tmp_path: Path,
 ) -> None:
     # Other Pythons run on executors than on the driver's machine, where Spark plans.
     modules = tmp_path / "modules"
@@ -293,13 +308,15 @@ def test_a_worker_that_cannot_run_the_sink_is_told_in_a_sentence(
         )
         python.chmod(0o755)
         pythons.append(str(python))
+    master = request.getfixturevalue("master") if place == "standalone" else place
     common, _ = job_arguments(master, kafka, "", tmp_path)
     common += ["--conf", "spark.task.maxFailures=1"]
     failing = tmp_path / "failing.py"
     failing.write_text(_FAILING_JOB)
     job = [str(failing), kafka.bootstrap, new_topic(1), str(tmp_path), *pythons]
     env = {**plain_environment(), "PYSPARK_DRIVER_PYTHON": sys.executable}
-    done = submit([*common, *job], cwd=tmp_path, env=env)
+    with without_work_left():
+        done = submit([*common, *job], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-5000:]
     drivers = f"{sys.version_info[0]}.{sys.version_info[1]}"
     has_none = "has no module named 'spark_kafka_sink': install spark-kafka-sink there with pip"

@@ -26,11 +26,15 @@ from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.spark_processes import connect_server, standalone_cluster
 
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 # In each secret, right or wrong.
 _MARKER = "hunter2"
 _USER = "user-of-secrets"
+_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PASSWORD = f'"{_MARKER}\\ pässword'
 _SECRETS = [
     "kafka.sasl.jaas.config",
@@ -114,7 +118,7 @@ def writer(options, frame=frame):
 def stream(mode, options):
     query = (
         spark.readStream.format("text").load(folder + "/source")
-        .writeStream.format("pykafka").outputMode(mode).options(**where, **options)
+        .writeStream.format("pykafka").outputMode(mode).options(**{**where, **options})
         .option("checkpointLocation", f"{folder}/checkpoint-{uuid.uuid4()}")
         .trigger(availableNow=True).start()
     )
@@ -176,6 +180,7 @@ calls = [
     lambda: refused(lambda: stream("update", every)),
     lenient,
     lambda: stream("append", {unknown: marker, "unknownOptions": "warn"}),
+    lambda: stream("append", given["by_token"]),
     *(partial(succeed, options) for options in given["succeed"]),
     *(partial(fail, *each) for each in given["fail"]),
 ]
@@ -276,21 +281,27 @@ class Scene:
             "spark.ui.port": "0",
         }
 
+    def _scram(self, password: str = _PASSWORD, **more: str) -> dict[str, str]:
+        jaas = f"{_MODULE} required username={quoted(_USER)} password={quoted(password)};"
+        return {
+            "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "kafka.sasl.jaas.config": jaas,
+            "kafka.ssl.truststore.location": str(self._kafka.ca),
+        } | {name.replace("_", "."): value for name, value in more.items()}
+
+    def _hmacs(self) -> list[str]:
+        """Return what delegation tokens log in with."""
+        options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
+        with KafkaAdmin(producer_config(options)) as admin:
+            tokens = admin.describe_delegation_token([f"User:{_USER}"])
+        assert tokens
+        return [token.hmac.value for token in tokens]
+
     def _writes(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
         """Return options that succeed, and those that fail, with what is said then."""
-        kafka = self._kafka
-        module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-        def scram(password: str = _PASSWORD, **more: str) -> dict[str, str]:
-            jaas = f"{module} required username={quoted(_USER)} password={quoted(password)};"
-            return {
-                "kafka.bootstrap.servers": kafka.address("SASL_SSL"),
-                "kafka.security.protocol": "SASL_SSL",
-                "kafka.sasl.mechanism": "SCRAM-SHA-512",
-                "kafka.sasl.jaas.config": jaas,
-                "kafka.ssl.truststore.location": str(kafka.ca),
-            } | {name.replace("_", "."): value for name, value in more.items()}
-
+        kafka, scram = self._kafka, self._scram
         mutual = {
             "kafka.bootstrap.servers": kafka.address("MUTUAL"),
             "kafka.security.protocol": "SSL",
@@ -311,7 +322,7 @@ class Scene:
         }
         denied = self._new_topic()
         allow_only(kafka.bootstrap, denied, "DESCRIBE")
-        unquoted = f"{module} required username={_USER} password=9{_MARKER};"
+        unquoted = f"{_MODULE} required username={_USER} password=9{_MARKER};"
         fail = [
             (scram(f"{_MARKER}-wrong"), "refused the login"),
             (
@@ -341,6 +352,7 @@ class Scene:
             "unknown": _UNKNOWN_SECRET,
             "secrets": _SECRETS,
             "succeed": succeed,
+            "by_token": self._scram(delegationToken="true"),
             "fail": fail,
             "forms": self._forms,
         }
@@ -359,7 +371,7 @@ class Scene:
         (self.folder / "its log").write_text(done.stderr)
         assert done.stdout.endswith("all tried\n"), done.stdout[-3000:] + done.stderr[-5000:]
         rows = [record.value for record in read_with_confluent(self._kafka.bootstrap, self._topic)]
-        assert rows == [b"v"] * (2 + len(succeed) + 1)
+        assert rows == [b"v"] * (3 + len(succeed) + 1)
 
     @property
     def _forms(self) -> list[str]:
@@ -387,7 +399,7 @@ class Scene:
         log = b"".join(text for name, text in left.items() if name.endswith(("log", "stderr")))
         assert b"(localhost:" in log, "the sink logs at DEBUG"
         assert b" DEBUG " in log, "Spark logs at DEBUG"
-        for form in self._forms:
+        for form in self._forms + self._hmacs():
             for name, text in left.items():
                 place = text.find(form.encode())
                 assert place < 0, f"in {name}: {text[max(0, place - 300) : place + 20]!r}"

@@ -15,6 +15,7 @@ from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.sink import save
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 if TYPE_CHECKING:
@@ -186,3 +187,6 @@ def test_what_goes_to_tasks_has_the_reference_and_not_the_secret(
     pickled = pickle.dumps(writer)
     assert b"KAFKA_PASSWORD_OF_TEST" in pickled
     assert PASSWORD.encode() not in pickled
+    given["kafka.sasl.password"] = "${env:NOT_SET_OF_TEST}"
+    with pytest.raises(ConfigException, match="'NOT_SET_OF_TEST' is not set on the driver"):
+        KafkaDataSource(given).writer(frame.schema, overwrite=False)

@@ -31,11 +31,8 @@ from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.committing.report_files import is_special
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
-from spark_kafka_sink.spark.options import (
-    DEAD_LETTER_FOLDER,
-    SinkOptions,
-    name_kafka_options,
-)
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
+from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
     check_not_internal,

@@ -27,7 +27,7 @@ from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns
-from spark_kafka_sink.spark.options import DEAD_LETTER_FOLDER
+from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.task_producer import TaskProducer
 

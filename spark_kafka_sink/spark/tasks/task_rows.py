@@ -24,7 +24,8 @@ from spark_kafka_sink.errors import DataException, KafkaException
 from spark_kafka_sink.serde.bad_rows import FAULTS, BadRows, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, named_columns
 from spark_kafka_sink.spark.layout_mark import LayoutCheck
-from spark_kafka_sink.spark.options import OnError, SinkOptions
+from spark_kafka_sink.spark.on_error import OnError
+from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.report import SAMPLES_PER_TASK, BadRowSample, BadRowsReport
 from spark_kafka_sink.spark.tasks.dead_letters import (
     BadBatch,

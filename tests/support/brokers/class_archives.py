@@ -20,9 +20,10 @@ from typing import Final
 from job import kafka_jars, lock
 
 from support.brokers import fetch_kafka, processes
-from support.brokers.jvm import SHORT_LIVED
 from support.brokers.kafka_cluster import KafkaCluster
 
+# JVMs of tests live for seconds or minutes; the second compiler costs more than it saves.
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SPARK_TIMEOUT_S: Final = 180.0
 # The operations of the tests, run in a Spark Connect server, which has all features of a classic
 # session.
@@ -112,7 +113,7 @@ def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Pat
 
 
 def _options(archive: Path) -> list[str]:
-    options = [SHORT_LIVED, "-XX:+UseSerialGC"]
+    options = [*SHORT_LIVED]
     if archive.exists():
         # No message for an archive that does not fit.
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
@@ -124,14 +125,14 @@ def _archiving(archive: Path) -> list[str]:
 
 
 def _kafka_archive(version: str) -> Path:
-    return kafka_jars.cache_folder() / f"kafka-{version}-{_java()}.jsa"
+    return kafka_jars.cache_folder() / f"kafka-{version}-{java_identity()}.jsa"
 
 
 def _spark_archive() -> Path:
-    return Path(sys.prefix) / f"spark-{_java()}.jsa"
+    return Path(sys.prefix) / f"spark-{java_identity()}.jsa"
 
 
-def _java() -> str:
+def java_identity() -> str:
     """Return an identification of this machine's Java, which changes if Java is replaced."""
     java = shutil.which("java")
     return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"

@@ -12,8 +12,10 @@ import functools
 import os
 import resource
 import secrets
+import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -116,6 +118,8 @@ class KafkaCluster:
     def start(self) -> None:
         """Format and start all nodes, and wait until each is registered."""
         for node in self._ids:
+            self._config(node).parent.mkdir(parents=True, exist_ok=True)
+            self._config(node).write_text(self._properties_of(node))
             self._format(node)
         for node in self._ids:
             self.start_node(node, wait=False)
@@ -168,11 +172,27 @@ class KafkaCluster:
         message = f"Kafka node {node} did not start:\n{self._log_tail(node)}"
         raise RuntimeError(message)
 
+    def _properties_of(self, node: int) -> str:
+        return broker.properties(self._settings_of(node))
+
     def _format(self, node: int) -> None:
-        config = self._config(node)
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(broker.properties(self._settings_of(node)))
-        self._run(*broker.format_arguments(config))
+        """Format the node's data folder, which takes a JVM only once in an environment.
+
+        The folders of all nodes of a version are the same, but for their ids.
+        """
+        data = broker.data_folder(self._config(node).parent)
+        formatted = Path(sys.prefix) / f"formatted-{self._libs.name}"
+        if not formatted.is_dir():
+            self._run(*broker.format_arguments(self._config(node)))
+            with tempfile.TemporaryDirectory(dir=sys.prefix) as copy, contextlib.suppress(OSError):
+                # Another process may have done the same.
+                shutil.copytree(data, Path(copy, "data")).rename(formatted)
+            return
+        shutil.copytree(formatted, data)
+        ids = {"node.id": node, "directory.id": secrets.token_urlsafe(16)}
+        properties = data / "meta.properties"
+        lines = (line.partition("=") for line in properties.read_text().splitlines())
+        properties.write_text("".join(f"{n}{e}{ids.get(n, value)}\n" for n, e, value in lines))
 
     def limit_bytes(self, client_id: str, bytes_per_second: int) -> None:
         """Set a producer quota for a client id; brokers apply it a little later."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin
-from job import broker
 
 from support.brokers import token_server
 from support.brokers.certificates import Authority, Certificate, openssl
@@ -178,13 +177,10 @@ class SecuredKafka(KafkaCluster):
             if self._key_server is not None:
                 self._key_server.stop()
 
-    def _format(self, node: int) -> None:
-        config = self._config(node)
-        config.parent.mkdir(parents=True, exist_ok=True)
+    def _properties_of(self, node: int) -> str:
         # Java reads properties as Latin-1, and a backslash begins an escape.
-        text = broker.properties(self._settings_of(node)).replace("\\", "\\\\")
-        config.write_text("".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text))
-        self._run(*broker.format_arguments(config))
+        text = super()._properties_of(node).replace("\\", "\\\\")
+        return "".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in text)
 
     def _settings_of(self, node: int) -> dict[str, object]:
         settings = super()._settings_of(node)

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, ExitStack
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Final
 
+import pytest
+
 Maker = Callable[[], AbstractContextManager[object]]
 Address = tuple[str, int, str]
 _HOST: Final = "127.0.0.1"
@@ -58,6 +60,11 @@ class Shared:
             except Exception as error:  # noqa: BLE001 - the worker that asked raises it
                 answer = (None, f"{type(error).__name__}: {error}")
             connection.send(answer)
+
+
+#: The process's own `Shared` in the stash of pytest's configuration. Not in conftest.py, of which
+#: tests import another copy than pytest does.
+IN_STASH: Final = pytest.StashKey[Shared]()
 
 
 def ask(address: Address, name: str) -> object:

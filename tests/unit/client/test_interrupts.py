@@ -29,8 +29,10 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import Slice, SliceAppender
+from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import KafkaException, TimeoutException
 from spark_kafka_sink.model import AppendFailure, RecordMetadata
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
 
 # How many moments of each call are tried; all with 0.
@@ -271,6 +273,56 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
                     end(producer)
                 sent += [request.call for request in transactions.run()]
                 assert len(sent) == 1, moment
+
+
+def reserved(producer: KafkaProducer, _: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Reserve memory; return the call that returns it, as of rows of `send`."""
+    state, pending = producer._state, PendingAppend()
+    assert state.accumulator.pool.reserve(pending, 500)
+
+    def give_back() -> None:
+        if pending.size_bytes:
+            state.give_back(pending)
+
+    return give_back
+
+
+def compressed(producer: KafkaProducer, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Append rows that fill batches; return the call that accounts for these, compressed."""
+    state, pendings, packed = producer._state, list[PendingAppend](), ProducerState.packed
+    with monkeypatch.context() as patch:
+        patch.setattr(ProducerState, "packed", lambda _, pending: pendings.append(pending))
+        producer.append(TOPIC, pa.record_batch({"value": ["x" * 200] * 30}))
+    (pending,) = pendings
+    return lambda: packed(state, pending)
+
+
+@pytest.mark.parametrize("taken", [reserved, compressed])
+def test_who_waits_for_memory_is_woken_also_where_the_caller_that_returns_it_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+    taken: Callable[[KafkaProducer, pytest.MonkeyPatch], Callable[[], None]],
+) -> None:
+    clock = stop_time(monkeypatch)
+    moment, where, available = 0, None, set[int]()
+    while not moment or where is not None:
+        moment += 1
+        with made(compression_type="lz4", batch_size=1_000) as producer:
+            state = producer._state
+            with state.lock:
+                state.metadata.track(TOPIC, clock.now)
+            tell(producer, answer([1]))
+            give_back = taken(producer, monkeypatch)
+            signal = state._waiters.add()
+            where = interrupted(give_back, moment)
+            if state.fatal_error is not None:
+                assert "in the middle of a change" in str(state.fatal_error)
+                continue
+            give_back()  # as after the interrupt of a caller
+            assert not signal.locked(), where
+            assert state.accumulator._packing == set(), where
+            available.add(state.accumulator.pool.available_bytes)
+    assert moment > 5
+    assert len(available) == 1
 
 
 def test_rows_whose_caller_was_interrupted_go_before_those_that_are_sent_after_them(

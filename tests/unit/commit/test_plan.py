@@ -24,6 +24,7 @@ from spark_kafka_sink.commit.questions import (
     ONGOING,
     Added,
     AddPartitions,
+    Answer,
     Described,
     DescribeTransaction,
     Ended,
@@ -289,8 +290,8 @@ def test_a_plan_that_is_overtaken_says_so(ask: Any) -> None:  # noqa: ANN401
 
 def test_a_record_of_a_newer_version_of_the_sink_is_refused() -> None:
     newer = LogRead(LogReading(None, 6, newer_format="it has format 2, this version knows 1"))
-    for given in ({}, {"version": 7}):
-        outcome, _ = plan({ReadLog: [newer]}, **given)
+    for version in (None, 7):
+        outcome, _ = plan({ReadLog: [newer]}, version=version)
         assert outcome.kind is FailureKind.NEWER_FORMAT
         assert "at offset 6 of __pykafka_commits-0 cannot be read: it has format 2" in str(
             outcome.exception()
@@ -310,5 +311,5 @@ def test_what_gets_no_answer_is_asked_again_until_the_time_is_over(ask: Any) -> 
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
     machine, _ = planning.begin(RUN, deadline=9.0)
     ask = InitProducerId(OWNER.driver_id, 900_000)
-    step = planning.step(machine, planning.Answer(ask, Initialized(PRODUCER)), 1.0)
+    step = planning.step(machine, Answer(ask, Initialized(PRODUCER)), 1.0)
     assert step == (machine, ())

@@ -222,7 +222,9 @@ def test_what_is_not_as_it_should_be_fails_before_the_decision(name: str) -> Non
 
 
 def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_it() -> None:
-    just = {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=841_000), OPEN]}
+    just: dict[Any, list[Reply]] = {
+        DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=840_999), OPEN]
+    }
     assert isinstance(commit(just)[0], Committed)
 
 

@@ -338,6 +338,16 @@ def test_a_file_of_another_file_system_has_to_be_shipped(
     assert f"{scheme.partition(':')[0]}: is not a folder of this machine" in str(caught.value)
 
 
+def test_messages_say_which_process_lacks_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(option_values, "_names", list(option_values._names))
+    option_values.name_process(lambda: "this executor")
+    with pytest.raises(ConfigException, match="'NOT_SET' is not set on this executor"):
+        password_login(sasl_password="${env:NOT_SET}")
+    monkeypatch.setenv("PYKAFKA_ALLOWED_PATHS", "")
+    with pytest.raises(ConfigException, match="PYKAFKA_ALLOWED_PATHS of this executor does not"):
+        security(security_protocol="SSL", ssl_truststore_location="/ca.pem")
+
+
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the files that `--files` has shipped, with a forbidden one beside it."""

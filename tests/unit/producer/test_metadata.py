@@ -215,6 +215,24 @@ def test_epochs_are_forgotten_with_their_topic(*, forget_all: bool) -> None:
     assert leaders_of(known) == [1]
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_client_that_lets_no_broker_create_topics_asks_so_and_gives_no_such_hint(
+    *, allowed: bool
+) -> None:
+    known = ClusterMetadata(
+        300.0, ExponentialBackoff(BACKOFF_S, 1.0), Random(1), allow_auto_topic_creation=allowed
+    )
+    for name in ("t", "__consumer_offsets"):
+        known.track(name, 0.0)
+    request = known.request(0.0)
+    assert isinstance(request, MetadataRequest)
+    assert request.allow_auto_topic_creation is allowed
+    topics = [topic(name, code=3) for name in ("t", "__consumer_offsets")]
+    known.update(answer(*topics), 0.0)
+    assert ("auto.create.topics.enable" in str(known.topic_error("t"))) is allowed
+    assert "auto.create.topics.enable" not in str(known.topic_error("__consumer_offsets"))
+
+
 def test_a_topic_that_may_yet_come_is_waited_for_and_one_that_cannot_is_an_error() -> None:
     known = metadata()
     known.track("t", 0.0)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.options import BadRowPolicy, OnError, sink_options
+from spark_kafka_sink.spark.on_error import BadRowPolicy, OnError
+from spark_kafka_sink.spark.options import sink_options
 
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
 

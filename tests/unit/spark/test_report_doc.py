@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from spark_kafka_sink.serde.row_rules import Fault
-from spark_kafka_sink.spark.options import OnError
+from spark_kafka_sink.spark.on_error import OnError
 from spark_kafka_sink.spark.report import (
     BadRowSample,
     BadRowsReport,

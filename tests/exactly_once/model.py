@@ -1,4 +1,4 @@
-"""An explicit-state model of mode two-phase that runs the real machines.
+"""An explicit-state model of the two modes that runs the real machines; here is mode two-phase.
 
 Two drivers of one owner plan, run their task attempts, commit and abort, at any interleaving of
 their questions. A crash is a process that never moves again, so every state is also that of a
@@ -30,7 +30,7 @@ from exactly_once.brokers import (
     visible,
 )
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import two_phase
+from spark_kafka_sink.commit import single, two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -109,7 +109,7 @@ class Result:
     """What an exploration found."""
 
     states: int
-    is_whole: bool
+    is_complete: bool
     violation: str | None = None
 
 
@@ -161,6 +161,10 @@ class Machines:
 def _step_of(machine: object) -> Any:  # noqa: ANN401 - each machine has its own
     if isinstance(machine, planning.Planning):
         return planning.step
+    if isinstance(machine, single.Single):
+        return single.step
+    if isinstance(machine, single.Looking):
+        return single.step_look
     if isinstance(machine, two_phase.Claiming):
         return two_phase.step_task
     if isinstance(machine, two_phase.Aborting):
@@ -177,13 +181,13 @@ def _asks(machine: Any) -> list[Ask]:  # noqa: ANN401 - any machine
 class Model:
     """Explores the states of a scenario."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, brokers: Brokers | None = None) -> None:
         self.scenario = scenario
-        self.brokers = Brokers(scenario.level)
+        self.brokers = Brokers(scenario.level) if brokers is None else brokers
         self.machines = Machines(self.brokers)
         self._plans: list[Plan] = []
         self._plan_numbers: dict[Plan, int] = {}
-        self._judged: dict[tuple[World, int], tuple[str, bool]] = {}
+        self._recoveries: dict[tuple[World, int], tuple[str, bool]] = {}
 
     def first(self) -> State:
         """Return the state before anything has happened."""
@@ -223,26 +227,25 @@ class Model:
         try:
             while stack:
                 state = stack.pop()
-                self.judge(state)
+                self.check(state)
                 for after in self.successors(state):
                     key = hash(after)
                     if key not in seen:
                         if len(seen) >= limit:
-                            return Result(len(seen), is_whole=False)
+                            return Result(len(seen), is_complete=False)
                         seen.add(key)
                         stack.append(after)
         except Violation as violation:
-            return Result(len(seen), is_whole=True, violation=str(violation))
-        return Result(len(seen), is_whole=True)
+            return Result(len(seen), is_complete=True, violation=str(violation))
+        return Result(len(seen), is_complete=True)
 
     # -- what may happen next -----------------------------------------------------------------
 
     def successors(self, state: State) -> Iterator[State]:
         """Yield the states that may follow; those of the first application come first."""
-        count = self.scenario.partitions * self.scenario.attempts
         for number, driver in enumerate(state.drivers):
             yield from self._of_driver(state, number, driver)
-            for at in range(number * count, (number + 1) * count):
+            for at in self._attempts_of(number):
                 yield from self._of_attempt(state, at)
         if state.timeouts:
             yield from self._time_out(state)
@@ -331,7 +334,7 @@ class Model:
         if self.scenario.cancels or has_failed:
             yield self._with(state, number, self._begin_abort(number, driver))
 
-    def _begin_commit(self, number: int, driver: Driver) -> Step[two_phase.Committing]:
+    def _begin_commit(self, number: int, driver: Driver) -> Step[Any]:
         plan, version = self._plans[driver.plan], self.scenario.versions[number]
         empty = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
         record = replace(plan.record or empty, run=plan.run.name).after_version(version)
@@ -457,7 +460,7 @@ class Model:
 
     # -- the promises -------------------------------------------------------------------------
 
-    def judge(self, state: State) -> None:
+    def check(self, state: State) -> None:
         """Raise Violation if a state breaks a promise."""
         for version in dict.fromkeys(self.scenario.versions):
             found, is_torn = self._recovered(state.world, version)
@@ -467,9 +470,9 @@ class Model:
                 raise Violation(f"version {version}: torn without a late timeout")
         for number, driver in enumerate(state.drivers):
             if driver.phase == OVER:
-                self._judge_driver(state, number, driver.machine)
+                self._check_driver(state, number, driver.machine)
 
-    def _judge_driver(self, state: State, number: int, said: int) -> None:
+    def _check_driver(self, state: State, number: int, said: int) -> None:
         rows = [visible(log).count(number) for log in state.world.data]
         if said == SUCCESS and any(count != 1 for count in rows):
             raise Violation(f"driver {number} said success, and its rows are there {rows} times")
@@ -481,11 +484,12 @@ class Model:
     def _recovered(self, world: World, version: int) -> tuple[str, bool]:
         """Return what is wrong after a recovery run, and whether it finds the owner torn."""
         key = (world, version)
-        if key not in self._judged:
-            self._judged[key] = self._recover(world, version)
-        return self._judged[key]
+        if key not in self._recoveries:
+            self._recoveries[key] = self._recover(world, version)
+        return self._recoveries[key]
 
-    def _recover(self, world: World, version: int) -> tuple[str, bool]:
+    def _run_recovery(self, world: World, version: int) -> tuple[object, World]:
+        """Plan a version once more, in a world where nobody else moves."""
         run = Run(OWNER, "recovery", LOG, self.scenario.level, 60_000)
         machine = self.machines.begun(
             ("recovery", version),
@@ -495,6 +499,10 @@ class Model:
             _, operation = self.machines.pending(machine)[0]
             raw, world = self.brokers.apply(world, operation)
             machine = self.machines.step(machine, 0, raw)
+        return outcome, world
+
+    def _recover(self, world: World, version: int) -> tuple[str, bool]:
+        outcome, world = self._run_recovery(world, version)
         if isinstance(outcome, Torn):
             return "", True
         runs = [at for at, each in enumerate(self.scenario.versions) if each == version]

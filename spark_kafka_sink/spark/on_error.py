@@ -1,0 +1,148 @@
+"""``onError``, ``deadLetterTopic`` and ``deadLetterPath``: the options about bad rows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import masked
+from spark_kafka_sink.model import TOPIC_NAME
+
+# The part before the path in file:/a, file:///a and file://localhost/a, and similar.
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
+
+# Bytes, on usual filesystems and in calls of Linux.
+_LONGEST_NAME: Final = 255
+_LONGEST_PATH: Final = 4095
+_SHOWN: Final = 60
+
+
+def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
+    """Return the path that an option names. Raise ConfigException.
+
+    elsewhere: the message about a path with another scheme or of another host; expected: the
+    message about valid paths.
+    """
+    scheme = _SCHEME.match(value)
+    path = value if scheme is None else value[scheme.end() :]
+    is_of_a_host = scheme is not None and scheme[0].endswith(":") and path.startswith("//")
+    if is_of_a_host or (scheme is not None and scheme[1].lower() != "file"):
+        found = f"{masked(value)!r}, {elsewhere}"
+    elif not value.strip():
+        found = "empty"
+    elif _is_impossible(path):
+        shown = masked(value)
+        cut = "" if len(shown) <= _SHOWN else "…"
+        found = f"{shown[:_SHOWN]!r}{cut}, which contains NUL or is too long for a filesystem"
+    else:
+        return Path(path)
+    message = f"option {option} is {found}: expected {expected}"
+    raise ConfigException(message)
+
+
+def _is_impossible(path: str) -> bool:
+    names = [len(os.fsencode(part)) for part in path.split("/")]
+    return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
+
+
+# The expected value of deadLetterPath.
+DEAD_LETTER_FOLDER: Final = (
+    "a folder on a filesystem that the driver and every executor have mounted, as "
+    "/shared/dead-letters or file:///shared/dead-letters"
+)
+BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
+
+
+class OnError(Enum):
+    """What to do about bad rows: the values of the option onError."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "deadLetter"
+
+
+@dataclass(frozen=True, slots=True)
+class BadRowPolicy:
+    """What to do about bad rows; either topic or path is set with DEAD_LETTER only."""
+
+    on_error: OnError = OnError.FAIL
+    topic: str | None = None
+    path: Path | None = None
+
+
+FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
+
+
+def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
+    """Check the three options. Raise ConfigException.
+
+    given: options by their names in lower case; topic: of good rows, None for a column; acks: of
+    the producer, since with 0 brokers do not return refused rows.
+    """
+    on_error = _on_error(given.get("onerror", OnError.FAIL.value))
+    if on_error is not OnError.FAIL and acks == "0":
+        message = (
+            f"onError={on_error.value} needs responses of the brokers, found kafka.acks=0, with "
+            "which refused rows are lost silently: set kafka.acks to all or 1"
+        )
+        raise ConfigException(message)
+    targets = {name: given[name.lower()] for name in BAD_ROW_OPTIONS[1:] if name.lower() in given}
+    if on_error is not OnError.DEAD_LETTER:
+        for name in targets:
+            message = (
+                f"option {name} has no effect with onError={on_error.value}: "
+                "set onError to deadLetter, or remove it"
+            )
+            raise ConfigException(message)
+        return BadRowPolicy(on_error)
+    if len(targets) != 1:
+        message = (
+            "onError=deadLetter needs one of the options deadLetterTopic and deadLetterPath, "
+            f"found {'both' if targets else 'neither'}"
+        )
+        raise ConfigException(message)
+    if "deadLetterPath" in targets:
+        return BadRowPolicy(on_error, path=_path(targets["deadLetterPath"]))
+    return BadRowPolicy(on_error, topic=_topic(targets["deadLetterTopic"].strip(), topic))
+
+
+def _on_error(value: str) -> OnError:
+    for known in OnError:
+        if value.strip().lower() == known.value.lower():
+            return known
+    names = ", ".join(known.value for known in OnError)
+    message = f"option onError is {value!r}: expected one of {names}"
+    raise ConfigException(message)
+
+
+def _topic(value: str, topic: str | None) -> str:
+    if TOPIC_NAME.match(value) is None:
+        message = (
+            f"option deadLetterTopic is {value!r}: expected a topic name, which has 1 to 249 of "
+            "the characters a-z A-Z 0-9 . _ -"
+        )
+        raise ConfigException(message)
+    if value == topic:
+        message = (
+            f"option deadLetterTopic is {value}, which is also the topic of good rows: use another "
+            "topic"
+        )
+        raise ConfigException(message)
+    return value
+
+
+def _path(value: str) -> Path:
+    elsewhere = "which is not a mounted filesystem"
+    path = local_path("deadLetterPath", value, elsewhere, DEAD_LETTER_FOLDER)
+    found = "not an absolute path" if not path.is_absolute() else "a file" if path.is_file() else ""
+    if found:
+        shown = masked(str(path))
+        message = f"option deadLetterPath is {shown}, {found}: expected {DEAD_LETTER_FOLDER}"
+        raise ConfigException(message)
+    return path
