@@ -179,9 +179,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
-        options = self._unpacked()
-        if options.exactly_once is not None:
-            abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
+        abort_micro_batch(self._unpacked(), messages)
 
 
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):

@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish, say
-from spark_kafka_sink.spark.exactly_once import Mode
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import kept_plan
 from spark_kafka_sink.spark.micro_batch import MicroBatch
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
@@ -56,10 +56,11 @@ def commit_micro_batch(
 
     Raise KafkaException if it is not committed, or if a replay has another number of rows.
     """
+    if not messages:
+        _end_unused(options, kept_plan(_owner(options)))
+        return
     if all(isinstance(message, SkippedMessage) for message in messages):
-        skips = [message for message in messages if isinstance(message, SkippedMessage)]
-        if skips:
-            _compare(options, skips)
+        _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])
         return
     report = commit_report(messages, batch_id)
     written = [message for message in messages if isinstance(message, SinkCommitMessage)]
@@ -73,9 +74,9 @@ def commit_micro_batch(
     publish(report, options.report_path)
 
 
-def _end_unused(options: SinkOptions, plan: Plan) -> None:
+def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
     """End a transaction without rows, which level 1 has begun at the plan: it holds up readers."""
-    if _mode(options) is Mode.SINGLE and plan.run.level < 2:
+    if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
         single_commit.abort_run(options, plan)
 
 
@@ -146,22 +147,27 @@ def abort_batch(
 
 
 @name_kafka_options()
-def abort_micro_batch(
-    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], owner: Owner
-) -> None:
+def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abort a micro-batch that has failed; without a plan, the next one or the timeout does."""
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
-    plan = next((each for each in plans if each is not None), None) or kept_plan(owner)
+    plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
         _abort(options, plan, _attempts(messages))
 
 
-def _mode(options: SinkOptions) -> Mode:
-    selected = options.exactly_once
-    if selected is None:
+def _selected(options: SinkOptions) -> ExactlyOnce:
+    if options.exactly_once is None:
         message = "a write without exactlyOnce has no mode; this is a bug"
         raise KafkaException(message)
-    return selected.mode
+    return options.exactly_once
+
+
+def _mode(options: SinkOptions) -> Mode:
+    return _selected(options).mode
+
+
+def _owner(options: SinkOptions) -> Owner:
+    return _selected(options).owner(options.topic)
 
 
 def _commit(
@@ -190,8 +196,8 @@ def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransacti
 
 def _of(options: SinkOptions) -> tuple[int, str]:
     """Return the version and the name of the application."""
-    selected = options.exactly_once
-    if selected is None or selected.version is None or selected.app_id is None:
+    selected = _selected(options)
+    if selected.version is None or selected.app_id is None:
         message = "a write without txnAppId and txnVersion is not exactly once; this is a bug"
         raise KafkaException(message)
     return selected.version, selected.app_id
