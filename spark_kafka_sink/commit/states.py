@@ -96,6 +96,7 @@ class SingleState(Enum):
     DONE = "all rows are visible"
     UNDECIDED = "the next run finds out whether it is committed"
     ABORTED = "nothing is visible"
+    SUPERSEDED = "a newer run has the id, or the transaction timed out"
     FAILED = "nothing is visible, or will be once the transaction times out"
 
 
@@ -170,7 +171,7 @@ SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
     _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
     _1.RENEWING: frozenset({_1.DONE}),
-    _1.ABORTING: frozenset({_1.ABORTED, _1.DONE, _1.FAILED}),
+    _1.ABORTING: frozenset({_1.ABORTED, _1.SUPERSEDED, _1.DONE, _1.FAILED}),
 }
 RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.ENDING: frozenset({_R.COMMITTED, _R.ASKING_AGAIN, _R.UNKNOWN}),

@@ -21,6 +21,7 @@ from spark_kafka_sink.commit.outcomes import (
     Aborted,
     Committed,
     CommittedBefore,
+    Superseded,
     Undecided,
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind
@@ -247,6 +248,8 @@ def abort_run(plan: Plan, config: ProducerConfig, brokers: Sequence[Node]) -> st
         return f"the write of {owner} was aborted: nothing of it is visible"
     if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
+    if isinstance(outcome, Superseded):
+        return f"the write of {owner} failed: a newer run has its id, or its transaction timed out"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (
         f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
