@@ -40,7 +40,9 @@ def test_one_run_is_exactly_once(name: str, level: int) -> None:
 
 @_BOTH_LEVELS
 def test_two_drivers_are_exactly_once(level: int) -> None:
-    explore(SingleScenario(level=level, cancels=False, losses=1), 60_000)
+    explore(SingleScenario(level=level, cancels=False, losses=1), 30_000)
+    ended = SingleScenario(level=level, cancels=False, losses=1, slow=True, gives_up=True)
+    explore(ended, 30_000)
 
 
 @pytest.mark.parametrize("mutant", SINGLE_MUTANTS, ids=lambda mutant: mutant.name)
@@ -58,6 +60,7 @@ def test_without_a_guard_the_model_finds_what_goes_wrong(
     "scenario",
     [
         SingleScenario(level=2, losses=1),
+        SingleScenario(level=2, losses=1, slow=True, gives_up=True),
         SingleScenario(level=2, timeouts=1),
         SingleScenario(level=2, versions=(1, 2), losses=1),
         SingleScenario(level=2, cancels=False, layout=((0, 0), (1,)), losses=1),
