@@ -127,9 +127,7 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     ),
     _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
     _P.WRITING_DONE: frozenset({_P.ENDING_DONE, _P.FAILED}),
-    _P.ENDING_DONE: frozenset(
-        {_P.FENCING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}
-    ),
+    _P.ENDING_DONE: frozenset({_P.FENCING, _P.CLEANING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
     _P.CLEANING: frozenset({_P.ADDING, _P.PLANNED, _P.SKIPPED, _P.TORN, _P.FAILED}),
     _P.ADDING: frozenset({_P.PLANNED, _P.FAILED}),
 }
