@@ -121,17 +121,17 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows, or none, and publish the report. Raise KafkaException."""
-        from spark_kafka_sink.spark.committing.single_commit import commit_batch  # noqa: PLC0415 - as above
+        from spark_kafka_sink.spark.committing.exactly_once_commit import commit_batch  # noqa: PLC0415 - as above
 
         freeze_imports()
         commit_batch(self._unpacked(), self._plan, messages)
         _expire(self._token)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
-        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+        from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan)
+        abort_batch(self._unpacked(), self._plan, messages)
         _expire(self._token)
 
 
@@ -169,7 +169,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit all rows, or none, and publish the report. Raise KafkaException."""
-        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+        from spark_kafka_sink.spark.committing.exactly_once_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
 
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
@@ -177,11 +177,9 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
         """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
-        from spark_kafka_sink.spark.committing.single_commit import abort_micro_batch  # noqa: PLC0415 - as above
+        from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
-        options = self._unpacked()
-        if options.exactly_once is not None:
-            abort_micro_batch(options, messages, options.exactly_once.owner(options.topic))
+        abort_micro_batch(self._unpacked(), messages)
 
 
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -211,16 +209,16 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows, or none, and publish the report. Raise KafkaException."""
-        from spark_kafka_sink.spark.committing.single_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
+        from spark_kafka_sink.spark.committing.exactly_once_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
 
         freeze_imports()
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
-        from spark_kafka_sink.spark.committing.single_commit import abort_batch  # noqa: PLC0415 - as above
+        from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan)
+        abort_batch(self._unpacked(), self._plan, messages)
 
 
 class MicroBatchWriter(KafkaArrowWriter):

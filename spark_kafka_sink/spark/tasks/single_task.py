@@ -8,75 +8,23 @@ attempt writes to the same partition, a broker may take rows of this one for dup
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
-from spark_kafka_sink.commit.questions import Described, DescribeTransaction
 from spark_kafka_sink.commit.steps import Failure
-from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.errors import TransactionAbortedException
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
-
-
-# What brokers answer in a transaction that is no longer open.
-_ENDED: Final = frozenset(
-    (
-        codes.INVALID_PRODUCER_EPOCH,
-        codes.INVALID_TXN_STATE,
-        codes.INVALID_PRODUCER_ID_MAPPING,
-        codes.PRODUCER_FENCED,
-        codes.TRANSACTION_ABORTABLE,
-    )
-)
-
-
-@contextmanager
-def in_transaction(plan: Plan, options: SinkOptions) -> Iterator[None]:
-    """Explain in the error of a task why its transaction is no longer open, if it is not."""
-    began = time.monotonic()
-    try:
-        yield
-    except ApiException as error:
-        if error.code not in _ENDED:
-            raise
-        message = _why_it_ended(plan, options, time.monotonic() - began)
-        if message is None:
-            raise
-        raise TransactionAbortedException(message) from error
-
-
-def _why_it_ended(plan: Plan, options: SinkOptions, task_s: float) -> str | None:
-    """Return the sentence, None if the transaction is open or nobody can tell."""
-    ask = DescribeTransaction(plan.run.driver_id)
-    try:
-        with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
-            (found,) = client.answers_to([ask])
-    except KafkaException:
-        return None
-    if not isinstance(found, Described) or found.error or found.producer == plan.producer:
-        return None
-    if single.is_newer(found, plan.producer):
-        return f"superseded by a newer run of {plan.run.owner}"
-    return (
-        f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
-        f"{plan.run.timeout_ms}, so the brokers aborted it, after {task_s:.0f} s of this task: "
-        "nothing of the job becomes visible; raise the option, up to transaction.max.timeout.ms of "
-        "the brokers, or write less in one job"
-    )
 
 
 class SingleTask:
@@ -94,6 +42,16 @@ class SingleTask:
             adds_partitions=False,  # the driver has added them
             withholds=True,
         )
+
+    @property
+    def transactional_id(self) -> str:
+        """The id of the driver."""
+        return self._plan.run.driver_id
+
+    @property
+    def producer_id(self) -> ProducerIdAndEpoch:
+        """The producer id and the epoch of the driver."""
+        return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
         """Look at the partitions of rows before they are appended, each once.
@@ -135,6 +93,9 @@ class SingleTask:
                 for partition, found in sorted(written.items())
             ),
         )
+
+    def abort(self) -> None:
+        """Do nothing: the driver aborts the transaction of all tasks."""
 
     def _check(self, partition: TopicPartition, found: JoinedPartition) -> None:
         log_end = self._log_ends.get(partition, 0)

@@ -30,6 +30,7 @@ from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import Plan
     from spark_kafka_sink.spark.tasks.single_task import SingleTask
+    from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
     from spark_kafka_sink.task_producer import TaskProducer
 
 
@@ -192,11 +193,10 @@ def write_task(
     with (
         name_kafka_options(),
         suggest_create_topics(options),
-        _in_transaction(plan, options),
         POOL.producer(options.producer, options.brokers) as producer,
+        _transaction(plan, options, producer, task, attempt) as transaction,
         TaskRows(options, producer, task, attempt) as task_rows,
     ):
-        transaction = None if plan is None else _join(plan, options, producer)
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
         expired_rows = ExpiredRows(
@@ -247,18 +247,14 @@ def write_task(
     )
 
 
-def _in_transaction(plan: Plan | None, options: SinkOptions) -> AbstractContextManager[None]:
+def _transaction(
+    plan: Plan | None, options: SinkOptions, producer: TaskProducer, task: int, attempt: int
+) -> AbstractContextManager[SingleTask | TwoPhaseTask | None]:
     if plan is None:
         return nullcontext()
-    from spark_kafka_sink.spark.tasks.single_task import in_transaction  # noqa: PLC0415 - exactly once alone needs it
+    from spark_kafka_sink.spark.tasks.task_transaction import task_transaction  # noqa: PLC0415 - exactly once alone needs it
 
-    return in_transaction(plan, options)
-
-
-def _join(plan: Plan, options: SinkOptions, producer: TaskProducer) -> SingleTask:
-    from spark_kafka_sink.spark.tasks.single_task import SingleTask  # noqa: PLC0415 - exactly once alone needs it
-
-    return SingleTask(plan, options, producer)
+    return task_transaction(plan, options, producer, task, attempt)
 
 
 def _first_partition(context: TaskContext | None) -> int:

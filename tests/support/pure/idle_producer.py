@@ -5,50 +5,47 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.task_producer import TaskProducer
 from support.pure.pure_producer import TOPIC, PureProducer
 
 _NOBODY = "127.0.0.1:1"
 _A_LONG_TIME_MS = 3_600_000
-_Producer = TypeVar("_Producer", KafkaProducer, TaskProducer)
 
 
 @contextmanager
 def idle_producer(partitions: int, **options: object) -> Iterator[KafkaProducer]:
-    """Yield such a producer; options are Java's, with _ instead of dots."""
-    with _knowing_its_topic(KafkaProducer(_configs(options)), partitions) as producer:
+    """Yield a KafkaProducer; options are Java's, with _ instead of dots."""
+    producer = KafkaProducer(_configs(options))
+    with _knowing_its_topic(producer, partitions):
         yield producer
 
 
 @contextmanager
 def idle_task_producer(partitions: int, **options: object) -> Iterator[TaskProducer]:
-    """Yield such a producer of a Spark task; options are Java's, with _ instead of dots."""
-    made = TaskProducer(producer_config(_configs(options)))
-    with _knowing_its_topic(made, partitions) as producer:
+    """Yield a TaskProducer; options are Java's, with _ instead of dots."""
+    producer = TaskProducer(producer_config(_configs(options)))
+    with _knowing_its_topic(producer, partitions):
         yield producer
 
 
 def _configs(options: dict[str, object]) -> dict[str, object]:
-    known: dict[str, object] = {
-        "bootstrap.servers": _NOBODY,
-        "reconnect.backoff.ms": _A_LONG_TIME_MS,
-        "reconnect.backoff.max.ms": _A_LONG_TIME_MS,
-        "linger.ms": _A_LONG_TIME_MS // 100,
-    }
-    return known | {name.replace("_", "."): value for name, value in options.items()}
+    configs = {name.replace("_", "."): value for name, value in options.items()}
+    known = {"bootstrap.servers": _NOBODY, "reconnect.backoff.ms": _A_LONG_TIME_MS}
+    known["reconnect.backoff.max.ms"] = _A_LONG_TIME_MS
+    return {**known, "linger.ms": _A_LONG_TIME_MS // 100, **configs}
 
 
 @contextmanager
-def _knowing_its_topic(producer: _Producer, partitions: int) -> Iterator[_Producer]:
+def _knowing_its_topic(producer: BaseProducer, partitions: int) -> Iterator[None]:
     try:
         with producer._state.lock:
             now = time.monotonic()
             producer._state.metadata.track(TOPIC, now)
             producer._state.metadata.update(PureProducer([1] * partitions).metadata_response(), now)
-        yield producer
+        yield
     finally:
         producer.close(0)

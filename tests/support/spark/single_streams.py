@@ -94,6 +94,7 @@ def main() -> None:
             error = str(failure)[:1000]
         counts = [len(committed_values(bootstrap, each)) for each in (topic, by_function)]
         found[name] = [*counts, error]
+        print(name, found[name], file=sys.stderr, flush=True)
 
     streams.add(1, 2)
     case("two micro-batches", streams.run, topic)

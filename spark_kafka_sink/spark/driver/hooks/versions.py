@@ -12,8 +12,8 @@ from spark_kafka_sink.commit.log_record import CommitRecord, Place, RecordState
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.committing.exactly_once_commit import skipped
 from spark_kafka_sink.spark.committing.job_commit import say
-from spark_kafka_sink.spark.committing.single_commit import skipped
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink_options
 

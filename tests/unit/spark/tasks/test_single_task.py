@@ -25,9 +25,10 @@ from spark_kafka_sink.errors import KafkaException, TransactionAbortedException,
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
 from spark_kafka_sink.records.batch import BatchHeader
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
-from spark_kafka_sink.spark.tasks import single_task
-from spark_kafka_sink.spark.tasks.single_task import SingleTask, in_transaction
+from spark_kafka_sink.spark.tasks import single_task, task_transaction
+from spark_kafka_sink.spark.tasks.single_task import SingleTask
 
 PRODUCER = ProducerIdAndEpoch(9, 4)
 OWNER = checked_owner("p", "app", "t")
@@ -100,7 +101,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     def lent(*_: object) -> Iterator[Client]:
         yield made
 
-    monkeypatch.setattr(single_task, "commit_client", lent)
+    for module in (single_task, task_transaction):
+        monkeypatch.setattr(module, "commit_client", lent)
     return made
 
 
@@ -213,8 +215,11 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
     ],
 )
 def test_an_error_says_why_the_transaction_is_no_longer_open(
-    client: Client, described: Described, sentence: str
+    client: Client, producer: Producer, described: Described, sentence: str
 ) -> None:
     client.described = described
-    with pytest.raises(KafkaException, match=sentence), in_transaction(PLAN, OPTIONS):
+    options = replace(OPTIONS, exactly_once=ExactlyOnce(Mode.SINGLE))
+    given = (PLAN, options, producer, 0, 0)
+    joined = task_transaction.task_transaction(*given)  # type: ignore[arg-type]
+    with pytest.raises(KafkaException, match=sentence), joined:
         raise api_exception(47, "the broker's own words")

@@ -1,0 +1,109 @@
+"""Commit and abort of mode `two-phase`, on the driver: `commit.two_phase` against the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_kafka_sink.commit import two_phase
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.log_record import CommitRecord
+from spark_kafka_sink.commit.outcomes import (
+    Aborted,
+    Committed,
+    Decided,
+    Superseded,
+    Torn,
+    Undecided,
+    Unfinished,
+)
+from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.options import SinkOptions
+
+
+def commit_record(
+    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+) -> None:
+    """Commit what the tasks of a run wrote, with the record that says so.
+
+    Raise KafkaException if it is not committed, if that is not known, or if a part of it is lost.
+    """
+    run, config = plan.run, options.producer
+    with commit_client(config, run.log.topic, options.brokers) as client:
+        deadline = client.now() + config.delivery_timeout_ms / 1000
+        begun = two_phase.begin_commit(
+            plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
+        )
+        outcome = client.run(begun, two_phase.step).outcome
+    if isinstance(outcome, Committed):
+        return
+    if isinstance(outcome, Failure):
+        raise exception_of(outcome, run, config)
+    raise _error(plan, outcome)
+
+
+def _error(plan: Plan, outcome: object) -> KafkaException:
+    owner = plan.run.owner
+    if isinstance(outcome, Undecided):
+        message = (
+            f"it is not known whether the write of {owner} is committed: "
+            f"{outcome.failure.sentence}; run it again, which writes the rows only if they are not"
+        )
+    elif isinstance(outcome, Unfinished):
+        message = (
+            f"the write of {owner} is decided, and a part of it could not be committed in time: "
+            f"{outcome.failure.sentence}; run it again, or python -m spark_kafka_sink.recover, "
+            f"within {plan.run.timeout_ms} ms, or these rows are lost"
+        )
+    elif isinstance(outcome, Torn):
+        lost = ", ".join(f"{e.partition} from offset {e.first_offset}" for e in outcome.lost)
+        message = (
+            f"the write of {owner} was decided, and brokers have aborted a part of its rows: "
+            f"{lost}; see python -m spark_kafka_sink.recover"
+        )
+    else:
+        message = f"the commit ended with {outcome!r}; this is a bug"
+    return KafkaException(message)
+
+
+def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
+    """End what a failed run has open; return what came of it, in a sentence.
+
+    If the run was decided, its transactions are committed: it cannot be aborted any more.
+    """
+    config, owner = options.producer, plan.run.owner
+    with commit_client(config, plan.run.log.topic, options.brokers) as client:
+        deadline = client.now() + config.max_block_ms / 1000
+        level = client.level(deadline)
+        begun = two_phase.begin_abort(plan, tuple(attempts), level=level, deadline=deadline)
+        outcome = client.run(begun, two_phase.step_abort).outcome
+        if isinstance(outcome, Decided):
+            return _forward(client, plan, outcome.record, level)
+    if isinstance(outcome, Aborted):
+        more = (
+            f", what tasks still open ends within {plan.run.timeout_ms} ms"
+            if outcome.may_be_open
+            else ""
+        )
+        return f"the write of {owner} was aborted: nothing of it is visible{more}"
+    if isinstance(outcome, Superseded):
+        return f"the write of {owner} was superseded by a newer run, which ends what is open"
+    said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
+    return (
+        f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
+        f"{plan.run.timeout_ms} ms"
+    )
+
+
+def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
+    """Commit the transactions of a run that is decided."""
+    owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
+    begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
+    outcome = client.run(begun, two_phase.step).outcome
+    if isinstance(outcome, Committed):
+        return f"the write of {owner} failed after it was decided, so it IS committed"
+    if isinstance(outcome, Failure):
+        return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+    return str(_error(plan, outcome))

@@ -1,0 +1,83 @@
+"""The transaction of a task, in either mode of exactly once: joined, left, or aborted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.questions import Described, DescribeTransaction
+from spark_kafka_sink.commit.single import is_newer
+from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
+from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.exactly_once import Mode
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.tasks.single_task import SingleTask
+from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
+from spark_kafka_sink.task_producer import TaskProducer
+
+# What brokers answer in a transaction that is no longer open.
+_ENDED: Final = frozenset(
+    (
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_TXN_STATE,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.PRODUCER_FENCED,
+        codes.TRANSACTION_ABORTABLE,
+    )
+)
+
+
+@contextmanager
+def task_transaction(
+    plan: Plan, options: SinkOptions, producer: TaskProducer, partition: int, attempt: int
+) -> Iterator[SingleTask | TwoPhaseTask]:
+    """Yield the transaction of a task. If the task fails, abort its own, and explain the error.
+
+    partition, attempt: the numbers that Spark has for them.
+    """
+    began = time.monotonic()
+    selected = options.exactly_once
+    transaction: SingleTask | TwoPhaseTask
+    if selected is not None and selected.mode is Mode.SINGLE:
+        transaction = SingleTask(plan, options, producer)
+    else:
+        transaction = TwoPhaseTask(plan, options, producer, partition, attempt)
+    try:
+        yield transaction
+    except BaseException as error:
+        message = None
+        if isinstance(error, ApiException) and error.code in _ENDED:
+            message = _why_it_ended(plan, options, transaction, time.monotonic() - began)
+        transaction.abort()
+        if message is None:
+            raise
+        raise TransactionAbortedException(message) from error
+
+
+def _why_it_ended(
+    plan: Plan, options: SinkOptions, transaction: SingleTask | TwoPhaseTask, task_s: float
+) -> str | None:
+    """Return the sentence, None if the transaction is open or nobody can tell."""
+    if transaction.transactional_id is None:
+        return None
+    ask = DescribeTransaction(transaction.transactional_id)
+    try:
+        with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+            (found,) = client.answers_to([ask])
+    except KafkaException:
+        return None
+    producer = transaction.producer_id
+    if not isinstance(found, Described) or found.error or found.producer == producer:
+        return None
+    if is_newer(found, producer):
+        return f"superseded by a newer run of {plan.run.owner}"
+    return (
+        f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
+        f"{plan.run.timeout_ms}, so the brokers aborted it, after {task_s:.0f} s of this task: "
+        "nothing of the job becomes visible; raise the option, up to transaction.max.timeout.ms of "
+        "the brokers, or write less in one job"
+    )

@@ -1,0 +1,114 @@
+"""A task of mode `two-phase`: one transaction for each attempt that has rows.
+
+Before its first row, the attempt claims a transactional id, which no other attempt has open. Its
+transaction stays open when it returns: the driver commits it, or aborts it. If the attempt fails,
+it aborts its transaction itself, as far as it can.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+
+from spark_kafka_sink.commit import two_phase
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit.outcomes import Claimed
+from spark_kafka_sink.commit.questions import EndTxn
+from spark_kafka_sink.commit.steps import Failure, end_txn
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.task_producer import TaskProducer
+
+logger = logging.getLogger(__name__)
+
+
+class TwoPhaseTask:
+    """One attempt of a task. partition, attempt: their numbers in Spark."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: SinkOptions,
+        producer: TaskProducer,
+        partition: int,
+        attempt: int,
+    ) -> None:
+        self._plan = plan
+        self._options = options
+        self._producer = producer
+        self._partition = partition
+        self._attempt = attempt
+        self._claimed: Claimed | None = None
+
+    @property
+    def transactional_id(self) -> str | None:
+        """The id that it has claimed, None before its first row."""
+        return None if self._claimed is None else self._plan.run.owner.task_id(self._claimed.slot)
+
+    @property
+    def producer_id(self) -> ProducerIdAndEpoch:
+        """The producer id and the epoch that it has claimed."""
+        return NO_PRODUCER_ID if self._claimed is None else self._claimed.producer
+
+    def prepare(self, _: pa.RecordBatch) -> None:
+        """Begin the transaction before the first row. Raise KafkaException if that fails."""
+        if self._claimed is not None:
+            return
+        run, config = self._plan.run, self._options.producer
+        with commit_client(config, run.log.topic, self._options.brokers) as client:
+            deadline = client.now() + config.max_block_ms / 1000
+            begun = two_phase.begin_task(
+                self._plan, self._partition, self._attempt, deadline=deadline
+            )
+            found = client.run(begun, two_phase.step_task).outcome
+        if isinstance(found, Failure):
+            raise exception_of(found, run, config)
+        if found is None:
+            message = "the claim of a transactional id has no outcome; this is a bug"
+            raise KafkaException(message)
+        self._claimed = found
+        self._producer.join_transaction(
+            run.owner.task_id(found.slot),
+            found.producer,
+            run.level,
+            adds_partitions=True,
+            withholds=False,
+        )
+
+    def end(self) -> AttemptTransaction | None:
+        """Wait until all rows are acknowledged; return what was written, None without rows."""
+        if self._claimed is None:
+            return None
+        written = self._producer.detach_transaction()
+        return AttemptTransaction(
+            slot=self._claimed.slot,
+            producer=self._claimed.producer,
+            written=tuple(
+                WrittenPartition(
+                    partition,
+                    found.records,
+                    found.first_offset,
+                    found.last_offset,
+                    found.last_sequence,
+                )
+                for partition, found in sorted(written.items())
+            ),
+        )
+
+    def abort(self) -> None:
+        """Abort the transaction, if it can be done at once; the driver does it otherwise."""
+        if self._claimed is None:
+            return
+        run, claimed = self._plan.run, self._claimed
+        ask: EndTxn = end_txn(
+            run.owner.task_id(claimed.slot), claimed.producer, run.level, commit=False
+        )
+        try:
+            config = self._options.producer
+            with commit_client(config, run.log.topic, self._options.brokers) as client:
+                client.answers_to([ask])
+        except KafkaException as error:
+            logger.info("the transaction of a failed task was not aborted: %s", error)
