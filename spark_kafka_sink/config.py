@@ -477,8 +477,9 @@ def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
     found = []
     for each in _entries(options.get(_PROVIDERS) or ""):
         prefix = f"{_PROVIDER_OPTIONS}{each}."
-        own = sorted(name for name in unread if name.startswith(prefix))
-        of_it = tuple((name.removeprefix(prefix), unread.pop(name)) for name in own)
+        # Spark writes the names of options in lower case, but not their values.
+        own = sorted(name for name in unread if name.startswith((prefix, prefix.lower())))
+        of_it = tuple((name[len(prefix) :], unread.pop(name)) for name in own)
         found.append(ConfigProvider(each, of_it))
     if unread:
         raise ConfigException(

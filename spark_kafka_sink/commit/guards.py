@@ -44,14 +44,13 @@ def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:
 def other_holdings(
     partition: TopicPartition,
     written: WrittenPartition | None,
-    producer: ProducerIdAndEpoch,
-    producers: Iterable[ActiveProducer],
+    found: ActiveProducer | None,
 ) -> Failure | None:
     """Return the failure if a partition does not hold what was written to it (G2).
 
-    written: None if no task says that it wrote there.
+    written: None if no task says that it wrote there. found: the producer, as the leader of the
+    partition knows it.
     """
-    found = next((each for each in producers if each.producer == producer), None)
     holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
     if written is None:
         if not holds:
@@ -71,6 +70,13 @@ def other_holdings(
         f"{written.first_offset} on were acknowledged; run the job again"
     )
     return Failure(FailureKind.LOST, sentence)
+
+
+def by_producer(
+    producers: Iterable[ActiveProducer],
+) -> Mapping[ProducerIdAndEpoch, ActiveProducer]:
+    """Return the producers of a partition, by producer id and epoch."""
+    return {each.producer: each for each in producers}
 
 
 def sequence_of(records: int) -> int:

@@ -50,6 +50,7 @@ from spark_kafka_sink.commit.steps import (
     FailureKind,
     Received,
     Step,
+    asks_of,
     end_txn,
     received,
     superseded,
@@ -200,14 +201,14 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
     ends, questions = resolve.begin_all(
         machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
     )
-    machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=resolve.waiting(ends))
+    machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=asks_of(questions))
     return Step(machine, questions) if ends else _ended_all(machine, record)
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     """Pass an answer on to the transaction that has asked."""
-    ends, questions = resolve.step_all(machine.ends, answer, now)
-    machine = replace(machine, ends=ends, waiting=resolve.waiting(ends))
+    ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
+    machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:
         return Step(machine, questions)
     return _ended_all(machine, machine.record)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafka_sink.commit.log_record import DecidedTransaction
 from spark_kafka_sink.commit.names import Owner
@@ -105,20 +105,25 @@ def begin_all(
     return Step(tuple(each.machine for each in begun), questions)
 
 
+class Stepped(NamedTuple):
+    """All machines after an answer to one of them. waiting: their questions without an answer."""
+
+    machines: tuple[Resolving, ...]
+    waiting: frozenset[Ask]
+    questions: tuple[Question, ...]
+
+
 def step_all(
-    machines: tuple[Resolving, ...], answer: Answer, now: float
-) -> Step[tuple[Resolving, ...]]:
-    """Pass an answer on to the machine that has asked."""
-    stepped = [
-        step(each, answer, now) if each.asked == answer.ask else Step(each) for each in machines
-    ]
-    questions = tuple(question for each in stepped for question in each.questions)
-    return Step(tuple(each.machine for each in stepped), questions)
-
-
-def waiting(machines: Iterable[Resolving]) -> frozenset[Ask]:
-    """Return the questions that have no answer yet."""
-    return frozenset(each.asked for each in machines if each.asked is not None)
+    machines: tuple[Resolving, ...], waiting: frozenset[Ask], answer: Answer, now: float
+) -> Stepped:
+    """Pass an answer on to the machine that has asked, one of `waiting`."""
+    asked = [each.asked for each in machines]
+    at = asked.index(answer.ask)
+    stepped, questions = step(machines[at], answer, now)
+    waiting -= {answer.ask}
+    if stepped.asked is not None:
+        waiting |= {stepped.asked}
+    return Stepped((*machines[:at], stepped, *machines[at + 1 :]), waiting, questions)
 
 
 def lost(

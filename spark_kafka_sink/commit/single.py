@@ -144,9 +144,8 @@ def _check(machine: Single, at: Received) -> Failure | None:
             sentence = f"{partition} was deleted after rows were written to it"
             return Failure(FailureKind.LOST, sentence, reply.error)
         if at.found is Verdict.DONE:
-            return guards.other_holdings(
-                partition, covered.get(partition), plan.producer, reply.producers
-            )
+            found = guards.by_producer(reply.producers).get(plan.producer)
+            return guards.other_holdings(partition, covered.get(partition), found)
     if isinstance(reply, Described) and at.found is Verdict.DONE:
         return _check_transaction(machine, reply, frozenset(covered))
     return at.failure(f"the transaction of {plan.run.owner} could not be checked")

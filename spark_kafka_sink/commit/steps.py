@@ -144,9 +144,9 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
     return Received(ask, reply, verdict(call_of(ask), reply.error, version), now)
 
 
-def ask_all(asks: Iterable[Ask]) -> tuple[Question, ...]:
-    """Return the asks as questions without a pause."""
-    return tuple(map(Question, asks))
+def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
+    """Return what the questions ask."""
+    return frozenset(question.ask for question in questions)
 
 
 def end_txn(

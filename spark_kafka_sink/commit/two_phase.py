@@ -71,6 +71,7 @@ from spark_kafka_sink.commit.steps import (
     FailureKind,
     Received,
     Step,
+    asks_of,
     end_txn,
     own_tasks,
     received,
@@ -249,8 +250,8 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _C.ENDING:
-        ends, questions = resolve.step_all(machine.ends, answer, now)
-        machine = replace(machine, ends=ends, waiting=resolve.waiting(ends))
+        ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
+        machine = replace(machine, ends=ends, waiting=waiting)
         return Step(machine, questions) if machine.waiting else _ended_all(machine)
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
@@ -285,12 +286,12 @@ def _check(machine: Committing, at: Received) -> Failure | None:
 def _not_held(
     machine: Committing, ask: DescribeProducers, reply: ProducersDescribed
 ) -> Failure | None:
+    producers = guards.by_producer(reply.producers)
     for attempt in machine.attempts:
         for written in attempt.written:
             if written.partition == ask.partition:
-                failure = guards.other_holdings(
-                    ask.partition, written, attempt.producer, reply.producers
-                )
+                found = producers.get(attempt.producer)
+                failure = guards.other_holdings(ask.partition, written, found)
                 if failure is not None:
                     return failure
     return None
@@ -457,7 +458,7 @@ def _forward(machine: Committing) -> Step[Committing]:
     ends, questions = resolve.begin_all(
         machine.plan.run.owner, record.transactions, level=machine.level, deadline=machine.deadline
     )
-    machine = replace(_moved(machine, _C.ENDING), ends=ends, waiting=resolve.waiting(ends))
+    machine = replace(_moved(machine, _C.ENDING), ends=ends, waiting=asks_of(questions))
     return Step(machine, questions)
 
 

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pytest
-from support.pure.idle_producer import idle_producer
+from support.pure.idle_producer import idle_producer, idle_task_producer
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
-from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks import task
+from spark_kafka_sink.task_producer import TaskProducer
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE
 from spark_kafka_sink.wire.primitives import Buffer
@@ -136,17 +136,17 @@ class AllAppendedError(Exception):
     """A task has reached the point at which it waits for brokers."""
 
 
-def all_appended(_producer: KafkaProducer) -> None:
+def all_appended(_producer: TaskProducer) -> None:
     raise AllAppendedError
 
 
 class Lender(NamedTuple):
     """Replaces the producer pool of tasks, and returns an existing producer."""
 
-    lent: KafkaProducer
+    lent: TaskProducer
 
     @contextmanager
-    def producer(self, _config: object, _brokers: object) -> Iterator[KafkaProducer]:
+    def producer(self, _config: object, _brokers: object) -> Iterator[TaskProducer]:
         """Yield the producer, whatever the configuration."""
         yield self.lent
 
@@ -168,11 +168,11 @@ def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
     batches = [batch.slice(number * each, each) for number in range(ARROW_BATCHES)]
     sizes = {"batch_size": ONE_BATCH_EACH, "max_request_size": ONE_BATCH_EACH}
     with (
-        idle_producer(PARTITIONS, **sizes, buffer_memory=PLENTY) as producer,
+        idle_task_producer(PARTITIONS, **sizes, buffer_memory=PLENTY) as producer,
         pytest.MonkeyPatch.context() as patched,
     ):
         patched.setattr(task, "POOL", Lender(producer))
-        patched.setattr(KafkaProducer, "flush", all_appended)
+        patched.setattr(TaskProducer, "flush", all_appended)
         # No broker is there to be asked.
         patched.setattr(task, "retention_of_topics", lambda _options, topics: dict.fromkeys(topics))
         return work_of(partial(write, options, batches))

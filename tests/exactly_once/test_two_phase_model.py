@@ -17,7 +17,7 @@ _ONE_RUN = Scenario(level=2, versions=(1,))
 _BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
 
 
-def explore(scenario: Scenario, limit: int = _LIMIT) -> None:
+def check_all(scenario: Scenario, limit: int = _LIMIT) -> None:
     """Explore a scenario, and print how much of it was looked at."""
     result = Model(scenario).explore(limit)
     bound = "all" if result.is_complete else f"bound {limit}"
@@ -29,14 +29,14 @@ def explore(scenario: Scenario, limit: int = _LIMIT) -> None:
 def test_one_run_is_exactly_once_with_second_attempts_timeouts_and_lost_answers(
     level: int,
 ) -> None:
-    explore(
+    check_all(
         replace(_ONE_RUN, level=level, attempts=2, losses=2, timeouts=2, any_order=True), 60_000
     )
 
 
 @_BOTH_LEVELS
 def test_two_drivers_of_one_version_are_exactly_once_at_every_interleaving(level: int) -> None:
-    explore(Scenario(level=level, cancels=False))
+    check_all(Scenario(level=level, cancels=False))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -65,4 +65,4 @@ def test_without_a_rule_the_model_finds_what_goes_wrong(
     ids=repr,
 )
 def test_many_runs_are_exactly_once(scenario: Scenario, level: int) -> None:
-    explore(replace(scenario, level=level))
+    check_all(replace(scenario, level=level))

@@ -27,8 +27,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
+from spark_kafka_sink.producer.produce_requests import ProduceRequests
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
-from spark_kafka_sink.producer.sender import Sender
 
 pytestmark = pytest.mark.kafka
 
@@ -218,7 +218,7 @@ def test_a_bug_in_the_io_thread_ends_every_wait_with_its_cause(
     topic = new_topic(1)
     producer = KafkaProducer({"bootstrap.servers": kafka.bootstrap})
     producer.partitions_for(topic)
-    monkeypatch.setattr(Sender, "build", explode)
+    monkeypatch.setattr(ProduceRequests, "build", explode)
     producer.append(topic, values("a"))
     with pytest.raises(KafkaException, match="I/O thread failed: RuntimeError: a bug"):
         producer.flush()

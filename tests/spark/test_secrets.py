@@ -184,9 +184,14 @@ calls = [
     *(partial(succeed, options) for options in given["succeed"]),
     *(partial(fail, *each) for each in given["fail"]),
 ]
-with ThreadPoolExecutor(4) as pool:
-    for done in [pool.submit(call) for call in calls]:
-        done.result()
+if is_registered:
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
+else:
+    # Spark finds the source in the main thread alone.
+    for call in calls:
+        call()
 # And by a producer in this process.
 row = pyarrow.record_batch({"value": ["v"]})
 for options, _ in given["fail"]:

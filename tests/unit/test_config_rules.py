@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_kafka_sink.config import SECRETS, producer_config
+from spark_kafka_sink.config import SECRETS, ConfigProvider, producer_config
 from spark_kafka_sink.errors import ConfigException
 
 ADDRESS = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -79,6 +79,18 @@ def test_what_is_secured_by_half_or_twice_is_refused() -> None:
         with pytest.raises(ConfigException, match=message) as caught:
             producer_config(ADDRESS | {"security.protocol": "SASL_SSL"} | options)
         assert "MARKER" not in str(caught.value)
+
+
+def test_options_of_a_provider_belong_to_its_name() -> None:
+    given = {"config.providers": "Mine, other", "config.providers.other.class": "B"}
+    for name in ("Mine", "mine"):  # Spark writes names of options in lower case
+        config = producer_config(ADDRESS | given | {f"config.providers.{name}.class": "A"})
+        assert config.config_providers == (
+            ConfigProvider("Mine", (("class", "A"),)),
+            ConfigProvider("other", (("class", "B"),)),
+        )
+    with pytest.raises(ConfigException, match=r"config\.providers\.third\.class belongs to no"):
+        producer_config(ADDRESS | given | {"config.providers.third.class": "C"})
 
 
 def test_no_text_of_a_configuration_shows_a_secret() -> None:

@@ -19,7 +19,13 @@ from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
 from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ApiException, ConfigException, KafkaException, TimeoutException
+from spark_kafka_sink.errors import (
+    ApiException,
+    ConfigException,
+    KafkaException,
+    TimeoutException,
+    listed,
+)
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
@@ -112,7 +118,7 @@ def _warn(client: CommitClient) -> None:
 
 
 def _torn(run: Run, torn: Torn) -> KafkaException:
-    lost = ", ".join(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
+    lost = listed(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
     message = (
         f"the last run of {run.owner} was decided, and brokers have aborted a part of its rows: "
         f"{lost}; see python -m spark_kafka_sink.recover"

@@ -35,7 +35,7 @@ _ENDED: Final = frozenset(
 def task_transaction(
     plan: Plan, options: SinkOptions, producer: TaskProducer, partition: int, attempt: int
 ) -> Iterator[SingleTask | TwoPhaseTask]:
-    """Give a task its transaction. If the task fails, abort what is its own, and explain the error.
+    """Yield the transaction of a task. If the task fails, abort its own, and explain the error.
 
     partition, attempt: the numbers that Spark has for them.
     """

@@ -93,7 +93,8 @@ def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:
         file.write(Authority(tmp_path).root.certificate)
         file.flush()
-        security(security_protocol="SSL", ssl_truststore_location=file.name)
+        made = security(security_protocol="SSL", ssl_truststore_location=file.name)
+        assert made.layer(Node(id=1, host="h", port=1)) is not None
 
 
 def test_a_pipe_is_no_store_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
