@@ -66,7 +66,7 @@ def test_a_version_is_written_once_and_its_rows_become_visible_together(
     messages = job.write(writer, ROWS)
     handed_over(writer).commit(messages)
     assert job.committed == VALUES
-    assert "committed version 1 of application job in one transaction" in capfd.readouterr().err
+    assert "committed version 1 of application job, exactlyOnce=single" in capfd.readouterr().err
 
     again = job.run({0: ["never"]})
     assert all(isinstance(message, SkippedMessage) for message in again)

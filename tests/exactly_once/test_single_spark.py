@@ -53,7 +53,7 @@ def test_jobs_of_spark_write_each_version_once(cluster: KafkaCluster, new_topic:
         "skipped: version 1 of application cases was written",
         "skipped: version 3 of application cases was written",
         "nothing of it is visible",
-        "committed version 4 of application cases in one transaction",
+        "committed version 4 of application cases, exactlyOnce=single",
     ):
         assert line in said
 

@@ -126,15 +126,24 @@ class KafkaDataSource(DataSource):
         again. Raise as `writer` does. To commit, what may have changed since is not checked again.
         """
         freeze_imports()
-        options = _checked_options(self.options, schema)
+        options = self.check_stream(schema)
         if options.exactly_once is None:
             if not self._is_copy:
                 options = _checked_micro_batch(options, schema)
             return KafkaStreamArrowWriter(options)
-        options = _of_stream(options, options.exactly_once, self.options)
         if self._is_copy:
             return ExactlyOnceStreamWriter(options)
         return _planned_micro_batch(_checked_micro_batch(options, schema))
+
+    def check_stream(self, schema: StructType) -> SinkOptions:
+        """Check options and columns of a stream, and return the options.
+
+        Raise ConfigException and DataException.
+        """
+        options = _checked_options(self.options, schema)
+        if options.exactly_once is None:
+            return options
+        return _of_stream(options, options.exactly_once, self.options)
 
 
 def _planned(
@@ -220,7 +229,7 @@ def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
     """Check that a stream of rows of a schema can be written; raise what is wrong."""
     with warnings_disabled():
-        checked, _ = KafkaDataSource(dict(options)).check(schema)
+        checked = KafkaDataSource(dict(options)).check_stream(schema)
         check_environment(checked, schema, in_batches=True, may_remember=False)
 
 
@@ -228,3 +237,9 @@ def check_options_and_columns(schema: StructType, options: Mapping[str, str]) ->
     """Check only the options and the columns; raise what is wrong."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema)
+
+
+def check_options_and_columns_of_stream(schema: StructType, options: Mapping[str, str]) -> None:
+    """Check only the options and the columns of a stream; raise what is wrong."""
+    with warnings_disabled():
+        KafkaDataSource(dict(options)).check_stream(schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
@@ -13,6 +14,7 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark import exactly_once, kept_plans
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
     DESCRIPTION,
@@ -21,6 +23,10 @@ from spark_kafka_sink.spark.micro_batch import (
     micro_batch_of,
 )
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning.datasource import (
+    check_options_and_columns,
+    check_options_and_columns_of_stream,
+)
 from spark_kafka_sink.spark.planning.single_checks import check_layout
 from spark_kafka_sink.spark.replays import is_written
 
@@ -131,6 +137,23 @@ def test_a_stream_is_named_by_its_checkpoint_if_by_nothing_else() -> None:
     assert by_path == plain.of_stream("/checkpoints/a").app_id
     assert by_path != plain.of_stream("/checkpoints/b").app_id
     assert selected(exactlyOnce="single", txnAppId="a").of_stream("/c").app_id == "a"
+
+
+@pytest.mark.usefixtures("complete")
+def test_a_stream_is_checked_as_a_stream_before_it_starts() -> None:
+    counts = {"t": 4}
+    schema = StructType(
+        [
+            StructField("value", StringType()),
+            StructField("partition", IntegerType(), metadata=as_metadata(counts)),
+        ]
+    )
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyOnce": "single"}
+    check_options_and_columns_of_stream(schema, given | {"checkpointLocation": "/c"})
+    with pytest.raises(ConfigException, match="set the option txnAppId, or checkpointLocation"):
+        check_options_and_columns_of_stream(schema, given)
+    with pytest.raises(ConfigException, match="found no txnAppId and no txnVersion"):
+        check_options_and_columns(schema, given | {"checkpointLocation": "/c"})
 
 
 @pytest.mark.usefixtures("complete")

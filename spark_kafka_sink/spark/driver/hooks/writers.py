@@ -45,6 +45,7 @@ from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
     check_options_and_columns,
+    check_options_and_columns_of_stream,
     check_stream_write,
 )
 from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
@@ -305,7 +306,7 @@ WRITERS: Final = (
         write=_planned_stream,
         checks=(_refuse_continuous, _refuse_layouts),
         schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
-        look=check_options_and_columns,
+        look=check_options_and_columns_of_stream,
         set_mode=None,
     ),
 )

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import msgspec
 import pytest
+from pyspark import SparkFiles
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.delegation_tokens import FRESH_MS
@@ -386,6 +387,10 @@ def test_without_a_spark_context_the_process_alone_knows_the_token(
     monkeypatch.setattr(delegation_tokens, "driver_folder", lambda: None)
     first = shared()
     assert shared() == first
+
+
+def test_without_a_spark_context_there_is_no_driver_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkFiles, "_sc", None)  # another test may have left one
     assert session.driver_folder() is None
 
 

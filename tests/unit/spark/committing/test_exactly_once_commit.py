@@ -1,0 +1,185 @@
+"""What the driver commits, compares and aborts with exactly once; the modes are not asked here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
+from spark_kafka_sink.commit.log_record import CommitRecord, Place, RecordState, StreamMark
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.spark.committing import exactly_once_commit, single_commit, two_phase_commit
+from spark_kafka_sink.spark.committing.exactly_once_commit import (
+    abort_batch,
+    abort_micro_batch,
+    commit_batch,
+    commit_micro_batch,
+)
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.micro_batch import MicroBatch
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.report import (
+    BadRowsReport,
+    SinkCommitMessage,
+    SkippedMessage,
+    TaskReport,
+)
+
+PRODUCER = ProducerIdAndEpoch(9, 4)
+OWNER = checked_owner("p", "app", "t")
+RUN = Run(OWNER, "run", TopicPartition("log", 0), level=1, timeout_ms=1000)
+BEFORE = CommitRecord(
+    RecordState.DONE, "before", rows=2, written_at=0, streams=(StreamMark("q", 6, 2, "old run"),)
+)
+PLAN = Plan(RUN, PRODUCER, BEFORE)
+MICRO_BATCH = MicroBatch("q", 7, "new run")
+MODES = pytest.mark.parametrize("mode", [Mode.SINGLE, Mode.TWO_PHASE])
+
+
+def options(mode: Mode = Mode.SINGLE, version: int | None = None) -> SinkOptions:
+    """Return the options of a write."""
+    plain = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+    return replace(plain, exactly_once=ExactlyOnce(mode, "p", app_id="app", version=version))
+
+
+def message(rows: int, *, is_stream: bool = True) -> SinkCommitMessage:
+    """Return what a task reports that wrote so many rows."""
+    partition = WrittenPartition(TopicPartition("t", rows), rows, 0, rows - 1, rows - 1)
+    return SinkCommitMessage(
+        report=TaskReport(task=0, attempt=0, host="h", rows=rows, seconds=1.0),
+        started_at=time.time(),
+        throttle_ms=0,
+        bad_rows=BadRowsReport(on_error="fail"),
+        expired_rows=[],
+        partitions=[],
+        transaction=AttemptTransaction(None, PRODUCER, (partition,)) if rows else None,
+        plan=PLAN if is_stream else None,
+        micro_batch=MICRO_BATCH if is_stream else None,
+    )
+
+
+class Modes:
+    """Both modes: they note what they are asked for."""
+
+    def __init__(self) -> None:
+        self.committed: list[tuple[str, CommitRecord, int]] = []
+        self.aborted: list[tuple[str, Plan]] = []
+        self.error: Exception | None = None
+
+    def commit(self, name: str, record: CommitRecord, attempts: Sequence[object]) -> None:
+        """Note a commit."""
+        self.committed.append((name, record, len(attempts)))
+
+    def abort(self, name: str, plan: Plan) -> str:
+        """Note an abort."""
+        self.aborted.append((name, plan))
+        if self.error is not None:
+            raise self.error
+        return "it was aborted"
+
+
+@pytest.fixture
+def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
+    """The modes that the test has in place of the cluster."""
+    made = Modes()
+    for name, module in (("single", single_commit), ("two-phase", two_phase_commit)):
+        monkeypatch.setattr(
+            module,
+            "commit_record",
+            lambda _, __, record, attempts, name=name: made.commit(name, record, attempts),
+        )
+        monkeypatch.setattr(
+            module, "abort_run", lambda _, plan, *__, name=name: made.abort(name, plan)
+        )
+    monkeypatch.setattr(exactly_once_commit, "kept_plan", lambda _: PLAN)
+    return made
+
+
+@MODES
+def test_a_version_is_added_to_the_record_of_its_owner(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    messages = [message(3, is_stream=False), message(0, is_stream=False)]
+    commit_batch(options(mode, 7), PLAN, messages)
+    ((name, record, attempts),) = modes.committed
+    assert (name, attempts) == (mode.value, 1)
+    assert record.versions.place(7) is Place.WRITTEN
+    assert (record.run, record.rows, record.streams) == ("run", 3, BEFORE.streams)
+    assert record.written_at > 0
+    said = f"committed version 7 of application app, exactlyOnce={mode.value}"
+    assert said in capsys.readouterr().err
+
+
+def test_a_task_without_a_message_keeps_a_job_from_being_committed(modes: Modes) -> None:
+    with pytest.raises(KafkaException, match="1 of 2 tasks did not report"):
+        commit_batch(options(version=7), PLAN, [message(3), None])
+    assert modes.committed == []
+
+
+def test_a_version_that_is_written_is_said_to_be(
+    modes: Modes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit_batch(options(version=7), BEFORE, [SkippedMessage()])
+    abort_batch(options(version=7), BEFORE, [None])
+    assert (modes.committed, modes.aborted) == ([], [])
+    said = "skipped: version 7 of application app was written before; its last write was at 1970"
+    assert said in capsys.readouterr().err
+
+
+@MODES
+def test_a_micro_batch_is_the_last_one_of_its_query_in_the_record(modes: Modes, mode: Mode) -> None:
+    commit_micro_batch(options(mode), [message(3), message(2)], 7)
+    ((name, record, attempts),) = modes.committed
+    assert (name, attempts) == (mode.value, 2)
+    assert record.last_batch("q") == StreamMark("q", 7, 5, "new run")
+
+
+def test_a_micro_batch_without_rows_records_nothing_and_keeps_nothing_open(modes: Modes) -> None:
+    commit_micro_batch(options(), [message(0)], 7)
+    commit_micro_batch(options(), [], 7)
+    assert modes.committed == []
+    assert modes.aborted == [("single", PLAN)] * 2
+    commit_micro_batch(options(Mode.TWO_PHASE), [message(0)], 7)
+    assert len(modes.aborted) == 2
+
+
+def skips(*rows: int) -> list[SkippedMessage]:
+    """Return what tasks of a replay report."""
+    micro_batch = MICRO_BATCH._replace(batch_id=6)
+    return [SkippedMessage(rows=each, plan=PLAN, micro_batch=micro_batch) for each in rows]
+
+
+def test_a_replay_is_compared(modes: Modes, capsys: pytest.CaptureFixture[str]) -> None:
+    commit_micro_batch(options(), skips(1, 0, 1), 6)
+    assert modes.committed == []
+    assert "skipped: micro-batch 6 of query q was written before" in capsys.readouterr().err
+    with pytest.raises(KafkaException, match="has 3 rows now, and had 2 when"):
+        commit_micro_batch(options(), skips(1, 2), 6)
+
+
+def test_tasks_of_two_micro_batches_are_not_committed(modes: Modes) -> None:
+    other = message(1)
+    other.micro_batch = MICRO_BATCH._replace(batch_id=8)
+    with pytest.raises(KafkaException, match="had 2 plans"):
+        commit_micro_batch(options(), [message(1), other], 7)
+    assert modes.committed == []
+
+
+@MODES
+def test_an_abort_says_what_came_of_it_and_raises_nothing(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    abort_batch(options(mode, 7), PLAN, [None])
+    abort_micro_batch(options(mode), [None, message(1)])
+    abort_micro_batch(options(mode), [None])
+    assert modes.aborted == [(mode.value, PLAN)] * 3
+    assert capsys.readouterr().err.count("pykafka: it was aborted") == 3
+    modes.error = KafkaException("nobody answers")
+    abort_batch(options(mode, 7), PLAN, [None])
+    said = capsys.readouterr().err
+    assert "could not be aborted now (nobody answers); the brokers abort it within 1000 ms" in said
