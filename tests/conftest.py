@@ -339,6 +339,14 @@ def guarded_cluster(request: pytest.FixtureRequest) -> SecuredKafka:
 
 
 @pytest.fixture(scope="session")
+def shared_kdc(request: pytest.FixtureRequest) -> kdc.Kdc | None:
+    """The KDC that all workers share, for clusters of tests; None where there can be none."""
+    found = shared_value(request, "kdc") if NO_KDC is None else None
+    assert found is None or isinstance(found, kdc.Kdc)
+    return found
+
+
+@pytest.fixture(scope="session")
 def realm(secured_kafka: SecuredKafka) -> kdc.Kdc:
     """The KDC of `secured_kafka`."""
     need_kdc()

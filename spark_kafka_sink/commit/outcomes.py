@@ -92,4 +92,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer run has the owner, and ends what is open."""
+    """A newer run has the owner, and ends what is open; at level 1 it may be a timeout instead.
+
+    It may have been committed before.
+    """

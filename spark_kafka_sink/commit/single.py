@@ -17,7 +17,14 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
-from spark_kafka_sink.commit.outcomes import Aborted, Clear, Committed, CommittedBefore, Undecided
+from spark_kafka_sink.commit.outcomes import (
+    Aborted,
+    Clear,
+    Committed,
+    CommittedBefore,
+    Superseded,
+    Undecided,
+)
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
     EMPTY,
@@ -54,7 +61,7 @@ _S = SingleState
 _UNDECIDED_PAUSE_S: Final = 0.1
 
 
-Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Undecided | Failure
+Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undecided | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +309,9 @@ def _aborted(machine: Single, at: Received) -> Step[Single]:
         return _over(machine, _S.FAILED, machine.failure)
     if was_committed:
         return _over(machine, _S.DONE, CommittedBefore())
-    if at.found in (Verdict.DONE, Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+    if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+        return _over(machine, _S.SUPERSEDED, Superseded())
+    if at.found is Verdict.DONE:
         return _over(machine, _S.ABORTED, Aborted())
     failure = at.failure(f"the transaction of {machine.plan.run.owner} could not be aborted")
     return _over(machine, _S.FAILED, failure)

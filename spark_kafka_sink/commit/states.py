@@ -96,6 +96,7 @@ class SingleState(Enum):
     DONE = "all rows are visible"
     UNDECIDED = "the next run finds out whether it is committed"
     ABORTED = "nothing is visible"
+    SUPERSEDED = "a newer run has the id, or the transaction timed out"
     FAILED = "nothing is visible, or will be once the transaction times out"
 
 
@@ -126,9 +127,7 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     ),
     _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
     _P.WRITING_DONE: frozenset({_P.ENDING_DONE, _P.FAILED}),
-    _P.ENDING_DONE: frozenset(
-        {_P.FENCING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}
-    ),
+    _P.ENDING_DONE: frozenset({_P.FENCING, _P.CLEANING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
     _P.CLEANING: frozenset({_P.ADDING, _P.PLANNED, _P.SKIPPED, _P.TORN, _P.FAILED}),
     _P.ADDING: frozenset({_P.PLANNED, _P.FAILED}),
 }
@@ -170,7 +169,7 @@ SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
     _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
     _1.RENEWING: frozenset({_1.DONE}),
-    _1.ABORTING: frozenset({_1.ABORTED, _1.DONE, _1.FAILED}),
+    _1.ABORTING: frozenset({_1.ABORTED, _1.SUPERSEDED, _1.DONE, _1.FAILED}),
 }
 RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.ENDING: frozenset({_R.COMMITTED, _R.ASKING_AGAIN, _R.UNKNOWN}),

@@ -20,7 +20,12 @@ from typing import Final, TypeAlias
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards, resolve
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
-from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction, RecordState
+from spark_kafka_sink.commit.log_record import (
+    NOTHING,
+    CommitRecord,
+    DecidedTransaction,
+    RecordState,
+)
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
@@ -590,7 +595,7 @@ class Aborting:
     """An abort.
 
     producer: the driver's, raised by each A1 at level 2. is_proved: the decision can never appear.
-    may_be_empty: A1 said that the driver's transaction was committed, or had no partition.
+    is_undecided: unless the log has the decision, A1 shows that there is none.
     empty_lists: how many in a row. settles_at: the end of the wait for tasks that still run.
     """
 
@@ -602,7 +607,7 @@ class Aborting:
     leftovers: Leftovers
     waiting: frozenset[Ask] = frozenset()
     is_proved: bool = False
-    may_be_empty: bool = False
+    is_undecided: bool = False
     empty_lists: int = 0
     settles_at: float | None = None
     outcome: AbortOutcome | None = None
@@ -667,26 +672,32 @@ def _prove(machine: Aborting) -> Step[Aborting]:
 def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
         return _end_abort(machine, _A.SUPERSEDED, Superseded())
-    if at.found is not Verdict.DONE and not machine.is_proved:
-        machine = replace(machine, may_be_empty=at.found is Verdict.COMMITTED_OR_EMPTY)
-        ask = ReadLog(machine.plan.run.driver_id)
-        return _ask_abort(_moved_abort(machine, _A.READING), ask)
     if isinstance(at.reply, Ended) and at.reply.producer.is_valid:
         machine = replace(machine, producer=at.reply.producer)
-    return _abort_all(machine, at.now)
+    if machine.is_proved:
+        return _abort_all(machine, at.now)
+    # Also after an abort: at level 1 it may have hit the transaction of the record DONE.
+    is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
+    machine = replace(machine, is_undecided=is_aborted)
+    return _ask_abort(_moved_abort(machine, _A.READING), ReadLog(machine.plan.run.driver_id))
 
 
 def _read_decision(machine: Aborting, at: Received) -> Step[Aborting]:
-    record = at.reply.reading.record if isinstance(at.reply, LogRead) else None
-    if record is not None and record.run == machine.plan.run.name:
-        return _end_abort(machine, _A.DECIDED, Decided(record))
-    if machine.may_be_empty:  # it had no partition: nothing was decided
+    reading = at.reply.reading if isinstance(at.reply, LogRead) else NOTHING
+    run = machine.plan.run
+    if reading.record is not None and reading.record.run == run.name:
+        return _end_abort(machine, _A.DECIDED, Decided(reading.record))
+    # The coordinator answers before it has written the marker.
+    is_pending = reading.undecided is not None and reading.undecided.run == run.name
+    if is_pending and at.now < machine.deadline:
+        return _ask_abort(machine, at.ask, pause_s=_PENDING_PAUSE_S)
+    if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
-        f"the decision of {machine.plan.run.owner} is committed, and the commit log does not have "
-        "it: nothing is aborted"
+        f"the decision of {run.owner} is committed, and the commit log does not have it yet: "
+        "nothing is aborted"
     )
-    return _end_abort(machine, _A.FAILED, Failure(FailureKind.REFUSED, sentence))
+    return _end_abort(machine, _A.FAILED, Failure(FailureKind.NO_ANSWER, sentence))
 
 
 def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:

@@ -12,8 +12,11 @@ buffer of which only a small part would be referenced is not worth keeping: `is_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
+
+import numpy as np
 
 from spark_kafka_sink.errors import ApiException, IllegalStateException, KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
@@ -63,6 +66,10 @@ class RecordSpan(NamedTuple):
     records: int
 
 
+# RecordSpan(…) without its own function in Python, in which an interrupt of the caller may come.
+_new_span: Callable[[tuple[object, ...]], RecordSpan] = partial(tuple.__new__, RecordSpan)
+
+
 def split_spans(spans: Sequence[RecordSpan], at: int) -> tuple[list[RecordSpan], list[RecordSpan]]:
     """Divide a batch's spans as the batch is divided: records before `at`, and from `at` on.
 
@@ -98,8 +105,9 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
     Otherwise one large piece would keep a buffer whose other pieces were copied, and the memory of
     both would be used.
     """
-    referenced = int(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES].sum())
-    return 2 * referenced >= int(sizes_bytes.sum())
+    # Not `sum`, a function of Python, in which an interrupt of the caller may come.
+    referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
+    return 2 * referenced >= int(np.add.reduce(sizes_bytes))
 
 
 class SplitOrigin:
@@ -260,7 +268,7 @@ class ProducerBatch:
         if self._state is not BatchState.OPEN:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
-            self.spans.append(RecordSpan(owner, first_row, self.record_count, records))
+            self.spans.append(_new_span((owner, first_row, self.record_count, records)))
         size_bytes = len(piece)
         if retained is not None and size_bytes >= COPY_BELOW_BYTES:
             self._pieces.append(piece)

@@ -14,7 +14,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
@@ -45,10 +45,12 @@ SLICES = 5
 LEADERS = [1, 2]
 
 
+@cache
 def values(rows: int) -> pa.Array:
     return pa.array([b"value%d" % n for n in range(rows)], pa.binary())
 
 
+@cache
 def keys_of_one_length(rows: int) -> pa.Array:
     return pa.array([b"%016d" % n for n in range(rows)], pa.binary())
 

@@ -1,7 +1,7 @@
 """The brokers of the model: coordinators, the commit log and partitions, as one tuple.
 
-The answers are those that Kafka 4.3.1 (transaction.version 2) and 3.9.2 (version 1) give. What is
-one step here takes brokers several: markers are written at once, and no coordinator moves.
+The answers are those that Kafka 4.3.1 (transaction.version 2) and 3.9.2 (version 1) give. Markers
+are written at once, or in a step of their own (`slow`). No coordinator or leader moves.
 
 A question of a machine is compiled to an operation, a tuple of small values. `apply` carries it out
 on a world and returns a raw reply, which `reply_of` turns into that of the machine. So steps of
@@ -21,6 +21,8 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
+    PREPARE_ABORT,
+    PREPARE_COMMIT,
     ActiveProducer,
     Added,
     AddPartitions,
@@ -56,8 +58,16 @@ FIRST_PRODUCER_ID: Final = 100
 OTHER: Final = 98  # the transactional id of another application
 
 # States of a transaction.
-IS_EMPTY, IS_ONGOING, IS_COMMITTED, IS_ABORTED = range(4)
-_STATES: Final = (EMPTY, ONGOING, COMPLETE_COMMIT, COMPLETE_ABORT)
+IS_EMPTY, IS_ONGOING, IS_COMMITTED, IS_ABORTED, IS_COMMITTING, IS_ABORTING = range(6)
+_STATES: Final = (
+    EMPTY,
+    ONGOING,
+    COMPLETE_COMMIT,
+    COMPLETE_ABORT,
+    PREPARE_COMMIT,
+    PREPARE_ABORT,
+)
+_ENDS: Final = (IS_COMMITTING, IS_ABORTING)
 # What an entry of a log is, below the numbers of records.
 COMMIT_MARKER: Final = -1
 ABORT_MARKER: Final = -2
@@ -109,11 +119,13 @@ class Brokers:
     """Carries out operations at one transaction.version.
 
     reads_to_end: False for a reader of the log that stops at the last stable offset. fences: False
-    for a driver that gets no other epoch. checks_done: False if DONE is written in any epoch.
+    for a driver that gets no other epoch. checks_done: False if DONE is written in any epoch. slow:
+    whether the markers of a transaction are written in a step of their own.
     """
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, *, slow: bool = False) -> None:
         self.level = level
+        self.slow = slow
         self.reads_to_end = True
         self.fences = True
         self.checks_done = True
@@ -207,8 +219,10 @@ class Brokers:
         if number == 0 and not self.fences:
             return (0, 0, epoch), world
         if state == IS_ONGOING:
-            world = _mark(world, number, epoch + 1, ABORT_MARKER)
+            world = self._ended(world, number, epoch + 1, commit=False)
             epoch += 1
+        if self.slow and state in (IS_ONGOING, *_ENDS):
+            return (codes.CONCURRENT_TRANSACTIONS, number, -1), world
         return (0, number, epoch + 1), _with_id(world, number, (epoch + 1, IS_EMPTY, ()))
 
     def _add(
@@ -217,6 +231,8 @@ class Brokers:
         found = world.ids[number]
         if found is None or found[0] != epoch:
             return (codes.PRODUCER_FENCED,), world
+        if found[1] in _ENDS:
+            return (codes.CONCURRENT_TRANSACTIONS,), world
         known = found[2] if found[1] == IS_ONGOING else ()
         together = tuple(sorted({*known, *partitions}))
         return (0,), _with_id(world, number, (epoch, IS_ONGOING, together))
@@ -229,7 +245,9 @@ class Brokers:
         if found is None or found[0] != epoch:
             return codes.INVALID_PRODUCER_EPOCH, -1, world
         if self.level >= 2:
-            _, world = self._add(world, number, epoch, (partition,))
+            (error,), world = self._add(world, number, epoch, (partition,))
+            if error:
+                return error, -1, world
         elif found[1] != IS_ONGOING or partition not in found[2]:
             return codes.TRANSACTION_ABORTABLE, -1, world
         entry = (number, epoch, what)
@@ -261,13 +279,47 @@ class Brokers:
             epoch = found[0]
         if found[1] == IS_ONGOING and found[0] == epoch:
             bump = 1 if version >= 5 else 0
-            marker, state = (COMMIT_MARKER, IS_COMMITTED) if commit else (ABORT_MARKER, IS_ABORTED)
-            world = _mark(world, number, epoch + bump, marker)
-            world = _with_id(world, number, (epoch + bump, state, ()))
+            world = self._ended(world, number, epoch + bump, commit=bool(commit))
             return (0, epoch + 1 if bump else -1), world
+        if found[1] in _ENDS:
+            return (self._still_ending(epoch, found, version, commit=bool(commit)), -1), world
         if version >= 5:
             return self._end_again_2(world, number, epoch, found, commit=bool(commit))
         return (self._end_again_1(epoch, found, commit=bool(commit)), -1), world
+
+    def _still_ending(self, epoch: int, found: Id, version: int, *, commit: bool) -> int:
+        current, state, _ = found
+        if epoch == current - (1 if version >= 5 else 0):
+            is_same = commit == (state == IS_COMMITTING)
+            return codes.CONCURRENT_TRANSACTIONS if is_same else codes.INVALID_TXN_STATE
+        return codes.CONCURRENT_TRANSACTIONS if epoch == current else codes.PRODUCER_FENCED
+
+    def _ended(self, world: World, number: int, epoch: int, *, commit: bool) -> World:
+        """End an open transaction; if brokers are slow, its markers are still to be written."""
+        found = world.ids[number]
+        assert found is not None
+        state = IS_COMMITTING if commit else IS_ABORTING
+        world = _with_id(world, number, (epoch, state, found[2]))
+        return world if self.slow else self.complete(world, number)
+
+    def ending(self, world: World) -> list[int]:
+        """Return the ids whose markers are still to be written."""
+        return [at for at, each in enumerate(world.ids) if each is not None and each[1] in _ENDS]
+
+    def complete(self, world: World, number: int) -> World:
+        """Write the markers of a transaction that is ending."""
+        found = world.ids[number]
+        assert found is not None
+        is_commit = found[1] == IS_COMMITTING
+        world = _mark(world, number, found[0], COMMIT_MARKER if is_commit else ABORT_MARKER)
+        state = IS_COMMITTED if is_commit else IS_ABORTED
+        return _with_id(world, number, (found[0], state, ()))
+
+    def settled(self, world: World) -> World:
+        """Write all markers that are still to be written."""
+        for number in self.ending(world):
+            world = self.complete(world, number)
+        return world
 
     def _end_again_2(
         self, world: World, number: int, epoch: int, found: Id, *, commit: bool
@@ -293,8 +345,7 @@ class Brokers:
         """Abort an open transaction because of its timeout."""
         found = world.ids[number]
         assert found is not None
-        world = _mark(world, number, found[0] + 1, ABORT_MARKER)
-        return _with_id(world, number, (found[0] + 1, IS_ABORTED, ()))
+        return self._ended(world, number, found[0] + 1, commit=False)
 
     # -- replies ------------------------------------------------------------------------------
 

@@ -85,7 +85,8 @@ class Scenario:
     answers to EndTxn. cancels: whether a driver may abort while tasks run. splits_claim: whether
     time may pass between a task's look at a slot and its claim. any_order: whether reads of one
     machine come in any order. stopped: the first driver has stopped for ever, when all of its
-    attempts had written, or once it had decided; "" for no such driver.
+    attempts had written, or once it had decided; "" for no such driver. slow: whether markers are
+    written in a step of their own. gives_up: whether commit() may raise at any time.
     """
 
     level: int
@@ -98,6 +99,8 @@ class Scenario:
     splits_claim: bool = False
     any_order: bool = False
     stopped: str = ""
+    slow: bool = False
+    gives_up: bool = False
 
 
 class Violation(Exception):
@@ -183,7 +186,7 @@ class Model:
 
     def __init__(self, scenario: Scenario, brokers: Brokers | None = None) -> None:
         self.scenario = scenario
-        self.brokers = Brokers(scenario.level) if brokers is None else brokers
+        self.brokers = brokers or Brokers(scenario.level, slow=scenario.slow)
         self.machines = Machines(self.brokers)
         self._plans: list[Plan] = []
         self._plan_numbers: dict[Plan, int] = {}
@@ -247,6 +250,8 @@ class Model:
             yield from self._of_driver(state, number, driver)
             for at in self._attempts_of(number):
                 yield from self._of_attempt(state, at)
+        for number in self.brokers.ending(state.world) if self.scenario.slow else ():
+            yield state._replace(world=self.brokers.complete(state.world, number))
         if state.timeouts:
             yield from self._time_out(state)
 
@@ -258,6 +263,8 @@ class Model:
             yield from self._open(state, number, driver)
         elif driver.phase != OVER:
             yield from self._drive(state, number, driver)
+        if driver.phase == COMMITTING and self.scenario.gives_up:
+            yield self._with(state, number, self._begin_abort(number, driver))
 
     def _begin(self, number: int) -> Step[planning.Planning]:
         run = Run(OWNER, f"run {number}", LOG, self.scenario.level, 60_000)
@@ -443,7 +450,7 @@ class Model:
         return any(
             driver.phase == COMMITTING and self._has_looked(driver.machine, name)
             for driver in state.drivers
-        ) or self._decided(state.world)
+        ) or self._decided(self.brokers.settled(state.world))
 
     def _has_looked(self, machine: int, name: int) -> bool:
         value = self.machines.values[machine]
@@ -461,7 +468,8 @@ class Model:
     # -- the promises -------------------------------------------------------------------------
 
     def check(self, state: State) -> None:
-        """Raise Violation if a state breaks a promise."""
+        """Raise Violation if a state breaks a promise, once all markers are written."""
+        state = state._replace(world=self.brokers.settled(state.world))
         for version in dict.fromkeys(self.scenario.versions):
             found, is_torn = self._recovered(state.world, version)
             if found:
@@ -498,6 +506,7 @@ class Model:
         while (outcome := self.machines.values[machine].outcome) is None:
             _, operation = self.machines.pending(machine)[0]
             raw, world = self.brokers.apply(world, operation)
+            world = self.brokers.settled(world)
             machine = self.machines.step(machine, 0, raw)
         return outcome, world
 

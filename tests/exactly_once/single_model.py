@@ -105,7 +105,7 @@ class SingleModel(Model):
 
     def __init__(self, scenario: SingleScenario) -> None:
         self.setting = scenario
-        self.partitions = SingleBrokers(scenario.level)
+        self.partitions = SingleBrokers(scenario.level, slow=scenario.slow)
         super().__init__(scenario, self.partitions)
         # All partitions, for the commit.
         self.commit_targets = self._targets()

@@ -24,7 +24,7 @@ _ONE_RUN = {
 _BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
 
 
-def explore(scenario: SingleScenario, limit: int = _LIMIT) -> None:
+def check_all(scenario: SingleScenario, limit: int = _LIMIT) -> None:
     """Explore a scenario, and print how much of it was looked at."""
     result = SingleModel(scenario).explore(limit)
     bound = "all" if result.is_complete else f"bound {limit}"
@@ -35,12 +35,14 @@ def explore(scenario: SingleScenario, limit: int = _LIMIT) -> None:
 @_BOTH_LEVELS
 @pytest.mark.parametrize("name", _ONE_RUN)
 def test_one_run_is_exactly_once(name: str, level: int) -> None:
-    explore(replace(_ONE_RUN[name], level=level))
+    check_all(replace(_ONE_RUN[name], level=level))
 
 
 @_BOTH_LEVELS
 def test_two_drivers_are_exactly_once(level: int) -> None:
-    explore(SingleScenario(level=level, cancels=False, losses=1), 60_000)
+    check_all(SingleScenario(level=level, cancels=False, losses=1), 30_000)
+    ended = SingleScenario(level=level, cancels=False, losses=1, slow=True, gives_up=True)
+    check_all(ended, 30_000)
 
 
 @pytest.mark.parametrize("mutant", SINGLE_MUTANTS, ids=lambda mutant: mutant.name)
@@ -58,6 +60,7 @@ def test_without_a_guard_the_model_finds_what_goes_wrong(
     "scenario",
     [
         SingleScenario(level=2, losses=1),
+        SingleScenario(level=2, losses=1, slow=True, gives_up=True),
         SingleScenario(level=2, timeouts=1),
         SingleScenario(level=2, versions=(1, 2), losses=1),
         SingleScenario(level=2, cancels=False, layout=((0, 0), (1,)), losses=1),
@@ -65,4 +68,4 @@ def test_without_a_guard_the_model_finds_what_goes_wrong(
     ids=repr,
 )
 def test_many_runs_are_exactly_once(scenario: SingleScenario, level: int) -> None:
-    explore(replace(scenario, level=level))
+    check_all(replace(scenario, level=level))

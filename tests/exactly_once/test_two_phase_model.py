@@ -14,6 +14,7 @@ pytestmark = pytest.mark.exactly_once
 
 _LIMIT = int(os.environ.get("MODEL_STATES", "3000000"))
 _ONE_RUN = Scenario(level=2, versions=(1,))
+_ENDED = replace(_ONE_RUN, slow=True, gives_up=True)
 _BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
 
 
@@ -32,6 +33,14 @@ def test_one_run_is_exactly_once_with_second_attempts_timeouts_and_lost_answers(
     check_all(
         replace(_ONE_RUN, level=level, attempts=2, losses=2, timeouts=2, any_order=True), 60_000
     )
+
+
+@_BOTH_LEVELS
+def test_one_run_is_exactly_once_if_its_commit_is_ended_and_markers_take_their_time(
+    level: int,
+) -> None:
+    check_all(replace(_ENDED, level=level, losses=2, timeouts=1), 60_000)
+    check_all(replace(_ENDED, level=level, versions=(1, 1), cancels=False), 40_000)
 
 
 @_BOTH_LEVELS
@@ -55,6 +64,7 @@ def test_without_a_rule_the_model_finds_what_goes_wrong(
     [
         Scenario(level=2),
         Scenario(level=2, versions=(1, 2)),
+        Scenario(level=2, cancels=False, slow=True, gives_up=True),
         Scenario(level=2, cancels=False, losses=1),
         Scenario(level=2, cancels=False, timeouts=1),
         Scenario(level=2, cancels=False, attempts=2),

@@ -133,6 +133,17 @@ def _aborts_unread(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setitem(two_phase._ABORT_STEPS, AbortState.PROVING, proved)
 
 
+def _does_not_wait_for_markers(patch: pytest.MonkeyPatch, _: Model) -> None:
+    read = two_phase._read_decision
+
+    def read_decision(machine: two_phase.Aborting, at: Received) -> Step[two_phase.Aborting]:
+        assert isinstance(at.reply, LogRead)
+        reading = replace(at.reply.reading, undecided=None)
+        return read(machine, at._replace(reply=LogRead(reading)))
+
+    patch.setitem(two_phase._ABORT_STEPS, AbortState.READING, read_decision)
+
+
 def _torn_is_done(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setattr(planning, "_lost", lambda machine: False)
 
@@ -176,6 +187,8 @@ def _fenced_is_aborted(patch: pytest.MonkeyPatch, _: Model) -> None:
 _TWO_RUNS: Final = Scenario(level=2)
 # None of these is cancelled while its tasks run, which makes fewer states.
 _UNCANCELLED: Final = replace(_TWO_RUNS, cancels=False)
+# A commit() that is ended from outside, at any time.
+_GIVES_UP: Final = Scenario(level=1, versions=(1,), slow=True, gives_up=True)
 MUTANTS: Final = [
     Mutant("the log is read up to the last stable offset", _TWO_RUNS, _reads_to_last_stable_offset),
     Mutant("no fence", _TWO_RUNS, _no_fence),
@@ -196,6 +209,8 @@ MUTANTS: Final = [
         replace(_UNCANCELLED, level=1, versions=(1, 2, 2), stopped="decided"),
         _reads_once_at_level_1,
     ),
+    Mutant("an abort of the record DONE is believed", _GIVES_UP, _aborts_unread),
+    Mutant("an abort does not wait for markers", _GIVES_UP, _does_not_wait_for_markers),
     Mutant("an abort does not read the log", replace(_TWO_RUNS, losses=1), _aborts_unread),
     Mutant(
         "torn is recorded as DONE", replace(_TWO_RUNS, versions=(1,), timeouts=1), _torn_is_done

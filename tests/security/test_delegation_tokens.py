@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_KDC, need_kafka, need_kdc, running_secured, shared_value
+from conftest import need_kafka, need_kdc, running_secured
 from support.brokers import class_archives, fetch_kafka
 from support.brokers.kdc import Kdc
 from support.brokers.logins import LOGINS, ROWS, Login, new_topic, numbers, options
@@ -33,12 +33,10 @@ VARIABLE = "KAFKA_PASSWORD_OF_THE_DRIVER"
 
 @pytest.fixture(scope="module")
 def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    shared_kdc: Kdc | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredKafka]:
     """Three nodes of the newest Kafka, whose delegation tokens live for seconds."""
     need_kafka()
-    realm = shared_value(request, "kdc") if NO_KDC is None else None
-    assert realm is None or isinstance(realm, Kdc)
     libs = fetch_kafka.libs(fetch_kafka.NEWEST)
     java = class_archives.kafka_options(fetch_kafka.NEWEST)
     more = {
@@ -46,7 +44,7 @@ def cluster(
         "delegation.token.max.lifetime.ms": MAX_LIFE_MS,
     }
     folder = tmp_path_factory.mktemp("tokens") / "kafka"
-    with running_secured(SecuredKafka(libs, folder, java, realm, nodes=3, more=more)) as made:
+    with running_secured(SecuredKafka(libs, folder, java, shared_kdc, nodes=3, more=more)) as made:
         yield made
 
 
@@ -212,7 +210,8 @@ def test_a_task_that_outlives_its_token_fails_with_the_brokers_setting(
     done = run(master, tmp_path, long=[long])
     assert done.returncode != 0
     said = done.stdout + done.stderr
-    assert "the delegation token has expired (58); the token's life ended at" in said
+    sentence = "the delegation token has expired (58); the token's life ended at"
+    assert sentence in said, said[-4000:]
     assert "raise delegation.token.max.lifetime.ms of the brokers" in said
     assert PASSWORD not in said
 
@@ -226,7 +225,8 @@ def test_brokers_without_tokens_are_known_before_a_job_starts(
     done = run(master, tmp_path, jobs=[job])
     assert done.returncode != 0
     said = done.stderr
-    assert "DELEGATION_TOKEN_AUTH_DISABLED (61); set delegation.token.secret.key on each" in said
+    sentence = "DELEGATION_TOKEN_AUTH_DISABLED (61); set delegation.token.secret.key on each"
+    assert sentence in said, said[-4000:]
     assert numbers(old_cluster, topic) == []
     assert "SparkListenerJobStart" not in "".join(
         path.read_text() for path in (tmp_path / "events").rglob("*") if path.is_file()

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord
-from spark_kafka_sink.commit.outcomes import Aborted, Committed, CommittedBefore, Undecided
+from spark_kafka_sink.commit.outcomes import (
+    Aborted,
+    Committed,
+    CommittedBefore,
+    Superseded,
+    Undecided,
+)
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
@@ -84,6 +90,8 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
         return f"the write of {owner} was aborted: nothing of it is visible"
     if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
+    if isinstance(outcome, Superseded):
+        return f"the write of {owner} failed: a newer run has its id, or its transaction timed out"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (
         f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "

@@ -77,6 +77,9 @@ def test_what_is_no_template_is_refused(text: str) -> None:
          "cannot be read as PEM"),
         ("", None, "RS256", "cannot be read as PEM"),
     ],
+    # The keys are random, and the workers of a run have to give a test the same name.
+    ids=["not encrypted", "encrypted", "wrong passphrase", "RSA for ES256", "EC for RS256",
+         "another curve", "no key", "empty"],
 )  # fmt: skip
 def test_a_key_that_cannot_sign_is_refused_without_a_word_of_it(
     pem: str, passphrase: str | None, algorithm: str, sentence: str

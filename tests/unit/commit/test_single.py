@@ -17,6 +17,7 @@ from spark_kafka_sink.commit.outcomes import (
     Clear,
     Committed,
     CommittedBefore,
+    Superseded,
     Undecided,
 )
 from spark_kafka_sink.commit.questions import (
@@ -238,8 +239,8 @@ def test_a_check_without_an_answer_in_time_aborts() -> None:
 @pytest.mark.parametrize(
     ("level", "error", "outcome"),
     [
-        (2, 0, Aborted()), (1, 0, Aborted()), (2, 90, Aborted()), (1, 90, Aborted()),
-        (2, 48, CommittedBefore()), (1, 48, CommittedBefore()),
+        (2, 0, Aborted()), (1, 0, Aborted()), (2, 90, Superseded()), (1, 90, Superseded()),
+        (2, 47, Superseded()), (2, 48, CommittedBefore()), (1, 48, CommittedBefore()),
     ],
 )  # fmt: skip
 def test_an_abort_says_what_became_of_the_transaction(

@@ -345,6 +345,20 @@ def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
     assert kinds(asked) == [ListTransactions, "abort", ReadLog]
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_abort_waits_for_the_marker_of_the_decision(level: int) -> None:
+    pending = LogRead(LogReading(undecided=DECIDED))
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        ReadLog: [pending, pending, LogRead(LogReading(DECIDED, 3))],
+    }
+    outcome, asked = abort(script, level=level)
+    assert outcome == Decided(DECIDED)
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog, ReadLog, ReadLog]
+    outcome, _ = abort(script | {ReadLog: [pending]}, level=level)
+    assert isinstance(outcome, Failure)
+
+
 def test_an_abort_without_an_answer_in_time_is_a_failure() -> None:
     outcome, _ = abort({"abort": [Unanswered(13)]}, seconds=30.0)
     assert outcome.kind is FailureKind.NO_ANSWER
