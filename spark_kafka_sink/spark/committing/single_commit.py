@@ -92,6 +92,11 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
         return f"the write of {owner} failed after its transaction had ended"
     if isinstance(outcome, Superseded):
         return f"the write of {owner} failed: a newer run has its id, or its transaction timed out"
+    if isinstance(outcome, Superseded):
+        return (
+            f"the write of {owner} was superseded by a newer run, or timed out; the commit log "
+            "says whether its version is written"
+        )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (
         f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
