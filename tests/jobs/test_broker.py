@@ -387,6 +387,7 @@ def test_a_broker_keeps_less_of_each_partition_when_it_has_many(tmp_path: Path) 
 
 @pytest.mark.long(reason="each case writes 3 GB")
 @pytest.mark.kafka
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("partitions", [12, 40, 400])
 def test_topics_stay_below_a_gigabyte_at_full_speed(tmp_path: Path, partitions: int) -> None:
     need_kafka()

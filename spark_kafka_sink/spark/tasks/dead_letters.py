@@ -343,6 +343,8 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         kind,
         len(copied),
         copied.buffers()[:own],
+        # pyarrow 19 ends the process if it does not know that the entries of a map have no nulls.
+        null_count=copied.null_count,
         children=[_with_valid_text(each) for each in inner],
     )
 
