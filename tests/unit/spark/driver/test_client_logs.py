@@ -21,19 +21,19 @@ from spark_kafka_sink.spark.driver.register import SECRET_NAMES
 )
 @pytest.mark.parametrize("name", ["py4j.clientserver", "pyspark.sql.connect.logging"])
 def test_what_names_a_secret_option_is_masked(
-    caplog: pytest.LogCaptureFixture, name: str, message: str
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     logger = logging.getLogger(name)
-    was_disabled, logger.disabled = logger.disabled, False
-    try:
-        for _ in range(2):
-            mask_client_logs(SECRET_NAMES)
-        logger.debug(message)
-        logger.debug("%s and %s", message, 1)
-        logger.debug("Command to send: %s", "option topic")
-    finally:
-        logger.disabled = was_disabled
+    # Spark configures its loggers when it is imported, which other tests may have done.
+    for attribute, value in (("disabled", False), ("propagate", False), ("handlers", [])):
+        monkeypatch.setattr(logger, attribute, value)
+    caplog.set_level(logging.DEBUG, name)
+    logger.addHandler(caplog.handler)
+    for _ in range(2):
+        mask_client_logs(SECRET_NAMES)
+    logger.debug(message)
+    logger.debug("%s and %s", message, 1)
+    logger.debug("Command to send: %s", "option topic")
     assert "hunter2" not in "".join(record.getMessage() for record in caplog.records)
     assert caplog.records[2].getMessage() == "Command to send: option topic"
     assert len(logger.filters) == 1

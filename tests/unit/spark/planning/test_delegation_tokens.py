@@ -10,10 +10,11 @@ import fcntl
 import os
 import pickle
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -164,8 +165,12 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers
     for module in (delegation_tokens, job_token):
         monkeypatch.setattr(module, "KafkaAdmin", made.admin)
         monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
-    monkeypatch.setattr("time.time", lambda: made.now_ms / 1000)
-    monkeypatch.setattr("time.sleep", made.pass_time)
+    # Of these modules alone: threads that other tests have left sleep too, and would pass the time.
+    clock = SimpleNamespace(
+        time=lambda: made.now_ms / 1000, sleep=made.pass_time, monotonic=time.monotonic
+    )
+    for module in (delegation_tokens, job_token):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(delegation_tokens, "_shared", {})
     yield made
     delegation_tokens._shared.clear()
