@@ -511,7 +511,7 @@ def test_a_new_token_that_brokers_do_not_know_yet_is_ended_all_the_same(
         if brokers.calls.count("expire") == 5:
             brokers.tokens = known
 
-    monkeypatch.setattr(job_token.time, "sleep", pass_time)
+    monkeypatch.setattr(f"{job_token.__name__}.time.sleep", pass_time)
     token.expire()
     assert brokers.tokens == {}
     assert brokers.calls.count("expire") == 6
