@@ -39,7 +39,6 @@ from spark_kafka_sink.commit.questions import (
     Listed,
     ListTransactions,
     LogRead,
-    Question,
     ReadLog,
     WriteRecord,
 )
@@ -50,6 +49,7 @@ from spark_kafka_sink.commit.steps import (
     FailureKind,
     Received,
     Step,
+    asking,
     asks_of,
     end_txn,
     received,
@@ -101,9 +101,9 @@ def begin(
     """
     machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions)
     if version is not None:
-        return _asking(machine, ReadLog(run.driver_id))
+        return asking(machine, ReadLog(run.driver_id))
     ask, state = _first_of_plan(machine)
-    return _asking(replace(machine, state=state), ask)
+    return asking(replace(machine, state=state), ask)
 
 
 def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
@@ -131,7 +131,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
     place = Place.NEW if record is None or version is None else record.versions.place(version)
     if record is None or version is None or place is Place.NEW:
         ask, state = _first_of_plan(machine)
-        return _asking(_moved(machine, state), ask)
+        return asking(_moved(machine, state), ask)
     if place is Place.BELOW_FLOOR:
         return _over(machine, _below_floor(version, record))
     machine = replace(machine, record=record)
@@ -155,7 +155,7 @@ def _listed(machine: Planning, at: Received) -> Step[Planning]:
     if not own:
         return _fence(machine)
     asks = [DescribeTransaction(each) for each in sorted(own)]
-    return _asking(_moved(machine, _S.DESCRIBING), *asks)
+    return asking(_moved(machine, _S.DESCRIBING), *asks)
 
 
 def _described(machine: Planning, at: Received) -> Step[Planning]:
@@ -173,14 +173,14 @@ def _described(machine: Planning, at: Received) -> Step[Planning]:
 
 def _fence(machine: Planning) -> Step[Planning]:
     ask = InitProducerId(machine.run.driver_id, machine.run.timeout_ms)
-    return _asking(_moved(machine, _S.FENCING), ask)
+    return asking(_moved(machine, _S.FENCING), ask)
 
 
 def _fenced(machine: Planning, at: Received) -> Step[Planning]:
     if not isinstance(at.reply, Initialized) or at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
     machine = replace(machine, producer=at.reply.producer)
-    return _asking(_moved(machine, _S.READING), ReadLog(machine.run.driver_id))
+    return asking(_moved(machine, _S.READING), ReadLog(machine.run.driver_id))
 
 
 def _read(machine: Planning, at: Received) -> Step[Planning]:
@@ -226,7 +226,7 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
     if machine.run.level >= 2:
         return _write_done(machine, record)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
-    return _asking(_moved(machine, _S.ADDING_LOG), ask)
+    return asking(_moved(machine, _S.ADDING_LOG), ask)
 
 
 def _added_log(machine: Planning, at: Received) -> Step[Planning]:
@@ -237,14 +237,14 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 def _write_done(machine: Planning, record: CommitRecord) -> Step[Planning]:
     ask = WriteRecord(machine.run.driver_id, machine.producer, 0, record.done(), machine.run.level)
-    return _asking(_moved(machine, _S.WRITING_DONE), ask)
+    return asking(_moved(machine, _S.WRITING_DONE), ask)
 
 
 def _written_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
     ask = end_txn(machine.run.driver_id, machine.producer, machine.run.level, commit=True)
-    return _asking(_moved(machine, _S.ENDING_DONE), ask)
+    return asking(_moved(machine, _S.ENDING_DONE), ask)
 
 
 def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
@@ -267,7 +267,7 @@ def _clean(machine: Planning) -> Step[Planning]:
         end_txn(transactional_id, producer, machine.run.level, commit=False)
         for transactional_id, producer in sorted(machine.leftovers, key=lambda each: each[0])
     ]
-    return _asking(_moved(machine, _S.CLEANING), *asks)
+    return asking(_moved(machine, _S.CLEANING), *asks)
 
 
 def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
@@ -290,7 +290,7 @@ def _finish(machine: Planning) -> Step[Planning]:
         return _over(machine, _planned(machine))
     partitions = (*machine.partitions, machine.run.log)
     ask = AddPartitions(machine.run.driver_id, machine.producer, partitions)
-    return _asking(_moved(machine, _S.ADDING), ask)
+    return asking(_moved(machine, _S.ADDING), ask)
 
 
 def _added(machine: Planning, at: Received) -> Step[Planning]:
@@ -353,10 +353,6 @@ def _below_floor(version: int, record: CommitRecord) -> Failure:
 
 def _moved(machine: Planning, state: PlanState) -> Planning:
     return replace(machine, state=moved(PLAN, machine.state, state), waiting=frozenset())
-
-
-def _asking(machine: Planning, *asks: Ask) -> Step[Planning]:
-    return Step(replace(machine, waiting=frozenset(asks)), tuple(map(Question, asks)))
 
 
 def _over(machine: Planning, outcome: Outcome) -> Step[Planning]:

@@ -50,6 +50,7 @@ from spark_kafka_sink.commit.steps import (
     FailureKind,
     Received,
     Step,
+    asking,
     end_txn,
     received,
     superseded,
@@ -111,14 +112,14 @@ def begin_commit(
     # At level 1 all partitions are part of the transaction, and a late writer shows nowhere else.
     described = {*covered, *targets} if plan.run.level < 2 else set(covered)
     asks = [DescribeProducers(each) for each in sorted(described)]
-    return _asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
+    return asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
 
 
 def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
     """Return the machine that aborts, and its first question."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     machine = Single(_S.ABORTING, plan, level, deadline, nothing)
-    return _asking(machine, _end(machine, commit=False))
+    return asking(machine, _end(machine, commit=False))
 
 
 def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
@@ -207,7 +208,7 @@ def _write(machine: Single, state: SingleState) -> Step[Single]:
     plan, record = machine.plan, machine.record
     is_second = state is _S.PROBING
     ask = WriteRecord(plan.run.driver_id, plan.producer, 0, record, plan.run.level, again=is_second)
-    return _asking(_moved(machine, state), ask)
+    return asking(_moved(machine, state), ask)
 
 
 def _written(machine: Single, at: Received) -> Step[Single]:
@@ -239,7 +240,7 @@ def _not_written(machine: Single, at: Received) -> Failure:
 
 
 def _decide(machine: Single) -> Step[Single]:
-    return _asking(_moved(machine, _S.DECIDING), _end(machine, commit=True))
+    return asking(_moved(machine, _S.DECIDING), _end(machine, commit=True))
 
 
 def _decided(machine: Single, at: Received) -> Step[Single]:
@@ -249,7 +250,7 @@ def _decided(machine: Single, at: Received) -> Step[Single]:
         return _over(machine, _S.UNDECIDED, Undecided(_not_ended(machine, at)))
     if machine.failure is None:
         machine = replace(machine, failure=_why_not(machine, at))
-    return _asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
+    return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
 def _read(machine: Single, at: Received) -> Step[Single]:
@@ -267,13 +268,13 @@ def _read(machine: Single, at: Received) -> Step[Single]:
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     pause_s = _UNDECIDED_PAUSE_S if is_pending else STALE_S
-    return _asking(machine, _end(machine, commit=True), pause_s=pause_s, looks_up=True)
+    return asking(machine, _end(machine, commit=True), pause_s=pause_s, looks_up=True)
 
 
 def _renew(machine: Single) -> Step[Single]:
     """Take the epoch away from what is late: after version 4 of EndTxn it would be taken."""
     run = machine.plan.run
-    return _asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
+    return asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
 
 
 def _renewed(machine: Single, _: Received) -> Step[Single]:
@@ -300,7 +301,7 @@ def _not_ended(machine: Single, at: Received) -> Failure:
 
 def _abort(machine: Single, failure: Failure) -> Step[Single]:
     machine = replace(_moved(machine, _S.ABORTING), failure=failure)
-    return _asking(machine, _end(machine, commit=False))
+    return asking(machine, _end(machine, commit=False))
 
 
 def _aborted(machine: Single, at: Received) -> Step[Single]:
@@ -336,13 +337,6 @@ def _end(machine: Single, *, commit: bool) -> Ask:
 
 def _moved(machine: Single, state: SingleState) -> Single:
     return replace(machine, state=moved(SINGLE, machine.state, state), waiting=frozenset())
-
-
-def _asking(
-    machine: Single, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False
-) -> Step[Single]:
-    questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
-    return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 def _over(machine: Single, state: SingleState, outcome: Outcome) -> Step[Single]:

@@ -8,9 +8,9 @@ is ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.names import Owner
@@ -54,6 +54,25 @@ class Step(NamedTuple, Generic[M]):
 
     machine: M
     questions: tuple[Question, ...] = ()
+
+
+class Waiting(Protocol):
+    """A machine that waits for the answers to several questions."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def waiting(self) -> frozenset[Ask]:
+        """What it waits for."""
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
+    """Return the step of a machine that asks, and waits for the answers to just this."""
+    questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
+    return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 class Received(NamedTuple):

@@ -76,6 +76,7 @@ from spark_kafka_sink.commit.steps import (
     FailureKind,
     Received,
     Step,
+    asking,
     asks_of,
     end_txn,
     own_tasks,
@@ -237,7 +238,7 @@ def begin_commit(
     machine = Committing(_C.CHECKING, plan, level, deadline, decided, written)
     looks = [DescribeTransaction(each) for each in _ids(machine)]
     partitions = {each.partition for attempt in written for each in attempt.written}
-    return _asking(machine, *looks, *(DescribeProducers(each) for each in sorted(partitions)))
+    return asking(machine, *looks, *(DescribeProducers(each) for each in sorted(partitions)))
 
 
 def begin_forward(
@@ -321,7 +322,7 @@ def _add(machine: Committing, adding: CommitState, writing: CommitState) -> Step
         return _write(machine, writing)
     run = machine.plan.run
     ask = AddPartitions(run.driver_id, _driver(machine), (run.log,))
-    return _asking(_moved(machine, adding), ask)
+    return asking(_moved(machine, adding), ask)
 
 
 def _added(machine: Committing, at: Received) -> Step[Committing]:
@@ -335,7 +336,7 @@ def _write(machine: Committing, writing: CommitState) -> Step[Committing]:
     is_first = producer != machine.plan.producer or writing is _C.WRITING
     record = machine.record if writing is _C.WRITING else machine.record.done()
     ask = WriteRecord(run.driver_id, producer, 0 if is_first else 1, record, machine.level)
-    return _asking(_moved(machine, writing), ask)
+    return asking(_moved(machine, writing), ask)
 
 
 def _driver(machine: Committing) -> ProducerIdAndEpoch:
@@ -349,7 +350,7 @@ def _written(machine: Committing, at: Received) -> Step[Committing]:
     if not machine.attempts:
         return _decide(machine)
     ids = (machine.plan.run.driver_id, *_ids(machine))
-    return _asking(_moved(machine, _C.LOOKING), *map(DescribeTransaction, ids))
+    return asking(_moved(machine, _C.LOOKING), *map(DescribeTransaction, ids))
 
 
 def _not_written(machine: Committing, at: Received) -> Failure:
@@ -403,7 +404,7 @@ def _too_late(machine: Committing, left_ms: int) -> Failure:
 
 
 def _decide(machine: Committing) -> Step[Committing]:
-    return _asking(_moved(machine, _C.DECIDING), _end_driver(machine))
+    return asking(_moved(machine, _C.DECIDING), _end_driver(machine))
 
 
 def _end_driver(machine: Committing) -> Ask:
@@ -420,7 +421,7 @@ def _decided(machine: Committing, at: Received) -> Step[Committing]:
         return _over(machine, _C.UNDECIDED, Undecided(_not_ended(machine, at)))
     if machine.failure is None:
         machine = replace(machine, failure=_why_not(machine, at))
-    return _asking(_moved(machine, _C.READING), ReadLog(machine.plan.run.driver_id))
+    return asking(_moved(machine, _C.READING), ReadLog(machine.plan.run.driver_id))
 
 
 def _read(machine: Committing, at: Received) -> Step[Committing]:
@@ -440,7 +441,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
         return _over(machine, _C.FAILED, failure)
     machine = replace(_moved(machine, _C.ASKING_AGAIN), asked_again=True)
     pause_s = _PENDING_PAUSE_S if is_pending else STALE_S
-    return _asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
+    return asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
 
 
 def _why_not(machine: Committing, at: Received) -> Failure:
@@ -475,7 +476,7 @@ def _ended_all(machine: Committing) -> Step[Committing]:
     unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
     if unknown is not None:
         return _over(machine, _C.UNFINISHED, Unfinished(record, unknown))
-    return _asking(_moved(machine, _C.LISTING), ListTransactions(f"{machine.plan.run.driver_id}/"))
+    return asking(_moved(machine, _C.LISTING), ListTransactions(f"{machine.plan.run.driver_id}/"))
 
 
 def _listed(machine: Committing, at: Received) -> Step[Committing]:
@@ -484,7 +485,7 @@ def _listed(machine: Committing, at: Received) -> Step[Committing]:
     own = own_tasks(machine.plan.run.owner, at.reply.transactions)
     if not own:
         return _add(machine, _C.ADDING_DONE, _C.WRITING_DONE)
-    return _asking(_moved(machine, _C.DESCRIBING), *map(DescribeTransaction, own))
+    return asking(_moved(machine, _C.DESCRIBING), *map(DescribeTransaction, own))
 
 
 def _described(machine: Committing, at: Received) -> Step[Committing]:
@@ -501,13 +502,13 @@ def _written_done(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE:
         return _done(machine)
     ask = end_txn(machine.plan.run.driver_id, _driver(machine), machine.level, commit=True)
-    return _asking(_moved(machine, _C.ENDING_DONE), ask)
+    return asking(_moved(machine, _C.ENDING_DONE), ask)
 
 
 def _ended_done(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE or not machine.leftovers:
         return _done(machine)
-    return _asking(_moved(machine, _C.CLEANING), *_aborts(machine.leftovers, machine.level))
+    return asking(_moved(machine, _C.CLEANING), *_aborts(machine.leftovers, machine.level))
 
 
 def _cleaned(machine: Committing, at: Received) -> Step[Committing]:
@@ -573,13 +574,6 @@ def _moved(machine: Committing, state: CommitState) -> Committing:
     return replace(machine, state=moved(COMMIT, machine.state, state), waiting=frozenset())
 
 
-def _asking(
-    machine: Committing, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False
-) -> Step[Committing]:
-    questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
-    return Step(replace(machine, waiting=frozenset(asks)), questions)
-
-
 def _over(machine: Committing, state: CommitState, outcome: CommitOutcome) -> Step[Committing]:
     return Step(replace(_moved(machine, state), outcome=outcome))
 
@@ -629,7 +623,7 @@ def begin_abort(
         (owner.task_id(each.slot), each.producer) for each in attempts if each.slot is not None
     )
     machine = Aborting(_A.LISTING, plan, level, deadline, plan.producer, known)
-    return _ask_abort(machine, ListTransactions(f"{plan.run.driver_id}/"))
+    return asking(machine, ListTransactions(f"{plan.run.driver_id}/"))
 
 
 def step_abort(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
@@ -652,7 +646,7 @@ def _listed_open(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, settles_at=at.now + _SETTLES_S)
     if own:
         machine = replace(_moved_abort(machine, _A.DESCRIBING), empty_lists=0)
-        return _ask_abort(machine, *map(DescribeTransaction, own))
+        return asking(machine, *map(DescribeTransaction, own))
     machine = replace(machine, empty_lists=machine.empty_lists + 1)
     return _list_again(machine, at.now) if machine.is_proved else _prove(machine)
 
@@ -666,7 +660,7 @@ def _described_open(machine: Aborting, at: Received) -> Step[Aborting]:
 def _prove(machine: Aborting) -> Step[Aborting]:
     driver = machine.plan.run.driver_id
     ask = end_txn(driver, machine.producer, machine.level, commit=False)
-    return _ask_abort(_moved_abort(machine, _A.PROVING), ask)
+    return asking(_moved_abort(machine, _A.PROVING), ask)
 
 
 def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
@@ -679,7 +673,7 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     # Also after an abort: at level 1 it may have hit the transaction of the record DONE.
     is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
     machine = replace(machine, is_undecided=is_aborted)
-    return _ask_abort(_moved_abort(machine, _A.READING), ReadLog(machine.plan.run.driver_id))
+    return asking(_moved_abort(machine, _A.READING), ReadLog(machine.plan.run.driver_id))
 
 
 def _read_decision(machine: Aborting, at: Received) -> Step[Aborting]:
@@ -690,7 +684,7 @@ def _read_decision(machine: Aborting, at: Received) -> Step[Aborting]:
     # The coordinator answers before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     if is_pending and at.now < machine.deadline:
-        return _ask_abort(machine, at.ask, pause_s=_PENDING_PAUSE_S)
+        return asking(machine, at.ask, pause_s=_PENDING_PAUSE_S)
     if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
@@ -705,7 +699,7 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
     if not machine.leftovers:
         return _list_again(machine, now)
     asks = _aborts(machine.leftovers, machine.level)
-    return _ask_abort(_moved_abort(machine, _A.CLEANING), *asks)
+    return asking(_moved_abort(machine, _A.CLEANING), *asks)
 
 
 def _aborted_one(machine: Aborting, at: Received) -> Step[Aborting]:
@@ -724,7 +718,7 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     if machine.state is not _A.LISTING:
         machine = _moved_abort(machine, _A.LISTING)
     ask = ListTransactions(f"{machine.plan.run.driver_id}/")
-    return _ask_abort(machine, ask, pause_s=_LIST_PAUSE_S)
+    return asking(machine, ask, pause_s=_LIST_PAUSE_S)
 
 
 _ABORT_STEPS: Final = {
@@ -738,11 +732,6 @@ _ABORT_STEPS: Final = {
 
 def _moved_abort(machine: Aborting, state: AbortState) -> Aborting:
     return replace(machine, state=moved(ABORT, machine.state, state), waiting=frozenset())
-
-
-def _ask_abort(machine: Aborting, *asks: Ask, pause_s: float = 0.0) -> Step[Aborting]:
-    questions = tuple(Question(ask, pause_s) for ask in asks)
-    return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 def _end_abort(machine: Aborting, state: AbortState, outcome: AbortOutcome) -> Step[Aborting]:

@@ -24,7 +24,7 @@ from spark_kafka_sink.commit.states import (
     ResolveState,
     TaskState,
 )
-from spark_kafka_sink.commit.steps import Received, Step, received
+from spark_kafka_sink.commit.steps import Received, Step, asking, received
 from spark_kafka_sink.commit.verdicts import Verdict
 
 Patch = Callable[[pytest.MonkeyPatch, Model], None]
@@ -57,7 +57,7 @@ def _sweep_by_init(patch: pytest.MonkeyPatch, _: Model) -> None:
         if not names:
             return planning._finish(machine)
         asks = [InitProducerId(name, 60_000) for name in names]
-        return planning._asking(planning._moved(machine, PlanState.CLEANING), *asks)
+        return asking(planning._moved(machine, PlanState.CLEANING), *asks)
 
     patch.setattr(planning, "_clean", clean)
 
