@@ -338,14 +338,14 @@ class BaseProducer:
         return undelivered or unclosed
 
     def _close_at_exit(self, limit_s: float) -> None:
-        """Close at the end of the program, and tell on stderr what that loses."""
+        """Close at the end of the program, and print on stderr what is lost."""
         has_transaction = self._has_transaction
         said: list[str] = []
         try:
             self._close_once(min(limit_s, self._delivery_timeout_s), _LAST_CALLBACKS_AT_EXIT_S)
         except KeyboardInterrupt:
             raise
-        except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
+        except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is
             said.append(f"{type(failure).__name__}: {message_of(failure)}")
         finally:
             if has_transaction:

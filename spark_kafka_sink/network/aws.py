@@ -112,7 +112,7 @@ def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
 
 
 def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
-    """Return what botocore finds. Raise TokenException if that is nothing."""
+    """Return the credentials that botocore finds. Raise TokenException if there are none."""
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
         ClientError,
@@ -135,7 +135,7 @@ def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
         found = session.get_credentials()
         if found is not None:
             keys = found.get_frozen_credentials()
-            # Nothing public tells it.
+            # botocore has no public attribute for it.
             expires_at = getattr(found, "_expiry_time", None)
             return AwsCredentials(
                 keys.access_key,

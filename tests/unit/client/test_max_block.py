@@ -155,7 +155,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._state.transactions is not None
     transactions.manager = producer._state.transactions
-    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 
