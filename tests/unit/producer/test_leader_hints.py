@@ -55,12 +55,12 @@ class Cluster(PureProducer):
         topic_number: the topic's id in the request, 0 if it has the name.
         """
         assert request.node_id is not None
-        told = None if leader is None else LeaderIdAndEpoch(
+        hint = None if leader is None else LeaderIdAndEpoch(
             leader_id=leader[0], leader_epoch=leader[1]
         )  # fmt: skip
         answers = [
             PartitionProduceResponse(
-                index=b.topic_partition.partition, error_code=code, current_leader=told
+                index=b.topic_partition.partition, error_code=code, current_leader=hint
             )
             for b in batches(request)
         ]
