@@ -21,6 +21,7 @@ from spark_kafka_sink.network.request_client import RequestFuture
 from spark_kafka_sink.wire.delegation_token_messages import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
+    DescribedDelegationToken,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
@@ -50,13 +51,8 @@ class TokenRequests:
         """Create a token for the principal of this client, and return it."""
         request = CreateDelegationTokenRequest(max_lifetime_ms=max_lifetime_ms or -1)
         made = self._about_tokens("created", request, CreateDelegationTokenResponse)
-        return DelegationToken(
-            token_id=made.token_id,
-            hmac=_base64(made.hmac),
-            owner=f"{made.principal_type}:{made.principal_name}",
-            issue_timestamp_ms=made.issue_timestamp_ms,
-            expiry_timestamp_ms=made.expiry_timestamp_ms,
-            max_timestamp_ms=made.max_timestamp_ms,
+        return _token(
+            made, made.issue_timestamp_ms, made.expiry_timestamp_ms, made.max_timestamp_ms
         )
 
     def renew(self, hmac: Secret) -> int:
@@ -77,14 +73,7 @@ class TokenRequests:
         request = DescribeDelegationTokenRequest(owners=asked)
         found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
         return [
-            DelegationToken(
-                token_id=each.token_id,
-                hmac=_base64(each.hmac),
-                owner=f"{each.principal_type}:{each.principal_name}",
-                issue_timestamp_ms=each.issue_timestamp,
-                expiry_timestamp_ms=each.expiry_timestamp,
-                max_timestamp_ms=each.max_timestamp,
-            )
+            _token(each, each.issue_timestamp, each.expiry_timestamp, each.max_timestamp)
             for each in found.tokens
         ]
 
@@ -107,8 +96,21 @@ class TokenRequests:
         return self._requests.until_answered(request, answer)
 
 
-def _base64(hmac: bytes) -> Secret:
-    return Secret(base64.b64encode(hmac).decode())
+def _token(
+    answer: CreateDelegationTokenResponse | DescribedDelegationToken,
+    issue_timestamp_ms: int,
+    expiry_timestamp_ms: int,
+    max_timestamp_ms: int,
+) -> DelegationToken:
+    """Return a broker's token; the two responses have other names for the times."""
+    return DelegationToken(
+        token_id=answer.token_id,
+        hmac=Secret(base64.b64encode(answer.hmac).decode()),
+        owner=f"{answer.principal_type}:{answer.principal_name}",
+        issue_timestamp_ms=issue_timestamp_ms,
+        expiry_timestamp_ms=expiry_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+    )
 
 
 def _owner(owner: object) -> DescribeDelegationTokenOwner:

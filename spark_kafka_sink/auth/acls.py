@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes
+from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
 from spark_kafka_sink.config import ProducerConfig
@@ -56,8 +57,9 @@ class Acls:
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)
-        if config.delegation_token is not None:
-            return cls(config.delegation_token.owner.removeprefix("User:"), "", servers)
+        token = delegation_token(config)
+        if token is not None:
+            return cls(token.owner.removeprefix("User:"), "", servers)
         principal, described = _principal(config)
         return cls(principal, described, servers, logged_in)
 

@@ -113,20 +113,26 @@ _KEYSTORE: Final = (
 )
 
 
+class DelegationTokenConfig(ProducerConfig, frozen=True, kw_only=True):
+    """The configuration of a client that logs in with a token, which a Spark driver has created."""
+
+    token: DelegationToken
+
+
 def with_delegation_token(
     config: ProducerConfig, token: DelegationToken, mechanism: str
-) -> ProducerConfig:
+) -> DelegationTokenConfig:
     """Return a configuration that logs in with a token, and has no other credentials."""
-    credentials = {
-        each.name: each.default
-        for each in option_fields()
-        if each.name.startswith("sasl_") or each.name in _KEYSTORE
-    }
-    return msgspec.structs.replace(
-        config,
-        **credentials | {"sasl_mechanism": mechanism},
-        delegation_token=token,
-    )
+    options = msgspec.structs.asdict(config)
+    for each in option_fields():
+        if each.name.startswith("sasl_") or each.name in _KEYSTORE:
+            options[each.name] = each.default
+    return DelegationTokenConfig(**options | {"sasl_mechanism": mechanism, "token": token})
+
+
+def delegation_token(config: ProducerConfig) -> DelegationToken | None:
+    """Return the token that a client logs in with; None if its options have the credentials."""
+    return config.token if isinstance(config, DelegationTokenConfig) else None
 
 
 def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:

@@ -26,18 +26,28 @@ class KerberosOptions:
 
     service: the first part of the brokers' principals. keytab: the file with the key of
     `principal`; None if tickets exist already, in the file `cache`, or in the process's cache if
-    that is None. principal is None if the cache's own principal is used.
+    that is None. principal is None if the cache's own principal is used. shown: how messages write
+    a principal and a service that references give.
     """
 
     service: str
     principal: str | None
     keytab: str | None = None
     cache: str | None = None
+    shown: tuple[tuple[str, str], ...] = ()
 
     @property
     def user(self) -> str:
         """The client's name in messages."""
-        return "the ticket cache" if self.principal is None else f"principal {self.principal!r}"
+        if self.principal is None:
+            return "the ticket cache"
+        return f"principal {self.for_message(self.principal)!r}"
+
+    def for_message(self, text: str) -> str:
+        """Return a text without what references give."""
+        for value, written in self.shown:
+            text = text.replace(value, written)
+        return text
 
 
 def kerberos_options(
@@ -54,8 +64,8 @@ def kerberos_options(
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
     if service and in_jaas and service != in_jaas:
         raise ConfigException(
-            f"{Option('sasl.kerberos.service.name')} is {service!r}, and "
-            f"{Option('sasl.jaas.config')} has serviceName={in_jaas!r}: remove one of the two"
+            f"{Option('sasl.kerberos.service.name')} and serviceName in "
+            f"{Option('sasl.jaas.config')} have different values: remove one of the two"
         )
     name = service or in_jaas
     if not name:
@@ -97,6 +107,20 @@ def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
 
 def _is_true(jaas: Mapping[str, str], name: str) -> bool:
     return jaas.get(name, "").strip().lower() == "true"
+
+
+def cache_path(cache: str) -> str:
+    """Return the path of a ticket cache, empty for a kind that is neither a file nor a folder.
+
+    A cache is named by its kind, such as ``FILE``, ``DIR`` or ``KCM``, and a colon before the rest;
+    a name without a kind is a path.
+    """
+    kind, colon, rest = cache.partition(":")
+    # MIT Kerberos takes one letter for a drive of Windows.
+    if not colon or len(kind) == 1:
+        return cache
+    # With two colons, one cache of the folder.
+    return rest.lstrip(":") if kind in ("FILE", "DIR") else ""
 
 
 class KerberosContext(Protocol):

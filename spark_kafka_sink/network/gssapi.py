@@ -89,7 +89,8 @@ def gssapi_exchange(
         )
         token = context.step()
     except GSSError as error:
-        raise _failure(error, options, f"no ticket for the service {service}") from None
+        what = f"no ticket for the service {options.for_message(service)}"
+        raise _failure(error, options, what) from None
     return GssapiExchange(_Context(context), bytes(token or b""))
 
 
@@ -165,7 +166,7 @@ def _failure(
 ) -> SaslAuthenticationException | NetworkException:
     """Return the error to raise, with the library's words and what to do."""
     code = error.min_code - _FIRST_CODE
-    words = _words(error)
+    words = options.for_message(_words(error))
     if code in _PASSING:
         return NetworkException(f"{what}: {words}")
     file = None if options.keytab is None else Path(options.keytab).name

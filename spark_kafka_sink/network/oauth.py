@@ -22,6 +22,7 @@ from spark_kafka_sink.auth.assertion import (
     parse_template,
     signing_key,
 )
+from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import OAUTHBEARER
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerToken,
@@ -345,12 +346,30 @@ class OAuth:
             algorithm=config.sasl_oauthbearer_assertion_algorithm,
             claims=claims,
             extensions=extensions,
-            tls=_endpoint_tls(jaas) if is_encrypted(url) else None,
+            tls=self._endpoint_tls() if is_encrypted(url) else None,
             times_ms=(
                 _TIMEOUT_MS if connect_ms is None else connect_ms,
                 _TIMEOUT_MS if read_ms is None else read_ms,
             ),
         )
+
+    def _endpoint_tls(self) -> TlsSettings:
+        """Return the TLS settings of the endpoint: the options ``ssl.*`` in JAAS, as in Java."""
+        from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
+
+        jaas = self._config.sasl_jaas_config
+        text = "" if jaas is None else jaas.value
+        is_reference = self._values.is_reference(text)
+        if is_reference:
+            text = self._values.resolved("sasl.jaas.config", text)
+        found = parse_jaas(text).options if text else {}
+        options = {name: value for name, value in found.items() if name.startswith("ssl.")}
+        with name_options("sasl.jaas.config: ".__add__):
+            # Messages about them show references, and not their values.
+            config = producer_config(
+                {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+            )
+            return tls_settings(config, AsWritten(config) if is_reference else self._values)
 
     def _retriever(self) -> str:
         given = self._config.sasl_oauthbearer_jwt_retriever_class
@@ -406,18 +425,6 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
     """Return the option's value, or JAAS's if it is unset; without blanks, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
-
-
-def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
-    """Return the TLS settings of the endpoint: as in Java, the options ``ssl.*`` inside JAAS."""
-    from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
-
-    options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
-    with name_options("sasl.jaas.config: ".__add__):
-        config = producer_config(
-            {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
-        )
-        return tls_settings(config, AsWritten(config))
 
 
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:

@@ -149,6 +149,13 @@ class OptionValues:
         check_module(entry, mechanism)
         return entry
 
+    def shown_jaas(self, text: str, name: str) -> str:
+        """Return an option of `sasl.jaas.config` for messages, with its references unresolved.
+
+        If the entire text is a reference, return that.
+        """
+        return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
+
     def check_url(self, url: str) -> None:
         """Raise ConfigException if this process may not fetch tokens from a URL."""
         self._limits.check_url(url)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.delegation_tokens import is_fresh, refusal_hint
+from spark_kafka_sink.auth.delegation_tokens import delegation_token, is_fresh, refusal_hint
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -266,13 +266,13 @@ class Security:
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
         user = given.description(self._mechanism)
-        hint = _TokenHint(self._config.delegation_token) if given.is_token else ""
+        hint = _TokenHint(delegation_token(self._config)) if given.is_token else ""
         return Login(self._exchange_again, user, chance, given.is_token, hint)
 
     @property
     def may_be_accepted_later(self) -> bool:
         """Whether a login that a broker refused now may succeed soon: the token is new to it."""
-        token = self._config.delegation_token
+        token = delegation_token(self._config)
         return token is not None and is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
@@ -345,6 +345,7 @@ class Security:
             nonce=secrets.token_urlsafe(24),
             keys=_KEY_CACHE,
             is_token=given.is_token,
+            name=given.name,
         )
 
     def _exchange_again(self) -> SaslExchange:
@@ -360,7 +361,7 @@ class Security:
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
         config = self._config
-        token = config.delegation_token
+        token = delegation_token(config)
         if token is not None:
             return _Credentials(token.token_id, token.hmac.value, token.token_id, is_token=True)
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
@@ -368,9 +369,7 @@ class Security:
             entry = self._values.jaas(jaas.value, self._mechanism)
             found = [entry.options.get(name, "") for name in ("username", "password")]
             is_token = entry.options.get("tokenauth", "").lower() == "true"
-            name = jaas.value.strip()
-            if not self._values.is_reference(jaas.value):
-                name = parse_jaas(jaas.value).options.get("username", "")
+            name = self._values.shown_jaas(jaas.value, "username")
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(

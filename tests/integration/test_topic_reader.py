@@ -1,4 +1,4 @@
-"""TopicReader returns row by row what kafka-python and librdkafka read, whoever wrote the topic."""
+"""TopicReader returns the same rows as kafka-python and librdkafka, of topics of any producer."""
 
 from __future__ import annotations
 

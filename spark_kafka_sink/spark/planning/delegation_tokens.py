@@ -33,6 +33,7 @@ from spark_kafka_sink.auth.delegation_tokens import (
     FRESH_MS,
     TokenAction,
     TokenLife,
+    delegation_token,
     is_fresh,
     with_delegation_token,
 )
@@ -133,7 +134,7 @@ def checked_with_shared_token(
     try:
         return check(given)
     except SaslAuthenticationException:
-        token = given.producer.delegation_token
+        token = delegation_token(given.producer)
         if token is None or is_fresh(token, _now_ms()):
             raise
         logger.warning("the brokers refuse the delegation token %s; it is replaced", token.token_id)

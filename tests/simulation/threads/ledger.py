@@ -72,7 +72,7 @@ class Ledger:
         """Check that each waiting row got its result once."""
         for row in self.rows.values():
             _require(row.is_done, f"the future of {row} never ended")
-            _require(row.failures <= 1, f"{row} was told of as failed {row.failures} times")
+            _require(row.failures <= 1, f"{row} was reported as failed {row.failures} times")
             if row.future is None:
                 continue
             due = int(row.has_callback)
@@ -120,7 +120,7 @@ class Ledger:
         for row in self.rows.values():
             is_lost = row.append is not None and row.is_taken and row.number not in found
             is_reported = row.failures > 0 or self.is_reported or self._plan.is_transactional
-            _require(not is_lost or is_reported, f"{row} is lost and nobody was told")
+            _require(not is_lost or is_reported, f"{row} is lost and nobody got an error")
             is_there = row.number in found or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
         broken_off = Counter(

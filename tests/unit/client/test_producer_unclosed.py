@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 
 
 class Owner:
-    """Has a producer, and itself: only the cyclic collector ends it."""
+    """An object with a producer and itself: only the cyclic collector ends it."""
 
     def __init__(self) -> None:
         self.owner = self

@@ -107,7 +107,7 @@ def test_a_named_leader_is_connected_to_and_sent_to_without_a_pause(code: int) -
 def test_a_broker_that_lags_behind_does_not_undo_the_named_leader() -> None:
     producer, request = one_request()
     producer.refuse(request, NOT_LEADER, (9, 6), 9)
-    assert producer.poll() == [], "which asked for metadata, and was told of the old leader"
+    assert producer.poll() == [], "which asked for metadata, and learned the old leader"
     assert producer.sender.poll(producer.now).connect == {9}
 
 
