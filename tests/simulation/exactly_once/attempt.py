@@ -42,7 +42,7 @@ class Executor:
 
     @property
     def writer(self) -> Writer:
-        """The producer; it is made anew after a failed task."""
+        """The producer; another one is made after a failed task."""
         if self._writer is None:
             self._writer = Writer(self._places, self.name, self._config)
         return self._writer
