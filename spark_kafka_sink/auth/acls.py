@@ -63,12 +63,17 @@ class Acls:
         return cls(principal, described, servers, logged_in)
 
     def hint(
-        self, code: int, name: str | None, operations: tuple[str, ...] | None = None
+        self,
+        code: int,
+        name: str | None,
+        operations: tuple[str, ...] | None = None,
+        *,
+        is_prefix: bool = False,
     ) -> str | None:
         """Return what allows a client what an error denied it; None for other errors.
 
         name: of the topic, the group or the transactional id. operations: which ones, if not those
-        that a writer needs.
+        that a writer needs. is_prefix: whether to allow it for all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:
@@ -81,6 +86,7 @@ class Acls:
         words.append(f"User:{principal or _UNKNOWN}")
         for operation in operations or usual:
             words += ["--operation", operation]
+        words += ["--resource-pattern-type", "prefixed"] if is_prefix else []
         words.append(resource)
         if resource != _CLUSTER:
             words.append(name or _UNKNOWN)
