@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-matrix", "mutants", "bench"),
+    *("test-exactly-once", "test-matrix", "mutants", "bench"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
 JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"
