@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from conftest import topic_maker
 from support.brokers.access import allow_only
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import exactly_once_connect, exactly_once_surface
+from support.spark import complete_modes, exactly_once_connect, exactly_once_surface
 from support.spark.single_job import SingleJob, handed_over
 from support.spark.spark_processes import ConnectServer
 
-from exactly_once.test_single_spark import run
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.names import app_id_of_checkpoint
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
@@ -25,21 +28,26 @@ from spark_kafka_sink.errors import (
     ProducerFencedException,
     TopicAuthorizationException,
 )
-from spark_kafka_sink.spark import exactly_once
-from spark_kafka_sink.spark.commit_clients import close_all
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
 ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
-MODES = pytest.mark.parametrize("mode", ["single", "two-phase"])
 
 
-@pytest.fixture(autouse=True)
-def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
-    yield
-    close_all()
+def run(program: ModuleType, *arguments: str) -> dict[str, Any]:
+    """Run a program, and return what it found."""
+    paths = [str(complete_modes.__path__[0]), *sys.path]
+    done = subprocess.run(
+        [sys.executable, str(program.__file__), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def new_job(cluster: KafkaCluster, mode: str, **options: str) -> SingleJob:
@@ -59,7 +67,6 @@ def record_of(bootstrap: str, log: str, key: str) -> CommitRecord:
     return found.reading.record
 
 
-@MODES
 def test_the_report_says_how_a_version_was_written_and_why_it_is_skipped(
     cluster: KafkaCluster, mode: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +95,6 @@ def test_the_report_says_how_a_version_was_written_and_why_it_is_skipped(
     assert f"pykafka: skipped: {report['exactly_once']['skipped']}" == said
 
 
-@MODES
 def test_the_loser_of_two_runs_says_one_sentence(
     cluster: KafkaCluster, mode: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +137,7 @@ def test_a_right_on_a_topic_that_is_missing_is_named_before_a_row_is_sent(
 def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> None:
     topics = [topic_maker(kafka)(2) for _ in range(3)]
     log = topic_maker(kafka)(1, {"cleanup.policy": "compact"})
-    found, _ = run(exactly_once_surface, kafka.bootstrap, *topics, log, str(tmp_path))
+    found = run(exactly_once_surface, kafka.bootstrap, *topics, log, str(tmp_path))
     assert found["a stream with the checkpoint of its session"] == ["a", "b"]
     assert "set the option txnAppId" in str(found["a stream without a name"])
     how = {"mode": "two-phase", "app_id": "job", "version": 1, "skipped": None}
@@ -154,14 +160,13 @@ def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> No
 
 
 @pytest.mark.spark
-@MODES
 def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
     kafka: KafkaCluster, connect: ConnectServer, mode: str, tmp_path: Path
 ) -> None:
     job = new_job(kafka, mode)
     options = {name: text for name, text in job.options.items() if not name.startswith("txn")}
     path = tmp_path / "reports.jsonl"
-    found, _ = run(exactly_once_connect, connect.remote, json.dumps(options), str(path))
+    found = run(exactly_once_connect, connect.remote, json.dumps(options), str(path))
     assert "in write_batch needs the option txnAppId here" in str(found["refusal"])
     assert job.committed == sorted(["0", "1", "2"] * 2)
     reports = [json.loads(line) for line in path.read_text().splitlines()]
