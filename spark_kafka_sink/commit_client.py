@@ -36,6 +36,7 @@ from spark_kafka_sink.commit.questions import (
     ActiveProducer,
     Added,
     AddPartitions,
+    AllRecordsRead,
     Answer,
     Ask,
     Described,
@@ -52,6 +53,7 @@ from spark_kafka_sink.commit.questions import (
     OpenTransaction,
     ProducersDescribed,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -70,7 +72,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.network.security import login_identity
-from spark_kafka_sink.records.batch import BatchHeader, batch_header
+from spark_kafka_sink.records.batch import Buffer, batch_header
 from spark_kafka_sink.records.default_record import DefaultBatch, one_record, read_batches
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
@@ -212,7 +214,7 @@ class CommitClient:
         self._is_checked = False
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._logs: dict[str, tuple[LogReader, int]] = {}
+        self._logs: dict[str | None, tuple[LogReader, int]] = {}
         self._under_way: list[tuple[Ask, _UnderWay[Reply]]] = []
         self._waiting: deque[Question] = deque()
         self._methods: Mapping[type[Ask], Callable[..., _Steps[Reply]]] = {
@@ -223,6 +225,7 @@ class CommitClient:
             WriteRecord: self._write_record,
             EndTxn: self._end_txn,
             ReadLog: self._read_log,
+            ReadAllRecords: self._read_all_records,
             DescribeProducers: self._describe_producers,
             ReadMarker: self._read_marker,
         }
@@ -254,16 +257,14 @@ class CommitClient:
         """
         return {each: self._until(self._end, each, deadline) for each in partitions}
 
-    def header_at(
-        self, partition: TopicPartition, offset: int, deadline: float
-    ) -> BatchHeader | None:
-        """Return the header of the batch that begins at an offset; None if none does.
+    def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
+        """Return the batch that begins at an offset, as it is in the log; None if none does.
 
         Raise as `log_ends` does.
         """
         found = self._until(partial(self._fetch, offset=offset), partition, deadline)
-        headers = [each.header for each in read_batches(found.records or b"")]
-        return next((each for each in headers if each.base_offset == offset), None)
+        batches = read_batches(found.records or b"")
+        return next((each.data for each in batches if each.header.base_offset == offset), None)
 
     def _until(
         self,
@@ -453,7 +454,7 @@ class CommitClient:
             self._coordinators.pop(transactional_id, None)
         if isinstance(ask, DescribeProducers | ReadMarker):
             self._leaders.pop(ask.partition, None)
-        if isinstance(ask, WriteRecord | ReadLog):
+        if isinstance(ask, WriteRecord | ReadLog | ReadAllRecords):
             self._leaders.pop(self._log, None)
 
     def _send(
@@ -719,8 +720,18 @@ class CommitClient:
     # -- reading ----------------------------------------------------------------------------------
 
     def _read_log(self, ask: ReadLog) -> _Steps[Reply]:
+        reader = yield from self._read_records(ask.key)
+        return LogRead(reader.reading(ask.key))
+
+    def _read_all_records(self, ask: ReadAllRecords) -> _Steps[Reply]:
+        reader = yield from self._read_records(None)
+        keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
+        return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
+
+    def _read_records(self, key: str | None) -> _Steps[LogReader]:
+        """Read the log to its end, on from where it was read before; key: None for all owners."""
         end = yield from self._end(self._log)
-        reader, position = self._logs.get(ask.key) or (LogReader(ask.key), 0)
+        reader, position = self._logs.get(key) or (LogReader(key), 0)
         while position < end:
             found = yield from self._fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
@@ -734,13 +745,13 @@ class CommitClient:
             batches = _batches(self._log, found)
             reader.read(LogEntry.of(each) for each in batches)
             position = batches[-1].header.last_offset + 1
-            self._logs[ask.key] = (reader, position)
+            self._logs[key] = (reader, position)
         self._warnings += reader.take_warnings()
-        return LogRead(reader.reading(ask.key))
+        return reader
 
     def _read_marker(self, ask: ReadMarker) -> _Steps[Reply]:
         end = yield from self._end(ask.partition)
-        position = ask.offset
+        position, records = ask.offset, 0
         while position < end:
             found = yield from self._fetch(ask.partition, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
@@ -750,11 +761,12 @@ class CommitClient:
             batches = _batches(ask.partition, found)
             for each in batches:
                 header = each.header
-                is_meant = header.is_control and header.producer_id == ask.producer_id
-                if is_meant and header.base_offset >= ask.offset:
-                    marker = each.marker()
-                    if marker is not None:
-                        return MarkerRead(marker)
+                if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
+                    continue
+                if not header.is_control:
+                    records += header.record_count
+                elif (marker := each.marker()) is not None:
+                    return MarkerRead(marker, records)
             position = batches[-1].header.last_offset + 1
         return MarkerRead()
 
@@ -888,6 +900,7 @@ _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     WriteRecord: Written,
     EndTxn: Ended,
     ReadLog: LogRead,
+    ReadAllRecords: AllRecordsRead,
     DescribeProducers: ProducersDescribed,
     ReadMarker: MarkerRead,
 }
