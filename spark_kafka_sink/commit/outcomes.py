@@ -1,4 +1,4 @@
-"""What the machines of exactly once come to, besides a `Failure`."""
+"""The outcomes of the machines of exactly once, besides `Failure`."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing is visible. may_be_open: tasks may have gone on to open transactions."""
+    """Nothing is visible. may_be_open: whether tasks may still have opened transactions."""
 
     may_be_open: bool = False
 
@@ -132,7 +132,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer run has the owner, and ends what is open; at level 1 it may be a timeout instead.
+    """A newer run of the owner has fenced this one, and ends its transactions.
 
-    It may have been committed before.
+    At level 1 the transaction may have timed out instead. The rows may have been committed before.
     """

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from spark_kafka_sink.commit import resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     LogReading,
@@ -27,11 +28,9 @@ from spark_kafka_sink.commit.log_record import (
 )
 from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
-    ONGOING,
     AddPartitions,
     Answer,
     Ask,
-    Described,
     DescribeTransaction,
     Ended,
     Initialized,
@@ -66,11 +65,12 @@ Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """A plan in the making.
+    """The state of a plan.
 
     version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
     the target topics in mode `single`. accepts_torn: whether an operator lets the owner go on if
-    rows of its last run are lost. leftovers: what D0 has found and the record does not decide.
+    rows of its last run are lost. leftovers: open transactions that D0 has found, without those
+    that the record commits.
     """
 
     state: PlanState
@@ -81,7 +81,7 @@ class Planning:
     partitions: tuple[TopicPartition, ...]
     accepts_torn: bool = False
     waiting: frozenset[Ask] = frozenset()
-    leftovers: frozenset[tuple[str, ProducerIdAndEpoch]] = frozenset()
+    leftovers: Leftovers = frozenset()
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
     ends: tuple[Resolving, ...] = ()
@@ -152,22 +152,15 @@ def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
 
 def _listed(machine: Planning, at: Received) -> Step[Planning]:
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
-    own = [
-        each.transactional_id for each in found if machine.run.owner.slot_of(each.transactional_id)
-    ]
+    own = own_tasks(machine.run.owner, found)
     if not own:
         return _fence(machine)
-    asks = [DescribeTransaction(each) for each in sorted(own)]
-    return asking(_moved(machine, _S.DESCRIBING), *asks)
+    return asking(_moved(machine, _S.DESCRIBING), *map(DescribeTransaction, own))
 
 
 def _described(machine: Planning, at: Received) -> Step[Planning]:
-    reply, ask = at.reply, at.ask
-    machine = replace(machine, waiting=machine.waiting - {ask})
-    is_open = at.found is Verdict.DONE and isinstance(reply, Described) and reply.state == ONGOING
-    if is_open and isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
-        entry = (ask.transactional_id, reply.producer)
-        machine = replace(machine, leftovers=machine.leftovers | {entry})
+    leftovers = machine.leftovers | open_transaction(at)
+    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
     return Step(machine) if machine.waiting else _fence(machine)
 
 
@@ -267,10 +260,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 def _clean(machine: Planning) -> Step[Planning]:
     if not machine.leftovers:
         return _finish(machine)
-    asks = [
-        end_txn(transactional_id, producer, machine.run.level, commit=False)
-        for transactional_id, producer in sorted(machine.leftovers, key=lambda each: each[0])
-    ]
+    asks = aborts(machine.leftovers, machine.run.level)
     return asking(_moved(machine, _S.CLEANING), *asks)
 
 

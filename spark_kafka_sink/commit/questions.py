@@ -1,9 +1,8 @@
 """What the machines of exactly once ask of brokers, and the replies.
 
 A machine returns questions, and gets each reply as an `Answer`. `commit_client` sends them: it
-knows which node coordinates a transactional id and which leads a partition, and it may put several
-questions to one node into one request. It decides nothing. A question that got no response has the
-reply `Unanswered`.
+knows which node coordinates a transactional id and which leads a partition. It decides nothing. A
+question that got no response has the reply `Unanswered`.
 
 All of it is frozen and hashable, so that a model can keep, copy and compare states of machines.
 """
@@ -31,7 +30,7 @@ COMPLETE_ABORT: Final = "CompleteAbort"
 class ListTransactions:
     """To every broker: which transactions are open.
 
-    prefix: the beginning of the ids that are wanted; a reply may have others.
+    prefix: the beginning of the ids to list. A reply may have other ids, too.
     """
 
     prefix: str
@@ -46,7 +45,7 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """To the coordinator: the next epoch, which fences who has the present one."""
+    """To the coordinator: the next epoch. This fences the producer that has the present one."""
 
     transactional_id: str
     timeout_ms: int
@@ -65,8 +64,9 @@ class AddPartitions:
 class WriteRecord:
     """To the leader of the log's partition: a record in the transaction (Produce, acks=-1).
 
-    sequence: of the record, for this producer. again: it was written once, and is to be flagged as
-    a duplicate. level: the transaction.version; at 1, Produce 11 is the last version to send.
+    sequence: of the record, for this producer. again: whether it was sent before, so that the
+    broker has to report a duplicate. level: the transaction.version; at 1, Produce 11 is the last
+    version to send.
     """
 
     transactional_id: str
@@ -91,7 +91,7 @@ class EndTxn:
 class ReadLog:
     """To the leader of the log's partition: the records of an owner, read up to the high watermark.
 
-    Every batch up to the end that ListOffsets 5 tells goes through an `LogReader`.
+    A `LogReader` takes every batch up to the end, which ListOffsets 5 returns.
     """
 
     key: str
@@ -180,7 +180,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Initialized:
-    """The producer id and the epoch of an id."""
+    """The producer id and the epoch of a transactional id."""
 
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     error: int = codes.NONE
@@ -216,7 +216,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """What the log has of an owner."""
+    """The records of an owner in the log."""
 
     reading: LogReading = NOTHING
     error: int = codes.NONE
@@ -233,7 +233,7 @@ class AllRecordsRead:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer of a partition: its last sequence, and where its open transaction begins; -1."""
+    """A producer of a partition: its last sequence, and the start of its transaction or -1."""
 
     producer: ProducerIdAndEpoch
     last_sequence: int
@@ -266,7 +266,7 @@ class MarkerRead:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """No response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT; a broker may have acted all the same."""
+    """No response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. A broker may have acted nevertheless."""
 
     error: int
     reason: str = ""

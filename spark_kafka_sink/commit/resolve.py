@@ -1,10 +1,11 @@
 """Commit one transaction that is decided, and find out whether its rows are visible.
 
-It begins with EndTxn. An answer that may mean both is never believed: the coordinator is looked up
-and asked again after five seconds, then asked what it has of the id. Only a commit that it tells is
-proof. The truth is in the log: the next marker of the producer, from the first record on. A
-coordinator forgets an id after seven days, and a late request may open an empty transaction with
-the same epoch (transaction.version 1).
+It begins with EndTxn. Most error codes may mean that the transaction was committed, or that it was
+aborted. After such an answer, the coordinator is looked up and asked again, five seconds later. If
+that is not clear either, it is asked for the state of the id. Only the answer that this transaction
+is committed is believed: a coordinator forgets an id after seven days, and a late request may open
+an empty transaction with the same epoch (transaction.version 1). Otherwise the log decides, by the
+next marker of the producer from its first record on.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.states import RESOLVE, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
+    MARKER_PAUSE_S,
     STALE_S,
     Failure,
     FailureKind,
@@ -43,7 +45,6 @@ from spark_kafka_sink.records.batch import Marker
 
 RECORDS_ARE_GONE: Final = "its records are no longer in the log"
 NO_MARKER: Final = "it has no marker yet"
-_MARKER_PAUSE_S: Final = 0.1
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
 _ENDS: Final = {Marker.COMMIT: ResolveState.COMMITTED, Marker.ABORT: ResolveState.ABORTED}
 _S = ResolveState
@@ -70,7 +71,7 @@ class Resolving:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known what the transaction came to, or that nobody can say."""
+        """Whether the result is known, or cannot be found out in time."""
         return self.state in _FINAL
 
 
@@ -150,7 +151,7 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # Who may not describe a transaction may be allowed to read its marker.
+    # A client without the right to describe the id may have the right to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
@@ -195,7 +196,7 @@ def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
         why = RECORDS_ARE_GONE if read.is_gone else NO_MARKER
         return _over(replace(machine, failure=_in_doubt(machine, why)), _S.UNKNOWN)
     ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
-    return _ask(machine, _S.ENDING, ask, _MARKER_PAUSE_S)
+    return _ask(machine, _S.ENDING, ask, MARKER_PAUSE_S)
 
 
 def in_doubt(

@@ -1,6 +1,6 @@
 """The commit clients of this process, kept with their connections, and the errors for users.
 
-Spark uses its Python processes again: a stream plans and commits in the same two for each
+Spark reuses its Python processes: a stream plans and commits in the same two for each
 micro-batch. One client is kept for each configuration, which includes the credentials. It is closed
 after an error. A forked child starts with none: the connections are its parent's.
 """

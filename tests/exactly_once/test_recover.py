@@ -331,7 +331,7 @@ def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
 def test_who_wrote_is_printed_with_each_owner(
     job: SingleJob, recover: Recover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin_commit = two_phase.begin_commit
+    begin_commit = two_phase.begin
 
     def begin(
         plan: Plan, attempts: tuple[object, ...], record: CommitRecord, **given: object
@@ -342,7 +342,7 @@ def test_who_wrote_is_printed_with_each_owner(
         start: Callable[..., object] = begin_commit
         return start(plan, attempts, named, **given)
 
-    monkeypatch.setattr(two_phase, "begin_commit", begin)
+    monkeypatch.setattr(two_phase, "begin", begin)
     job.run(ROWS)
     assert recover() == 0
     assert "application nightly, query q7, checkpoint s3a://***@bucket/c\\n" in recover.out

@@ -206,7 +206,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(
     with KafkaProducer(config) as producer:
         producer.init_transactions()
         assert producer._state.transactions is not None
-        (coordinator,) = producer._state.transactions.coordinators.nodes
+        (coordinator,) = producer._state.transactions.queue.coordinators.nodes
         producer.begin_transaction()
         producer.append(topic, _values(*(f"before {number}" for number in range(50))))
         producer.flush()

@@ -320,11 +320,11 @@ def test_the_new_topics_of_a_batch_are_asked_for_together(broker: ScriptedBroker
         producer.close(0)
 
 
-@pytest.mark.kafka
-@pytest.mark.parametrize("lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
 # -- names with several addresses ----------------------------------------------------------------
 
 
+@pytest.mark.kafka
+@pytest.mark.parametrize("lookup", ["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"])
 def test_a_name_is_followed_to_the_address_where_kafka_listens(
     kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, lookup: str
 ) -> None:

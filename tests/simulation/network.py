@@ -101,6 +101,8 @@ class MessageConnection(Connection):
         api = API_OF[type(message)]
         number = self._correlation_id()
         version = api.max_version
+        if request is not None and request.max_version is not None:
+            version = min(version, request.max_version)
         self.in_flight.add(InFlightRequest(request, api, version, number, now, expects_response))
         parcel = (Asked(api.key, version, number), message)
         self._outgoing.append([cast(Buffer, parcel)])
@@ -160,7 +162,7 @@ class SimulatedSelector:
             return
         if port == REFUSING_PORT:
             refused = Closed(channel_id, "connection refused")
-            self._scheduler.after(self._delay(), self._pending.append, refused)
+            self._scheduler.after(self._delay(), self._occur, refused)
             return
         broker = self._cluster.brokers[port - FIRST_PORT]
 
@@ -309,11 +311,15 @@ class SimulatedSelector:
         if self._is_known(channel) and not channel.is_silent:
             if isinstance(event, Received) and not channel.session.is_open:
                 return
-            self._pending.append(event)
+            self._occur(event)
 
     def _tell_closed(self, channel: Channel, reason: str) -> None:
         if self._is_known(channel):
-            self._pending.append(Closed(channel.id, reason))
+            self._occur(Closed(channel.id, reason))
+
+    def _occur(self, event: SelectorEvent) -> None:
+        """Keep an event for the next poll."""
+        self._pending.append(event)
 
 
 def read_request(frame: bytes) -> tuple[Asked, Any]:

@@ -45,6 +45,10 @@ class _NoThread:
     def start(self) -> None: ...
 
 
+# Replaces `threading` where an I/O thread is made.
+NO_THREADS = SimpleNamespace(Thread=_NoThread)
+
+
 class Simulation:
     """Runs a scenario; `run` raises SimulationError if a guarantee is broken."""
 
@@ -116,7 +120,6 @@ class Simulation:
     @contextmanager
     def _simulated(self) -> Iterator[None]:
         clock = SimpleNamespace(monotonic=lambda: self.scheduler.now)
-        no_threads = SimpleNamespace(Thread=_NoThread)
         with (
             mock.patch.multiple(
                 assembly,
@@ -124,7 +127,7 @@ class Simulation:
                 Random=lambda: self._random,
                 time=clock,
             ),
-            mock.patch.object(io_thread, "threading", no_threads),
+            mock.patch.object(io_thread, "threading", NO_THREADS),
             mock.patch.object(security, "Selector", return_value=self.network),
             mock.patch.multiple(
                 client,

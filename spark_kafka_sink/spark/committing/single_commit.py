@@ -91,8 +91,6 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
     if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
     if isinstance(outcome, Superseded):
-        return f"the write of {owner} failed: a newer run has its id, or its transaction timed out"
-    if isinstance(outcome, Superseded):
         return (
             f"the write of {owner} was superseded by a newer run, or timed out; the commit log "
             "says whether its version is written"

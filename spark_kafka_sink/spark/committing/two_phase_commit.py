@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_kafka_sink.commit import two_phase
+from spark_kafka_sink.commit import two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.outcomes import (
@@ -33,7 +33,7 @@ def commit_record(
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
-        begun = two_phase.begin_commit(
+        begun = two_phase.begin(
             plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
         )
         outcome = client.run(begun, two_phase.step).outcome
@@ -73,8 +73,8 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         level = client.level(deadline)
-        begun = two_phase.begin_abort(plan, tuple(attempts), level=level, deadline=deadline)
-        outcome = client.run(begun, two_phase.step_abort).outcome
+        begun = two_phase_abort.begin(plan, tuple(attempts), level=level, deadline=deadline)
+        outcome = client.run(begun, two_phase_abort.step).outcome
         if isinstance(outcome, Decided):
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
 from spark_kafka_sink.errors import (
@@ -228,7 +229,7 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     """
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
-        if options.delegation_token_mechanism and options.producer.delegation_token is None:
+        if options.delegation_token_mechanism and delegation_token(options.producer) is None:
             # The driver looks ahead. It creates a token only if it writes.
             admin.describe_delegation_token([])
         if name is None:

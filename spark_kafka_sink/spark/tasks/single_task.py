@@ -1,9 +1,10 @@
 """A task of mode `single`: it writes in the driver's transaction, to partitions of its own.
 
-Rows are withheld until the input has ended or memory is short, so that a task that is lost before
-costs a retry only. Before its first row of a partition, the task asks whether another attempt has
-written there. After the last acknowledgement it checks each response (`commit.guards`): if another
-attempt writes to the same partition, a broker may take rows of this one for duplicates of those.
+Rows are withheld until the input has ended or memory is short. A task that is lost before has sent
+nothing, so Spark can run it again. Before its first row of a partition, the task asks whether
+another attempt has written there. After the last acknowledgement it checks each response
+(`commit.guards`): if another attempt writes to the same partition, a broker may take rows of this
+one for duplicates of those.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.commit import single
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit import single_check
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import TransactionAbortedException
@@ -54,7 +55,7 @@ class SingleTask:
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
-        """Look at the partitions of rows before they are appended, each once.
+        """Check the partitions of rows before these are appended, each partition once.
 
         Raise KafkaException if another attempt has written there.
         """
@@ -65,8 +66,8 @@ class SingleTask:
         config = self._options.producer
         with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
             deadline = client.now() + config.max_block_ms / 1000
-            begun = single.look(self._plan, partitions, deadline=deadline)
-            found = client.run(begun, single.step_look).outcome
+            begun = single_check.begin(self._plan, partitions, deadline=deadline)
+            found = client.run(begun, single_check.step).outcome
             if isinstance(found, Failure):
                 raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
@@ -79,20 +80,7 @@ class SingleTask:
         written = self._producer.detach_transaction()
         for partition, found in written.items():
             self._check(partition, found)
-        return AttemptTransaction(
-            slot=None,
-            producer=self._plan.producer,
-            written=tuple(
-                WrittenPartition(
-                    partition,
-                    found.records,
-                    found.first_offset,
-                    found.last_offset,
-                    found.last_sequence,
-                )
-                for partition, found in sorted(written.items())
-            ),
-        )
+        return AttemptTransaction.of(None, self._plan.producer, written)
 
     def abort(self) -> None:
         """Do nothing: the driver aborts the transaction of all tasks."""

@@ -11,8 +11,8 @@ import logging
 
 import pyarrow as pa
 
-from spark_kafka_sink.commit import two_phase
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit import two_phase_claim
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.outcomes import Claimed
 from spark_kafka_sink.commit.questions import EndTxn
 from spark_kafka_sink.commit.steps import Failure, end_txn
@@ -60,10 +60,10 @@ class TwoPhaseTask:
         run, config = self._plan.run, self._options.producer
         with commit_client(config, run.log.topic, self._options.brokers) as client:
             deadline = client.now() + config.max_block_ms / 1000
-            begun = two_phase.begin_task(
+            begun = two_phase_claim.begin(
                 self._plan, self._partition, self._attempt, deadline=deadline
             )
-            found = client.run(begun, two_phase.step_task).outcome
+            found = client.run(begun, two_phase_claim.step).outcome
         if isinstance(found, Failure):
             raise exception_of(found, run, config)
         if found is None:
@@ -83,20 +83,7 @@ class TwoPhaseTask:
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()
-        return AttemptTransaction(
-            slot=self._claimed.slot,
-            producer=self._claimed.producer,
-            written=tuple(
-                WrittenPartition(
-                    partition,
-                    found.records,
-                    found.first_offset,
-                    found.last_offset,
-                    found.last_sequence,
-                )
-                for partition, found in sorted(written.items())
-            ),
-        )
+        return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
         """Abort the transaction, if it can be done at once; the driver does it otherwise."""

@@ -35,7 +35,7 @@ class Bench:
         self.transactions = PureTransactions()
         assert producer._state.transactions is not None
         self.transactions.manager = producer._state.transactions
-        self.transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
+        self.transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
         self.transactions.writing()
 
     def run(self) -> list[Call]:

@@ -455,14 +455,14 @@ def test_a_row_whose_result_is_there_is_done_for_wait_before_those_who_watch_it_
     future = RowFuture(sent, 0)
     found: list[set[object]] = []
     future.add_done_callback(lambda _: None)
-    tell = row_futures._Watch.tell
+    notify = row_futures._Watch.notify
 
-    def look_and_tell(watch: row_futures._Watch) -> None:
+    def look_and_notify(watch: row_futures._Watch) -> None:
         assert future.exception(0) is not None
         found.append(wait([future], timeout=0).done)  # type: ignore[arg-type]
-        tell(watch)
+        notify(watch)
 
-    monkeypatch.setattr(row_futures._Watch, "tell", look_and_tell)
+    monkeypatch.setattr(row_futures._Watch, "notify", look_and_notify)
     sent.fail(1, ZeroDivisionError())
     assert found == [{future}]
 

@@ -258,7 +258,7 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
             tell(producer, answer([1]))
             assert state.transactions is not None
             transactions.manager = state.transactions
-            transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
+            transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
             transactions.writing()
             producer.send(TOPIC, b"x", partition=0)
             with contextlib.suppress(TimeoutException):

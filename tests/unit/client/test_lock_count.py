@@ -88,6 +88,6 @@ def test_an_append_in_a_transaction_says_that_it_begins_and_ends(
         transactions = PureTransactions()
         assert producer._state.transactions is not None
         transactions.manager = producer._state.transactions
-        transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
+        transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
         transactions.writing()
         assert counted(producer, pa.record_batch({"value": ["v"]})) == 5

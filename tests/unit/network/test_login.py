@@ -141,6 +141,26 @@ def test_the_first_login_comes_between_the_versions_and_the_first_request() -> N
     assert answered.request is request
 
 
+def test_versions_are_asked_for_until_they_are_answered_and_never_again_before_the_login() -> None:
+    broker = Broker()
+    broker.connection.connected(0.0)
+    assert broker.look() == [VERSIONS]
+    *_, (key, _, correlation_id) = broker.asked
+    # As a broker that knows version 0 alone refuses, in that version.
+    broker.asked[-1] = (key, 0, correlation_id)
+    listed = [ApiVersion(api_key=VERSIONS, min_version=0, max_version=0)]
+    refused = ApiVersionsResponse(error_code=codes.UNSUPPORTED_VERSION, api_keys=listed)
+    assert broker.answer(refused) == []
+    assert broker.look() == [VERSIONS]
+    assert broker.tell_versions() == []
+    assert broker.look() == [HANDSHAKE]
+    assert broker.answer(handshake()) == []
+    assert broker.look() == [TOKEN]
+    (ready,) = broker.answer(token())
+    assert isinstance(ready, NodeReady)
+    assert broker.look() == []
+
+
 def test_tls_comes_before_everything() -> None:
     broker = Broker(has_tls=True)
     broker.connection.connected(0.0)

@@ -229,15 +229,15 @@ def test_partitions_that_cannot_be_added_end_it() -> None:
     coordinator = TransactionCoordinator()
     look_up = transaction.due(0.0, has_incomplete=True)
     assert look_up is not None
-    transaction.sent()
+    transaction.queue.sent()
     transaction.answered(look_up, coordinator.answer(look_up), COORDINATOR, 0.0)
     adding = transaction.due(0.0, has_incomplete=True)
     assert adding is not None
-    transaction.sent()
+    transaction.queue.sent()
     transaction.answered(adding, coordinator.answer(adding, 51), COORDINATOR, 0.0)
     again = transaction.due(0.061, has_incomplete=True)
     assert again is adding, "it waits longer than the others take"
-    transaction.sent()
+    transaction.queue.sent()
     transaction.answered(again, coordinator.answer(again, 90), COORDINATOR, 0.0)
     assert isinstance(transaction.fatal_error, ProducerFencedException)
     assert transaction.due(100.0, has_incomplete=True) is None

@@ -43,7 +43,7 @@ from spark_kafka_sink.errors import (
     UnsupportedVersionException,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
-from spark_kafka_sink.network.request_client import RequestFuture
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.records.batch import Marker, batch_header
 from spark_kafka_sink.records.default_record import one_record
 from spark_kafka_sink.wire.describe_messages import (
@@ -333,13 +333,11 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> CommitClient:
+def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> CommitClient:
     """A client of the brokers."""
     config = producer_config({"bootstrap.servers": "b:1"})
-    made = CommitClient(config, "log", clock=lambda: cluster.now)
-    made._client.close()
-    made._client = cluster  # type: ignore[assignment]
-    return made
+    monkeypatch.setattr(ConsumerNetworkClient, "of", lambda *_, **__: cluster)
+    return CommitClient(config, "log", clock=lambda: cluster.now)
 
 
 def reply_to(client: CommitClient, question: Question) -> Reply:
