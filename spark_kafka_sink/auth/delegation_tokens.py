@@ -26,7 +26,7 @@ from spark_kafka_sink.model import DelegationToken
 
 DEFAULT_MECHANISM: Final = SCRAM_SHA_512
 _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
-# After this part of a time, there is enough of it left for what runs.
+# A token is renewed or replaced after this part of its time, so that running tasks can go on.
 _USED_UP: Final = 0.75
 # Brokers learn of a new token one after the other.
 FRESH_MS: Final = 10_000

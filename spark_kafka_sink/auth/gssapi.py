@@ -1,6 +1,6 @@
-"""GSSAPI (Kerberos, RFC 4752): whom options say to log in, and what goes to the broker.
+"""GSSAPI (Kerberos, RFC 4752): the principals in the options, and the messages to the broker.
 
-Kerberos itself is a context that is handed in: it asks for tickets, which may take time.
+Kerberos itself is a `KerberosContext`, which asks for tickets. That may take time.
 """
 
 from __future__ import annotations
@@ -128,22 +128,22 @@ class KerberosContext(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Whether both have shown who they are."""
+        """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
         """Take the broker's token, and return the next one, if there is one."""
 
     def unwrap(self, message: bytes) -> bytes:
-        """Return what the broker has signed."""
+        """Return the content of a message that the broker has signed."""
 
     def wrap(self, message: bytes) -> bytes:
         """Return a message with the client's signature."""
 
 
 class GssapiExchange:
-    """One login: the tokens of Kerberos, then the offer of layers, of which none is chosen.
+    """One login: the tokens of Kerberos, then the security layers that the broker offers.
 
-    first_token: of the context, which the broker answers.
+    The client chooses no layer. first_token: the first one of the context.
     """
 
     mechanism: Final = GSSAPI
@@ -162,8 +162,7 @@ class GssapiExchange:
         """Return what answers the broker's token."""
         if not self._context.is_complete:
             answer = self._context.step(challenge)
-            # Also if the context is complete: the broker sends the security layers without a
-            # request.
+            # An empty token is sent, too: the broker answers it with its security layers.
             return answer or b""
         if self._has_chosen:
             self.is_complete = True
@@ -181,5 +180,5 @@ class GssapiExchange:
                 "the broker offer auth"
             )
         self._has_chosen = True
-        # The name to act for is left out: it is the client's own.
+        # There is no authorization id, so the client acts for itself.
         return self._context.wrap(_CHOICE)

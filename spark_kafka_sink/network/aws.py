@@ -146,7 +146,10 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
-    """Return what botocore finds; profile: in messages. Raise TokenException if that is nothing."""
+    """Return the credentials that botocore finds. Raise TokenException if there are none.
+
+    profile: how messages name it.
+    """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
         ClientError,
@@ -169,7 +172,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         found = session.get_credentials()
         if found is not None:
             keys = found.get_frozen_credentials()
-            # Nothing public tells it.
+            # botocore has no public attribute for it.
             expires_at = getattr(found, "_expiry_time", None)
             return AwsCredentials(
                 keys.access_key,

@@ -74,7 +74,7 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
-# Over so long the first requests of many workers are spread.
+# The first requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
 
 
@@ -126,7 +126,7 @@ class OAuth:
         self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
-        """Where tokens come from that are fetched; None where a file has them."""
+        """The source of fetched tokens, None if a file has the token."""
         if settings.path is not None:
             self.file_token()
             return
@@ -172,15 +172,15 @@ class OAuth:
     # -- from an endpoint --------------------------------------------------------------------------
 
     def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if the endpoint cannot be asked as far as this machine knows."""
+        """Raise ConfigException if the options of an endpoint cannot be used."""
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
-            leaves_the_machine,
+            is_remote,
         )
 
         url = settings.url or ""
         if not is_encrypted(url):
-            if leaves_the_machine(url):
+            if is_remote(url):
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
@@ -270,7 +270,7 @@ class OAuth:
             jti=str(uuid.uuid4()),
         )
 
-    # -- what options say --------------------------------------------------------------------------
+    # -- the options -------------------------------------------------------------------------------
 
     def _settings(self) -> OAuthSettings:
         config = self._config
@@ -354,7 +354,7 @@ class OAuth:
         )
 
     def _endpoint_tls(self) -> TlsSettings:
-        """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
+        """Return the TLS settings of the endpoint: the options ``ssl.*`` in JAAS, as in Java."""
         from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
 
         jaas = self._config.sasl_jaas_config
@@ -442,7 +442,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class AsWritten(OptionValues):
-    """Values in which references have been looked up already."""
+    """Values whose references are resolved already."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text."""

@@ -49,7 +49,7 @@ def find_shipped_files(find: Callable[[str], str | None]) -> None:
 
 
 def name_process(name: Callable[[], str]) -> None:
-    """Let messages about what this process lacks, or may not read, say which process it is.
+    """Set the name of this process in messages about files and variables that it cannot read.
 
     name: returns, for example, "the driver".
     """
@@ -112,7 +112,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 class OptionValues:
     """The values of options as this process has them. Raise ConfigException for `config.providers`.
 
-    config: says which providers there are.
+    config: has the providers.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -136,8 +136,8 @@ class OptionValues:
 
     def is_reference(self, text: str) -> bool:
         """Return whether a value is one reference and nothing else."""
-        whole = self._references.within(text)
-        return len(whole) == 1 and str(whole[0]) == text.strip()
+        references = self._references.within(text)
+        return len(references) == 1 and str(references[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""

@@ -82,7 +82,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Why brokers may refuse a delegation token, as of the time when the text is made."""
+    """The str is why brokers may refuse a delegation token, at the time of the call."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -104,7 +104,7 @@ def login_identity(config: ProducerConfig) -> str:
 
 
 class _TokenLogin:
-    """The logins of a connection with tokens. Its text describes the token of the last one.
+    """The logins of a connection with tokens. Its str describes the token of the last one.
 
     token: returns the valid token, None while it is fetched; the first login has the one of now.
     """
@@ -145,7 +145,7 @@ class _TokenLogin:
             self._last = token
             return OAuthBearerExchange(token)
         if token is self._last and session_ended_with(token, self._last_at, now):
-            # The same token would give a session with the same end.
+            # A session with the same token would have the same end.
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
@@ -229,7 +229,7 @@ class Security:
             return True
 
     def give_up(self, node: Node) -> None:
-        """Wait no longer for the login that is being made for a node; `has_login` begins again."""
+        """Stop waiting for the login of a node. The next `has_login` begins to make another."""
         if self._kerberos is not None:
             self._kerberos.give_up(node)
 
@@ -244,7 +244,7 @@ class Security:
     def principal(self) -> str:
         """The name by which brokers know the client, if logins have shown it; any thread may read.
 
-        It is empty where only the configuration says it, and without a login.
+        It is empty without a login, and for mechanisms whose name is in the configuration.
         """
         return self._subject if self._kerberos is None else self._kerberos.principal
 
@@ -318,7 +318,7 @@ class Security:
         return token
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
-        """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
+        """Raise ConfigException for credentials with which every login fails."""
         if self._config.has_aws_tokens:
             self._oauth = AwsTokens(self._config, self._values)
             self._oauth.source.attach(self)

@@ -7,7 +7,7 @@ planned, by the rule of `auth.delegation_tokens`.
 The processes that plan are replaced when they are idle, and several may plan at the same time. So a
 file in the driver's folder has the id of the shared token, when it was renewed, and the difference
 between the clocks of the driver and the brokers. It has no secret: a new process asks the brokers
-for the HMAC, which they tell the token's owner.
+for the HMAC, which they return to the token's owner.
 """
 
 from __future__ import annotations
