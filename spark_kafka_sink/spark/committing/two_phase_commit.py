@@ -24,11 +24,16 @@ from spark_kafka_sink.spark.options import SinkOptions
 
 
 def commit_record(
-    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+    options: SinkOptions,
+    plan: Plan,
+    record: CommitRecord,
+    attempts: Sequence[AttemptTransaction],
+    written: str,
 ) -> None:
     """Commit what the tasks of a run wrote, with the record that says so.
 
-    Raise KafkaException if it is not committed, if that is not known, or if a part of it is lost.
+    written: how many rows that is, for errors. Raise KafkaException if it is not committed, if that
+    is not known, or if a part of it is lost.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -40,7 +45,7 @@ def commit_record(
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
-        raise exception_of(outcome, run, config)
+        raise exception_of(outcome, run, config, written)
     raise _error(plan, outcome)
 
 

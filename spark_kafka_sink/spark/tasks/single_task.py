@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 
 class SingleTask:
-    """One attempt of a task, in the transaction of its job."""
+    """One attempt of a task, in the transaction of its job. rows: how many it has had."""
 
     def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
         self._plan = plan
         self._options = options
         self._producer = producer
         self._log_ends: dict[TopicPartition, int] = {}
+        self.rows = 0
         producer.join_transaction(
             plan.run.driver_id,
             plan.producer,
@@ -59,6 +60,7 @@ class SingleTask:
 
         Raise KafkaException if another attempt has written there.
         """
+        self.rows += batch.num_rows
         new = _partitions(batch, self._options.topic) - self._log_ends.keys()
         if not new:
             return
