@@ -477,7 +477,7 @@ class ErrorCode(NamedTuple):
 
     @property
     def refresh_metadata(self) -> bool:
-        """Whether the code means that what is known of leaders is stale."""
+        """Whether the code means that the known leaders may be stale."""
         return issubclass(self.kind, InvalidMetadataException)
 
 
@@ -761,7 +761,7 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Return the exception; known: the details of the sentence besides the topic."""
+        """Return the exception; known: the values of the sentence besides the topic."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
