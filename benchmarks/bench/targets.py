@@ -159,9 +159,9 @@ def _seconds_over(other: str) -> Callable[[Cells, str], Spread]:
 
 def _seconds_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
     def figure(cells: Cells, cell: str) -> Spread:
-        turns = (_result(cells, cell, each).turns for each in (name, other))
+        compared = (_result(cells, cell, each).turns for each in (name, other))
         return Spread.of(
-            [turn.seconds - theirs.seconds for turn, theirs in zip(*turns, strict=True)]
+            [turn.seconds - theirs.seconds for turn, theirs in zip(*compared, strict=True)]
         )
 
     return figure
