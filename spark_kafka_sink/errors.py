@@ -170,8 +170,8 @@ class LostRows(NamedTuple):
 class TornCommitException(KafkaException):
     """A write was decided, and brokers have aborted a part of it: these rows are lost.
 
-    owner: who wrote. written: the version or the micro-batch. committed: how many of its
-    transactions are visible. lost: where rows are lost, as far as it is known here.
+    owner: the application and its target. written: the version or the micro-batch. committed: how
+    many of its transactions are visible. lost: where rows are lost, as far as it is known here.
     """
 
     def __init__(
@@ -459,7 +459,7 @@ class CommitFailedException(KafkaException):
 
 
 class ErrorCode(NamedTuple):
-    """What is known of a code that a broker may answer with.
+    """An error code of brokers: its name, and what is known of it.
 
     kind: the exception that it becomes. advice: what a user who writes can do about it (for those
     who read: `consumer.list_offsets`), with the names of options in braces.

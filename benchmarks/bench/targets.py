@@ -161,7 +161,7 @@ def _seconds_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
     def figure(cells: Cells, cell: str) -> Spread:
         compared = (_result(cells, cell, each).turns for each in (name, other))
         return Spread.of(
-            [turn.seconds - theirs.seconds for turn, theirs in zip(*compared, strict=True)]
+            [timing.seconds - theirs.seconds for timing, theirs in zip(*compared, strict=True)]
         )
 
     return figure
