@@ -40,7 +40,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-matrix test-lowest check kafka mutants soak bench audit clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench audit clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -54,10 +54,10 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long and make test-security), and what make test-matrix, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-faults and make soak run."
 
 test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --durations 15 $(ARGS)
 
 test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
@@ -71,6 +71,9 @@ kafka: $(VENV)/.test
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
+
+test-exactly-once: java $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, one after another; up to 90 minutes
+	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --timeout 1800 -s --durations 15 tests/exactly_once tests/unit/commit tests/unit/commit_client $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
@@ -93,10 +96,12 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
-soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
+soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
 	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --sessions --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation.exactly_once --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
+	@$(TESTS_PATH) $(BIN)/python -m simulation.exactly_once --seeds 4 --versions 500 --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
 	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py

@@ -22,7 +22,7 @@ from msgspec import Meta, field
 
 from spark_kafka_sink.errors import ConfigException, Option, listed
 from spark_kafka_sink.logs import masked, warn_once
-from spark_kafka_sink.model import DelegationToken, Node, Secret
+from spark_kafka_sink.model import Node, Secret
 
 logger = logging.getLogger(__name__)
 
@@ -367,8 +367,6 @@ class ProducerConfig(
     """The names of providers that may be used in references, besides env, file and directory. Each
     has options: config.providers.NAME.class, and config.providers.NAME.param.allowed.paths or
     .allowlist.pattern."""
-    delegation_token: DelegationToken | None = None
-    """Not an option: the token to log in with, which a Spark driver has created."""
 
     @property
     def has_tls(self) -> bool:
@@ -416,16 +414,14 @@ class ProducerConfig(
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
 
 
-_NO_OPTIONS: Final = ("delegation_token",)
 _PROVIDERS: Final = "config.providers"
 _PROVIDER_OPTIONS: Final = f"{_PROVIDERS}."
 
 
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return the fields of `ProducerConfig` that are options."""
-    fields = msgspec.structs.fields(ProducerConfig)
-    return tuple(each for each in fields if each.name not in _NO_OPTIONS)
+    """Return the fields of `ProducerConfig`, one for each option."""
+    return msgspec.structs.fields(ProducerConfig)
 
 
 def producer_config(
@@ -524,7 +520,10 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Return options of TLS and SASL that security.protocol does not use; raise or warn of them."""
+    """Return the options of TLS and SASL that have no effect with the security.protocol.
+
+    Raise ConfigException if there are any; with `lenient`, log a warning.
+    """
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-_warnings_disabled: Final[ContextVar[bool]] = ContextVar("is_unsaid", default=False)
+_warnings_disabled: Final[ContextVar[bool]] = ContextVar("warnings_disabled", default=False)
 _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=False)
 
 

@@ -1,7 +1,6 @@
-"""Acls: the command of Kafka that allows a client what the brokers denied.
+"""Acls: the command of kafka-acls.sh that grants a client what the brokers denied.
 
-The principal of a client is known as far as its configuration says it. Where it does not, a message
-says what the principal is.
+The configuration often has the principal of the client. If it does not, the message describes it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_kafka_sink import error_codes
+from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import GSSAPI, OAUTHBEARER
 from spark_kafka_sink.config import ProducerConfig
@@ -41,9 +41,9 @@ _NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
 class Acls:
     """Makes the commands for one client.
 
-    principal: its name, empty if the configuration does not say it; described: what the name is
-    then. servers: the address of the brokers, None where ACLs of Kafka do not decide. logged_in:
-    returns the name that logins have shown, empty if they have not.
+    principal: its name, empty if the configuration does not have it. described: a description of
+    that name. servers: the address of the brokers, None if the brokers do not use Kafka's ACLs.
+    logged_in: returns the name that a login has shown, empty if none has.
     """
 
     principal: str = ""
@@ -57,18 +57,24 @@ class Acls:
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)
-        if config.delegation_token is not None:
-            return cls(config.delegation_token.owner.removeprefix("User:"), "", servers)
+        token = delegation_token(config)
+        if token is not None:
+            return cls(token.owner.removeprefix("User:"), "", servers)
         principal, described = _principal(config)
         return cls(principal, described, servers, logged_in)
 
     def hint(
-        self, code: int, name: str | None, operations: tuple[str, ...] | None = None
+        self,
+        code: int,
+        name: str | None,
+        operations: tuple[str, ...] | None = None,
+        *,
+        is_prefix: bool = False,
     ) -> str | None:
-        """Return what allows a client what an error denied it; None for other errors.
+        """Return the command that grants what an error denied, None for other errors.
 
-        name: of the topic, the group or the transactional id. operations: which ones, if not those
-        that a writer needs.
+        name: of the topic, the group or the transactional id. operations: None for those that
+        a writer needs. is_prefix: whether to grant it for all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:
@@ -81,6 +87,7 @@ class Acls:
         words.append(f"User:{principal or _UNKNOWN}")
         for operation in operations or usual:
             words += ["--operation", operation]
+        words += ["--resource-pattern-type", "prefixed"] if is_prefix else []
         words.append(resource)
         if resource != _CLUSTER:
             words.append(name or _UNKNOWN)
@@ -97,7 +104,7 @@ def _joined(*parts: str | None) -> str | None:
 
 
 def _principal(config: ProducerConfig) -> tuple[str, str]:
-    """Return the name of a client's principal, or an empty text and what the name is."""
+    """Return the name of a client's principal, or an empty text and a description of it."""
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
         if config.has_tls and certificate is not None:
@@ -116,7 +123,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
 
 
 def _known(name: str) -> str:
-    """Return a name; an empty text for one that references give."""
+    """Return a name, or an empty text if it has references."""
     return "" if "${" in name else name
 
 

@@ -1,8 +1,8 @@
 """Assertions: JWTs by which a client proves to a token endpoint who it is (RFC 7523).
 
-The claims are laid over each other as in the Java client: those of options, those of a template,
-those of the moment. Signing needs the library cryptography, which is imported only here and where
-PKCS12 is read.
+Claims come from options, from a template, and from the current time. The later ones replace the
+earlier ones, as in the Java client. Signing needs the library cryptography, which is imported only
+here and where PKCS12 is read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             pem.encode(), None if passphrase is None else passphrase.encode()
         )
     except TypeError:
-        # One of the two is there without the other.
+        # A passphrase without an encrypted key, or an encrypted key without a passphrase.
         why = "is encrypted: set" if passphrase is None else "is not encrypted: remove"
         why += " sasl.oauthbearer.assertion.private.key.passphrase"
     except Exception as error:  # noqa: BLE001 - several kinds, whose messages are OpenSSL's

@@ -67,12 +67,12 @@ _OPTIONS: Final = {
     "awsStsRegion": "sts_region",
     "awsRoleExternalId": "external_id",
 }
-# About logs, and about attempts to ask AWS; they are accepted.
+# Options about logs and retries. They are accepted, and have no effect.
 _NO_EFFECT: Final = frozenset({"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"})
 
 
 def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
-    """Return whose credentials JAAS names. Raise ConfigException for an unknown option."""
+    """Return the credentials to use, by JAAS. Raise ConfigException for an unknown option."""
     for name in jaas:
         if name not in _OPTIONS and name not in _NO_EFFECT:
             raise ConfigException(
@@ -138,7 +138,7 @@ def _signed_query(credentials: AwsCredentials, region: str, now: float) -> str:
     }
     if credentials.session_token:
         fields["X-Amz-Security-Token"] = credentials.session_token
-    # In the order in which the official signer has them; signed are they in that of their names.
+    # The URL has the order of the official signer. The signature has the order of their names.
     pairs = [f"{_encoded(name)}={_encoded(value)}" for name, value in fields.items()]
     query = "&".join(sorted(pairs))
     host = f"kafka.{region}.amazonaws.com"

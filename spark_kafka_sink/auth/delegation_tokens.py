@@ -26,7 +26,7 @@ from spark_kafka_sink.model import DelegationToken
 
 DEFAULT_MECHANISM: Final = SCRAM_SHA_512
 _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
-# After this part of a time, there is enough of it left for what runs.
+# A token is renewed or replaced after this part of its time, so that running tasks can go on.
 _USED_UP: Final = 0.75
 # Brokers learn of a new token one after the other.
 FRESH_MS: Final = 10_000
@@ -113,20 +113,26 @@ _KEYSTORE: Final = (
 )
 
 
+class DelegationTokenConfig(ProducerConfig, frozen=True, kw_only=True):
+    """The configuration of a client that logs in with a token, which a Spark driver has created."""
+
+    token: DelegationToken
+
+
 def with_delegation_token(
     config: ProducerConfig, token: DelegationToken, mechanism: str
-) -> ProducerConfig:
+) -> DelegationTokenConfig:
     """Return a configuration that logs in with a token, and has no other credentials."""
-    credentials = {
-        each.name: each.default
-        for each in option_fields()
-        if each.name.startswith("sasl_") or each.name in _KEYSTORE
-    }
-    return msgspec.structs.replace(
-        config,
-        **credentials | {"sasl_mechanism": mechanism},
-        delegation_token=token,
-    )
+    options = msgspec.structs.asdict(config)
+    for each in option_fields():
+        if each.name.startswith("sasl_") or each.name in _KEYSTORE:
+            options[each.name] = each.default
+    return DelegationTokenConfig(**options | {"sasl_mechanism": mechanism, "token": token})
+
+
+def delegation_token(config: ProducerConfig) -> DelegationToken | None:
+    """Return the token that a client logs in with; None if its options have the credentials."""
+    return config.token if isinstance(config, DelegationTokenConfig) else None
 
 
 def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:

@@ -1,6 +1,6 @@
-"""GSSAPI (Kerberos, RFC 4752): whom options say to log in, and what goes to the broker.
+"""GSSAPI (Kerberos, RFC 4752): the principals in the options, and the messages to the broker.
 
-Kerberos itself is a context that is handed in: it asks for tickets, which may take time.
+Kerberos itself is a `KerberosContext`, which asks for tickets. That may take time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,28 @@ class KerberosOptions:
 
     service: the first part of the brokers' principals. keytab: the file with the key of
     `principal`; None if tickets exist already, in the file `cache`, or in the process's cache if
-    that is None. principal is None if the cache's own principal is used.
+    that is None. principal is None if the cache's own principal is used. shown: how messages write
+    a principal and a service that references give.
     """
 
     service: str
     principal: str | None
     keytab: str | None = None
     cache: str | None = None
+    shown: tuple[tuple[str, str], ...] = ()
 
     @property
     def user(self) -> str:
         """The client's name in messages."""
-        return "the ticket cache" if self.principal is None else f"principal {self.principal!r}"
+        if self.principal is None:
+            return "the ticket cache"
+        return f"principal {self.for_message(self.principal)!r}"
+
+    def for_message(self, text: str) -> str:
+        """Return a text without what references give."""
+        for value, written in self.shown:
+            text = text.replace(value, written)
+        return text
 
 
 def kerberos_options(
@@ -54,8 +64,8 @@ def kerberos_options(
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
     if service and in_jaas and service != in_jaas:
         raise ConfigException(
-            f"{Option('sasl.kerberos.service.name')} is {service!r}, and "
-            f"{Option('sasl.jaas.config')} has serviceName={in_jaas!r}: remove one of the two"
+            f"{Option('sasl.kerberos.service.name')} and serviceName in "
+            f"{Option('sasl.jaas.config')} have different values: remove one of the two"
         )
     name = service or in_jaas
     if not name:
@@ -68,7 +78,7 @@ def kerberos_options(
     named, file = Option("sasl.kerberos.principal"), Option("sasl.kerberos.keytab")
     if not principal:
         raise ConfigException(
-            f"{file} needs {named}, which says whose key to take"
+            f"{file} needs {named}, the principal whose key is in it"
             if keytab
             else f"GSSAPI needs credentials: set {named} and {file}, or "
             f"{named} alone for tickets that kinit has put into the ticket cache, or "
@@ -99,27 +109,41 @@ def _is_true(jaas: Mapping[str, str], name: str) -> bool:
     return jaas.get(name, "").strip().lower() == "true"
 
 
+def cache_path(cache: str) -> str:
+    """Return the path of a ticket cache, empty for a kind that is neither a file nor a folder.
+
+    A cache is named by its kind, such as ``FILE``, ``DIR`` or ``KCM``, and a colon before the rest;
+    a name without a kind is a path.
+    """
+    kind, colon, rest = cache.partition(":")
+    # MIT Kerberos takes one letter for a drive of Windows.
+    if not colon or len(kind) == 1:
+        return cache
+    # With two colons, one cache of the folder.
+    return rest.lstrip(":") if kind in ("FILE", "DIR") else ""
+
+
 class KerberosContext(Protocol):
     """The security context of client and broker. All methods raise SaslAuthenticationException."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether both have shown who they are."""
+        """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
         """Take the broker's token, and return the next one, if there is one."""
 
     def unwrap(self, message: bytes) -> bytes:
-        """Return what the broker has signed."""
+        """Return the content of a message that the broker has signed."""
 
     def wrap(self, message: bytes) -> bytes:
         """Return a message with the client's signature."""
 
 
 class GssapiExchange:
-    """One login: the tokens of Kerberos, then the offer of layers, of which none is chosen.
+    """One login: the tokens of Kerberos, then the security layers that the broker offers.
 
-    first_token: of the context, which the broker answers.
+    The client chooses no layer. first_token: the first one of the context.
     """
 
     mechanism: Final = GSSAPI
@@ -138,8 +162,7 @@ class GssapiExchange:
         """Return what answers the broker's token."""
         if not self._context.is_complete:
             answer = self._context.step(challenge)
-            # Also if the context is complete: the broker sends the security layers without a
-            # request.
+            # An empty token is sent, too: the broker answers it with its security layers.
             return answer or b""
         if self._has_chosen:
             self.is_complete = True
@@ -157,5 +180,5 @@ class GssapiExchange:
                 "the broker offer auth"
             )
         self._has_chosen = True
-        # The name to act for is left out: it is the client's own.
+        # There is no authorization id, so the client acts for itself.
         return self._context.wrap(_CHOICE)

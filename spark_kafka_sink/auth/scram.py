@@ -89,7 +89,8 @@ class ScramExchange:
     """One SCRAM login.
 
     nonce: a new random text for this login, printable and without a comma. is_token: whether user
-    and password are the id and the HMAC of a delegation token.
+    and password are the id and the HMAC of a delegation token. name: the user in messages, if that
+    is another text.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class ScramExchange:
         nonce: str,
         keys: KeyFunction = scram_keys,
         is_token: bool = False,
+        name: str | None = None,
     ) -> None:
         utf8(password, "the password")
         if not (user and password):
@@ -119,8 +121,9 @@ class ScramExchange:
         self._password = password
         self._nonce = nonce
         self._keys = keys
-        name = user.replace("=", "=3D").replace(",", "=2C")
-        self._first_bare = f"n={name},r={nonce}" + (",tokenauth=true" if is_token else "")
+        self._name = printable(user if name is None else name)
+        escaped = user.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={escaped},r={nonce}" + (",tokenauth=true" if is_token else "")
         # The expected signature of the broker's last message; None before the client's last
         # message.
         self._signature: bytes | None = None
@@ -193,5 +196,5 @@ class ScramExchange:
 
     def _failed(self, why: str) -> SaslAuthenticationException:
         return SaslAuthenticationException(
-            f"the login of {self._user!r} by {self.mechanism} failed: {why}"
+            f"the login of {self._name!r} by {self.mechanism} failed: {why}"
         )

@@ -30,7 +30,7 @@ def by_secret(scope: str | None) -> dict[str, str]:
 
 
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
-    """Return the header; encode: what each of the two goes through before, None for nothing."""
+    """Return the value of the header. encode: applied to id and secret before, None for neither."""
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
     return f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}"
 
@@ -63,7 +63,7 @@ def token_of_answer(
     retry_after_s: float | None = None,
     extensions: Mapping[str, str] | None = None,
 ) -> OAuthBearerToken:
-    """Return the token that an endpoint has answered at `now`. Raise TokenException if none is."""
+    """Return the token of a response at `now`. Raise TokenException if it has none."""
     found = _object(body)
     if not 200 <= status < 300:
         is_final = status not in _TRIED_AGAIN and (status < 500 or status in _NEVER_TRIED_AGAIN)

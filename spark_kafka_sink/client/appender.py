@@ -59,7 +59,7 @@ MANY_PARTITIONS: Final = 250
 
 
 def slice_bytes(partitions: int) -> int:
-    """Return how large a slice for so many partitions is: each costs something in each slice.
+    """Return the size of a slice.
 
     Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
     topics that rows may go to, 0 if unknown.
@@ -70,8 +70,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Return the end row of each slice. A slice has at least one row. They are about equal: a rest of
-    some rows would cost nearly as much as a full slice.
+    Return the end row of each slice. A slice has at least one row. Slices are about equal, because
+    a last slice of few rows would cost nearly as much as a full one.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -208,8 +208,8 @@ class SliceOwner:
 class ColumnProducer:
     """Takes Arrow batches.
 
-    limits: how large a record may be; drain_rows: puts rows that were sent one by one to topics
-    into batches, which go before; takes until when it may wait.
+    limits: how large a record may be. drain_rows: puts rows of earlier `send` calls into batches,
+    so that they go first; it takes a deadline, and the topics.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class ColumnProducer:
         max_message_bytes: Mapping[str, int],
         refresh: Callable[[], Mapping[str, int]] | None,
     ) -> None:
-        """Know the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
+        """Set the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
         limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
@@ -346,7 +346,7 @@ class ColumnProducer:
     def _spoil_transaction(
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
-        """Make the transaction abortable that has only a part of an Arrow batch or table."""
+        """Make the transaction abortable, because it has only a part of the rows."""
         why = message_of(error) or type(error).__name__
         message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
@@ -360,7 +360,7 @@ class ColumnProducer:
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
-            # A topic's limit may have been raised since.
+            # The topic's limit may have been raised meanwhile.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)

@@ -48,7 +48,8 @@ if TYPE_CHECKING:  # tasks have no rows besides columns
 logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
-# How long `close` waits for the last callbacks of failed records, whatever its timeout.
+# How long `close` waits for the last callbacks of failed records, whatever its timeout. At the end
+# of a program, this is part of the time that it has.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -168,7 +169,7 @@ class BaseProducer:
         # As Java's try-with-resources: what was sent before the error is delivered.
         try:
             if issubclass(kind, KeyboardInterrupt):
-                self._close_once(unclosed.AT_EXIT_S, _LAST_CALLBACKS_AT_EXIT_S)
+                self._close_within(unclosed.AT_EXIT_S)
             else:
                 self.close()
         except KafkaException as failure:  # what ended the block is what counts
@@ -291,6 +292,12 @@ class BaseProducer:
         check_timeout(timeout)
         self._close_once(timeout, _LAST_CALLBACKS_S)
 
+    def _close_within(self, limit_s: float) -> None:
+        """Close; waits for deliveries and for callbacks take at most `limit_s` together."""
+        last_callbacks_s = min(_LAST_CALLBACKS_AT_EXIT_S, limit_s)
+        timeout = min(limit_s - last_callbacks_s, self._delivery_timeout_s)
+        self._close_once(timeout, last_callbacks_s)
+
     def _close_once(self, timeout: float | None, last_callbacks_s: float) -> None:
         started = time.monotonic()
         if self._is_closing:
@@ -338,14 +345,16 @@ class BaseProducer:
         return undelivered or unclosed
 
     def _close_at_exit(self, limit_s: float) -> None:
-        """Close at the end of the program, and tell on stderr what that loses."""
+        """Close at the end of the program, and print on stderr what is lost."""
+        if not self._finalizer.alive:  # it is closed, but a callback holds up its I/O thread
+            return
         has_transaction = self._has_transaction
         said: list[str] = []
         try:
-            self._close_once(min(limit_s, self._delivery_timeout_s), _LAST_CALLBACKS_AT_EXIT_S)
+            self._close_within(limit_s)
         except KeyboardInterrupt:
             raise
-        except BaseException as failure:  # noqa: BLE001 - told; the exit code stays as it is
+        except BaseException as failure:  # noqa: BLE001 - printed; the exit code stays as it is
             said.append(f"{type(failure).__name__}: {message_of(failure)}")
         finally:
             if has_transaction:

@@ -158,7 +158,7 @@ class Caller:
     # -- metadata ---------------------------------------------------------------------------------
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
-        """Return the metadata of topics; who knows all of them waits for nothing."""
+        """Return the metadata of topics, without a wait if all are known."""
         known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
         if len(known) == len(names):
             return known

@@ -171,10 +171,9 @@ class RowQueue:
     """One topic's chunk.
 
     under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
-    With a user's own partitioner, the next one goes when it is over.
-    room: bytes that its chunk still takes, -1 without one; rows: how many it has. partitions: how
-    many the topic has by the chunk's metadata, or had by that of the last one; 0 before there was
-    any.
+    With a user's own partitioner, the next one goes when it is over. room: bytes that its chunk
+    still takes, -1 without one; rows: how many it has. partitions: of the topic, by the metadata of
+    the chunk or of the last one; 0 before the first chunk.
     """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")

@@ -90,12 +90,12 @@ class ChunkFeeder:
         """Install a new chunk in a queue, unless it has one by now. Raise IllegalStateException."""
         with queue.lock, self._lock:
             closed = self._closed
-            is_wanted = not closed and queue.chunk is None
-            if is_wanted:
+            is_needed = not closed and queue.chunk is None
+            if is_needed:
                 self._has_begun = True
                 self._pending[chunk] = queue
                 queue.install(chunk)
-        if not is_wanted:
+        if not is_needed:
             self._state.release(chunk.pending)
         if closed:
             message = "Cannot perform operation after producer has been closed"
@@ -159,7 +159,7 @@ class ChunkFeeder:
             raise
 
     def _end(self, chunk: RowChunk) -> None:
-        """Be done with a chunk; may be called twice."""
+        """End a chunk; may be called twice."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)
@@ -249,7 +249,7 @@ class ChunkFeeder:
         return with_partitions(rows, sent_batch(rows), [chunk.metadata], self._partitioner)
 
     def _release(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Let the next chunk of a topic go through the partitioner, and tell who waits for that."""
+        """Let the topic's next chunk go to the partitioner, and wake callers that wait for it."""
         queue.release(chunk)
         self._state.notify()
 
@@ -259,7 +259,7 @@ class ChunkFeeder:
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
-        """Refuse what would wait for the rows that the calling partitioner is asked about."""
+        """Raise IllegalStateException in the partitioner, which would wait for its own rows."""
         if self.is_in_partitioner:
             message = (
                 "a partitioner has called the producer that asks it, which would never end: choose "
@@ -385,7 +385,7 @@ class ChunkFeeder:
     def give_up(self, error: KafkaException) -> None:
         """Fail the rows that are not in batches yet.
 
-        What another thread has in its hands, that thread finds to be too late.
+        A chunk that another thread is converting is left to that thread, which finds the error.
         """
         self.close()
         self._threads.stop()

@@ -159,7 +159,7 @@ class SentRows:
                 watches = [watch for watch in ended if watch is not None]
             self._waiters.notify_all()
         for watch in watches:
-            watch.tell()
+            watch.notify()
 
     def _call_back(self, row: int, end: _End) -> None:
         metadata, error = self._metadata(row, end), self._refused.get(row, end.error)
@@ -246,12 +246,12 @@ class SentRows:
 class _Watch:
     """The additional state of a future that has waiters, which `Future` has from the beginning.
 
-    is_told: changes only under the condition, together with the state that waiters see. So a thread
-    that checks several futures and then waits for the rest sees each as either done or not. pid: of
-    its process; in a forked child, another thread may hold its lock forever.
+    is_notified: changes only under the condition, together with the state that waiters see. So a
+    thread that checks several futures and then waits for the rest sees each as either done or not.
+    pid: of its process; in a forked child, another thread may hold its lock forever.
     """
 
-    __slots__ = ("callbacks", "condition", "future", "is_told", "lock", "pid", "waiters")
+    __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")
 
     def __init__(self, future: RowFuture) -> None:
         self.future = future
@@ -259,21 +259,21 @@ class _Watch:
         self.condition = threading.Condition(self.lock)
         self.waiters: list[Any] = []
         self.callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
-        self.is_told = False
+        self.is_notified = False
         self.pid = os.getpid()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify all watchers that the future is done; the I/O thread calls this, once."""
-        self.tell_waiters()
+        self.notify_waiters()
         for callback in self.callbacks:
             call_in_io_thread(_DONE_CALLBACK, callback, self.future)
 
-    def tell_waiters(self) -> None:
+    def notify_waiters(self) -> None:
         """Notify the waiters that the future is done, unless they were notified already."""
         with self.lock:
-            if self.is_told:
+            if self.is_notified:
                 return
-            self.is_told = True
+            self.is_notified = True
             failed = self.future.exception() is not None
             for waiter in self.waiters:
                 (waiter.add_exception if failed else waiter.add_result)(self.future)
@@ -353,7 +353,7 @@ class RowFuture(Future[RecordMetadata]):
             if watch is None or watch.pid != os.getpid():
                 watch = _Watch(self)
                 if not self._rows.watch(self._row, watch):
-                    watch.is_told = True
+                    watch.is_notified = True
                 # Others see it only from now on, so that whatever they add to it is notified.
                 self._watch: _Watch = watch
             return watch
@@ -362,19 +362,19 @@ class RowFuture(Future[RecordMetadata]):
     def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
         watch = self._watched()
         if self.done():  # and the I/O thread may be about to notify
-            watch.tell_waiters()
+            watch.notify_waiters()
         return watch.condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override] # made when asked for
         watch = self._watched()
-        if not watch.is_told:  # who asks is about to wait
+        if not watch.is_notified:  # who asks is about to wait
             self._rows.check_may_wait()
         return watch.waiters
 
     @property
     def _state(self) -> str:  # type: ignore[override] # does not change under the condition
-        return "FINISHED" if self._watched().is_told else "RUNNING"
+        return "FINISHED" if self._watched().is_notified else "RUNNING"
 
 
 def _check_timeout(timeout: object) -> None:

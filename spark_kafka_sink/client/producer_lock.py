@@ -38,7 +38,7 @@ class ProducerLock(ABC):
         """Accept no more rows, and make the I/O thread fail all batches."""
 
     def attach(self, wakeup: Callable[[], None]) -> None:
-        """Know what ends the wait of the I/O thread for the network."""
+        """Set the function that ends the I/O thread's wait for the network."""
         self._wakeup = wakeup
 
     def wake(self) -> None:
@@ -91,7 +91,7 @@ class ProducerLock(ABC):
         """Wait until there is something to find, which is looked for under the lock.
 
         late: makes the error for a wait that is over, under the lock as well; meter: takes the
-        nanoseconds of each wait, and the time. Who waits has no lock, see `Waiters`.
+        nanoseconds of each wait, and the time. The lock is free during a wait, see `Waiters`.
         """
         came, signal = True, None
         while True:
@@ -118,7 +118,7 @@ class ProducerLock(ABC):
 class _Change:
     """The guard of a change: ``with lock, change:``.
 
-    interrupted: called if an exception interrupts the change that is not one of the producer's own.
+    interrupted: called with the exception that interrupts a change, unless it is a KafkaException.
     """
 
     __slots__ = ("_interrupted",)

@@ -60,7 +60,7 @@ class ProducerState(ProducerLock):
         self._completion = sender.completion
         self._sender = sender
         self._is_adaptive = is_adaptive
-        # Those of outside, while the producer is in a joined transaction.
+        # The deliveries outside of a joined transaction.
         self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
@@ -116,7 +116,7 @@ class ProducerState(ProducerLock):
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
 
     def record_time(self, name: str, seconds: float) -> None:
-        """Count time that a caller spent; name: as of `ProducerMetrics.record_time`."""
+        """Count time that a caller spent; name: as in `ProducerMetrics.record_time`."""
         with self.lock:
             self.metrics.record_time(name, seconds * 1e9)
 
@@ -153,18 +153,18 @@ class ProducerState(ProducerLock):
     def _track(self, topics: Iterable[str]) -> None:
         """Keep topics known, and ask for those that are not.
 
-        An error that another caller got is asked about again.
+        A topic for which another caller got an error is asked for again.
         """
         if not self.metadata.track_all(topics, self._clock()):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Keep batches at their topics' limits; see `TaskProducer.limit_messages`."""
+        """Limit the batches of topics; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
     def forget_topics(self) -> None:
-        """Know nothing of topics, as a new producer does."""
+        """Forget all topics, as if the producer were new."""
         with self.lock:
             self.metadata.forget_topics()
             # Each waiter requests its topic itself.
@@ -218,13 +218,13 @@ class ProducerState(ProducerLock):
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
-        """Wait for memory no longer; may be called twice."""
+        """Stop waiting for memory; may be called twice."""
         with self.lock:
             self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
 
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
-        """Return what topics have waiting."""
+        """Return the loads of topics: how much waits for their partitions."""
         with self.lock:
             return {
                 name: self.accumulator.topic_load(

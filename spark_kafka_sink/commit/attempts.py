@@ -5,8 +5,9 @@ These travel with Spark's writer and its commit messages, so they are plain valu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.names import Owner, TaskSlot
@@ -23,6 +24,15 @@ class WrittenPartition(NamedTuple):
     last_sequence: int
 
 
+class AcknowledgedRecords(Protocol):
+    """The records of one partition that brokers have acknowledged, as a producer counts them."""
+
+    records: int
+    first_offset: int
+    last_offset: int
+    last_sequence: int
+
+
 @dataclass(frozen=True, slots=True)
 class AttemptTransaction:
     """What an attempt wrote in a transaction. slot: None in mode `single`: it is the driver's."""
@@ -30,6 +40,29 @@ class AttemptTransaction:
     slot: TaskSlot | None
     producer: ProducerIdAndEpoch
     written: tuple[WrittenPartition, ...]
+
+    @classmethod
+    def of(
+        cls,
+        slot: TaskSlot | None,
+        producer: ProducerIdAndEpoch,
+        acknowledged: Mapping[TopicPartition, AcknowledgedRecords],
+    ) -> Self:
+        """Return the transaction of an attempt whose records are all acknowledged."""
+        return cls(
+            slot,
+            producer,
+            tuple(
+                WrittenPartition(
+                    partition,
+                    found.records,
+                    found.first_offset,
+                    found.last_offset,
+                    found.last_sequence,
+                )
+                for partition, found in sorted(acknowledged.items(), key=lambda item: item[0])
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +89,8 @@ class Run:
 class Plan:
     """The plan of a run.
 
-    producer: of the driver id, as the plan got it. record: of the owner, None if it has none yet.
+    producer: of the driver id, from the plan's InitProducerId. record: of the owner, None if it has
+    none yet.
     """
 
     run: Run

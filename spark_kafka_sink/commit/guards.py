@@ -5,11 +5,12 @@ for a resend: it answers with success and writes nothing. The last sequence of t
 no sign of it. So each partition may have one writer only, and that is checked:
 
 G1  the driver: no partition is in two messages.
-G2  the driver: each partition holds of the transaction what its message says, and no partition
-    holds anything that no message says. G2 alone sees a batch that vanished after its response.
-G3  a task: its batches lie above the end that the log had before, one after another.
-G4  a task: no batch that was sent once is answered as a duplicate. One that was sent again may be:
-    then what the log holds at its offset must be what was sent.
+G2  the driver: each partition has the records that a task's message reports, and no partition has
+    others. Only G2 finds a batch that was lost after its response.
+G3  a task: the offsets of its batches ascend, and begin at or above the end that the log had
+before. G4  a task: a batch that was sent once is not reported as a duplicate. One that was sent
+again may
+    be. Then the log must have what was sent at its offset.
 
 G1 and G2 are checked before the decision.
 """
@@ -80,7 +81,7 @@ def by_producer(
 
 
 def sequence_of(records: int) -> int:
-    """Return the last sequence of so many records; after 2**31 - 1 follows 0."""
+    """Return the last sequence of this many records; 0 follows after 2**31 - 1."""
     return (records - 1) & MAX_SEQUENCE
 
 

@@ -4,13 +4,13 @@ The log is partition 0 of a compacted topic. The key of a record is the owner's 
 is JSON. A record is written in a transaction of the driver id: that of the data (mode `single`), or
 one of its own, whose commit is the decision (mode `two-phase`).
 
-The log is read up to the high watermark, with the records of open and aborted transactions, and
-each record is judged by the next marker of its producer (`LogReader`). Up to the last stable offset
-a record would be missed for as long as another application has a transaction open below it, and its
-batch would be written twice.
+The log is read up to the high watermark, with the records of open and aborted transactions. The
+next marker of a record's producer decides whether it is committed (`LogReader`). A reader that
+stopped at the last stable offset would miss a record while another application has an open
+transaction below it, and its batch would be written twice.
 
-A client that may write to the log has power over its owners. But a record that is outside a
-transaction, or whose key does not match its content, is ignored, with a warning.
+A client with the right to write to the log can change what its owners skip. Records outside a
+transaction, and records whose key does not match their content, are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Place(Enum):
 class VersionSet:
     """The versions that were written, as closed intervals in ascending order.
 
-    At most 10,000 intervals are kept, the highest. floor: the lowest version of which the set knows
-    whether it was written, None if it knows that of all.
+    Only the 10,000 highest intervals are kept. floor: the lowest version that the set still knows
+    about, None if it knows about all.
     """
 
     intervals: tuple[tuple[int, int], ...] = ()
@@ -76,7 +76,7 @@ class VersionSet:
         if len(intervals) <= MAX_INTERVALS:
             return VersionSet(intervals, self.floor)
         kept = intervals[-MAX_INTERVALS:]
-        # What lies between the last interval that is dropped and the first that is kept is known.
+        # Of the versions after the last dropped interval it is known that they were not written.
         return VersionSet(kept, intervals[-MAX_INTERVALS - 1][1] + 1)
 
     def packed(self) -> list[int]:
@@ -86,7 +86,7 @@ class VersionSet:
 
     @classmethod
     def unpacked(cls, distances: list[int], floor: int | None) -> Self:
-        """Return the set of `packed`. Raise ValueError for what is none."""
+        """Return the set from its `packed` form. Raise ValueError if that is invalid."""
         bounds: list[int] = []
         for distance in distances:
             is_start = len(bounds) % 2 == 0
@@ -112,7 +112,7 @@ class StreamMark(NamedTuple):
 
 
 class BatchPlace(Enum):
-    """What a micro-batch is to the record of its owner."""
+    """How a micro-batch compares with the record of its owner."""
 
     NEW_QUERY = "the query has written nothing yet: write it"
     NEXT = "it comes after the last one that was written: write it"
@@ -142,13 +142,17 @@ class CommitRecord:
     """The record of one owner.
 
     run: of the driver that wrote it. rows: of the last version or micro-batch. written_at: in
-    milliseconds since 1970, by the driver's clock. application, query, checkpoint: for operators.
+    milliseconds since 1970, by the driver's clock. version: the last one, None after a micro-batch.
+
+    For operators, since an owner may be a hash; empty if they are not known. application: its name
+    in Spark. query: its name. checkpoint: of a stream.
     """
 
     state: RecordState
     run: str
     rows: int
     written_at: int
+    version: int | None = None
     versions: VersionSet = VersionSet()
     streams: tuple[StreamMark, ...] = ()
     transactions: tuple[DecidedTransaction, ...] = ()
@@ -158,23 +162,32 @@ class CommitRecord:
 
     def after_version(self, version: int) -> CommitRecord:
         """Return the record with a version that is written."""
-        return replace(self, versions=self.versions.adding(version))
+        return replace(self, version=version, versions=self.versions.adding(version))
 
     def after_batch(self, mark: StreamMark) -> CommitRecord:
         """Return the record with a micro-batch that is written; the 10 newest queries are kept."""
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
-        return replace(self, streams=(*others, mark)[-MAX_STREAMS:])
+        return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
 
     def done(self) -> CommitRecord:
         """Return the record once every transaction is committed."""
         return replace(self, state=RecordState.DONE, transactions=())
+
+    @property
+    def last_written(self) -> str:
+        """The version or the micro-batch that was written last, in words."""
+        if self.version is not None:
+            return f"version {self.version}"
+        if self.streams:
+            return f"micro-batch {self.streams[-1].batch_id} of query {self.streams[-1].query_id}"
+        return "nothing"
 
     def last_batch(self, query_id: str) -> StreamMark | None:
         """Return the last micro-batch of a query, None if none was written."""
         return next((mark for mark in self.streams if mark.query_id == query_id), None)
 
     def place_of_batch(self, query_id: str, batch_id: int, run_id: str) -> BatchPlace:
-        """Return what a micro-batch is to this record."""
+        """Return how a micro-batch compares with this record."""
         last = self.last_batch(query_id)
         if last is None:
             return BatchPlace.NEW_QUERY
@@ -194,6 +207,7 @@ def encode(key: str, record: CommitRecord) -> bytes:
         "run": record.run,
         "rows": record.rows,
         "at": record.written_at,
+        "version": record.version,
         "versions": record.versions.packed(),
         "floor": record.versions.floor,
         "streams": [list(mark) for mark in record.streams],
@@ -221,7 +235,7 @@ class NewerFormatError(ValueError):
 
 
 def decode(key: str, value: bytes | None) -> CommitRecord:
-    """Return the record. Raise ValueError if the value is none, or is another owner's.
+    """Return the record. Raise ValueError if the value is invalid, or belongs to another owner.
 
     Raise NewerFormatError if a later version of this package wrote it.
     """
@@ -252,14 +266,14 @@ def _decoded(key: str | None, value: bytes | None, *, is_transactional: bool) ->
 
 
 def _record(content: Mapping[str, Any]) -> CommitRecord:
-    floor = content["floor"]
+    floor, version = content["floor"], content["version"]
     texts = {name: content[name] for name in ("run", "application", "query", "checkpoint")}
     numbers = [content["rows"], content["at"], *content["versions"]]
     is_sound = (
         content["state"] in RecordState.__members__
         and all(isinstance(text, str) for text in texts.values())
         and all(map(_is_int, numbers))
-        and (floor is None or _is_int(floor))
+        and all(number is None or _is_int(number) for number in (floor, version))
     )
     if not is_sound:
         raise TypeError("fields")
@@ -267,6 +281,7 @@ def _record(content: Mapping[str, Any]) -> CommitRecord:
         state=RecordState[content["state"]],
         rows=content["rows"],
         written_at=content["at"],
+        version=version,
         versions=VersionSet.unpacked(content["versions"], floor),
         streams=tuple(_mark(each) for each in content["streams"]),
         transactions=tuple(_transaction(each, content["topics"]) for each in content["txns"]),
@@ -306,9 +321,9 @@ def _is_int(value: object) -> bool:
 
 
 class LogEntry(NamedTuple):
-    """A batch of the log, as far as it matters.
+    """A batch of the log: its records, or the marker of a control batch.
 
-    marker: of a control batch; None also if compaction has removed its record.
+    marker: None also if compaction has removed the record of the control batch.
     """
 
     producer_id: int
@@ -328,10 +343,11 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """What the log has of one owner.
+    """The records of one owner in the log.
 
-    record, offset: the newest that is committed; None and -1 if there is none. undecided: of a
-    transaction without a marker. newer_format: why the log cannot be understood by this version.
+    record, offset: the newest committed record; None and -1 if there is none. undecided: the record
+    of a transaction without a marker. newer_format: why this version of the package cannot read the
+    newest committed record.
     """
 
     record: CommitRecord | None = None
@@ -344,7 +360,7 @@ NOTHING: Final = LogReading()
 
 
 class LogReader:
-    """Reads the log, entry by entry, from its start or on from where it was.
+    """Reads the log batch by batch, and keeps the newest records.
 
     key: the driver id of one owner, None for all owners.
     """
@@ -366,12 +382,12 @@ class LogReader:
                 self._take(entry, record)
 
     def reading(self, key: str) -> LogReading:
-        """Return what the log has of an owner so far."""
+        """Return the records of an owner, as far as the log was read."""
         found = self._committed.get(key, NOTHING)
         undecided = [each[key].record for each in self._pending.values() if key in each]
         return replace(found, undecided=undecided[-1] if undecided else None)
 
-    def keys(self) -> Iterator[str]:
+    def owners(self) -> Iterator[str]:
         """Yield the driver ids of the owners that have a record, committed or not."""
         pending = (key for of_producer in self._pending.values() for key in of_producer)
         yield from dict.fromkeys([*self._committed, *pending])
@@ -397,8 +413,8 @@ class LogReader:
         self._pending.setdefault(entry.producer_id, {})[key or ""] = reading
 
     def _end(self, ended: dict[str, LogReading], marker: Marker | None) -> None:
-        # Compaction removes the record of a marker only after the records of its transaction, and
-        # those of an aborted one first. What is left before it was committed.
+        # Compaction removes the records of an aborted transaction before its marker. So if the
+        # marker itself was removed, the records that are left were committed.
         if marker is Marker.ABORT:
             return
         for key, reading in ended.items():

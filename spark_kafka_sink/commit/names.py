@@ -9,7 +9,7 @@ each Spark partition::
 
 ``%`` and ``/`` in an application id are percent-encoded, and nothing else is. Prefixes and targets
 have no ``/``. So no id of one owner is the beginning of another's, or can be read as another's. An
-id that these functions would not build is not read at all: it belongs to somebody else.
+id that these functions do not build belongs to somebody else, and is not read.
 
 Ids are reused by every run of an owner. Brokers remember an id for seven days, so a new id for each
 run would fill their memory.
@@ -43,7 +43,7 @@ _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")
 
 
 class TaskSlot(NamedTuple):
-    """One transactional id of a Spark partition; a partition has more after retries."""
+    """The slot of a transactional id: a Spark partition, and a number that retries may raise."""
 
     partition: int
     slot: int
@@ -62,7 +62,7 @@ class TaskSlot(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Who writes: its runs are one after another, and a version is written once by it.
+    """An application and its target. Its runs follow each other, and it writes each version once.
 
     Construct one by `checked_owner`.
     """
@@ -98,7 +98,7 @@ class Owner(NamedTuple):
 
 
 def checked_owner(prefix: str, app_id: str, target: str) -> Owner:
-    """Return the owner. Raise ConfigException for a prefix or an application id of no owner.
+    """Return the owner. Raise ConfigException if an argument is invalid.
 
     target: the name of a topic, or `ANY_TOPIC`.
     """
@@ -111,7 +111,7 @@ def checked_owner(prefix: str, app_id: str, target: str) -> Owner:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise ConfigException for a prefix that no owner can have."""
+    """Raise ConfigException if a prefix is invalid."""
     if _PREFIX.match(prefix) is None:
         message = (
             f"option txnIdPrefix is {prefix!r}: expected 1 to {MAX_PREFIX_LENGTH} of the "
@@ -121,7 +121,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise ConfigException for an application id that no owner can have."""
+    """Raise ConfigException if an application id is invalid."""
     try:
         size = len(app_id.encode())
     except UnicodeEncodeError as error:
@@ -158,11 +158,11 @@ def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
 
 
 def app_id_of_checkpoint(location: str) -> str:
-    """Return the application id of a stream that names none: a hash of its checkpoint's path.
+    """Return the application id of a stream without `txnAppId`: a hash of its checkpoint's path.
 
     Spellings that Hadoop reads as the same path have the same id: double and final slashes, ``.``
-    and ``..``, and ``file:/x`` and ``file:///x`` for ``/x``. A location that is moved, or spelt
-    through a link, is another application.
+    and ``..``, and ``file:/x`` and ``file:///x`` for ``/x``. A checkpoint that is moved, or named
+    by a link, is another application.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 
 from spark_kafka_sink.commit import resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
+from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     LogReading,
@@ -27,11 +28,9 @@ from spark_kafka_sink.commit.log_record import (
 )
 from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
-    ONGOING,
     AddPartitions,
     Answer,
     Ask,
-    Described,
     DescribeTransaction,
     Ended,
     Initialized,
@@ -66,10 +65,12 @@ Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """A plan in the making.
+    """The state of a plan.
 
     version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
-    the target topics in mode `single`. leftovers: what D0 has found and the record does not decide.
+    the target topics in mode `single`. accepts_torn: whether an operator lets the owner go on if
+    rows of its last run are lost. leftovers: open transactions that D0 has found, without those
+    that the record commits.
     """
 
     state: PlanState
@@ -78,8 +79,9 @@ class Planning:
     lists: bool
     version: int | None
     partitions: tuple[TopicPartition, ...]
+    accepts_torn: bool = False
     waiting: frozenset[Ask] = frozenset()
-    leftovers: frozenset[tuple[str, ProducerIdAndEpoch]] = frozenset()
+    leftovers: Leftovers = frozenset()
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
     ends: tuple[Resolving, ...] = ()
@@ -93,13 +95,14 @@ def begin(
     lists: bool = True,
     version: int | None = None,
     partitions: tuple[TopicPartition, ...] = (),
+    accepts_torn: bool = False,
 ) -> Step[Planning]:
     """Return the machine, and its first question.
 
     lists: whether an older run may have left open transactions: at the first plan of a process, and
     after a run that failed.
     """
-    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions)
+    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions, accepts_torn)
     if version is not None:
         return asking(machine, ReadLog(run.driver_id))
     ask, state = _first_of_plan(machine)
@@ -149,22 +152,15 @@ def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
 
 def _listed(machine: Planning, at: Received) -> Step[Planning]:
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
-    own = [
-        each.transactional_id for each in found if machine.run.owner.slot_of(each.transactional_id)
-    ]
+    own = own_tasks(machine.run.owner, found)
     if not own:
         return _fence(machine)
-    asks = [DescribeTransaction(each) for each in sorted(own)]
-    return asking(_moved(machine, _S.DESCRIBING), *asks)
+    return asking(_moved(machine, _S.DESCRIBING), *map(DescribeTransaction, own))
 
 
 def _described(machine: Planning, at: Received) -> Step[Planning]:
-    reply, ask = at.reply, at.ask
-    machine = replace(machine, waiting=machine.waiting - {ask})
-    is_open = at.found is Verdict.DONE and isinstance(reply, Described) and reply.state == ONGOING
-    if is_open and isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
-        entry = (ask.transactional_id, reply.producer)
-        machine = replace(machine, leftovers=machine.leftovers | {entry})
+    leftovers = machine.leftovers | open_transaction(at)
+    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
     return Step(machine) if machine.waiting else _fence(machine)
 
 
@@ -215,7 +211,8 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
-    unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
+    failures = (each.failure for each in machine.ends if each.failure is not None)
+    unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
     is_fenced = machine.producer.is_valid
@@ -263,10 +260,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 def _clean(machine: Planning) -> Step[Planning]:
     if not machine.leftovers:
         return _finish(machine)
-    asks = [
-        end_txn(transactional_id, producer, machine.run.level, commit=False)
-        for transactional_id, producer in sorted(machine.leftovers, key=lambda each: each[0])
-    ]
+    asks = aborts(machine.leftovers, machine.run.level)
     return asking(_moved(machine, _S.CLEANING), *asks)
 
 
@@ -324,7 +318,13 @@ def _planned(machine: Planning) -> Planned:
 
 
 def _lost(machine: Planning) -> bool:
-    return any(each.state is ResolveState.ABORTED for each in machine.ends)
+    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends)
+    return is_lost and not machine.accepts_torn
+
+
+def _accepts(machine: Planning, failure: Failure) -> bool:
+    """Return whether an operator accepts that the outcome of a transaction is unknown."""
+    return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 
 def _torn(machine: Planning, record: CommitRecord) -> Torn:

@@ -1,9 +1,8 @@
 """What the machines of exactly once ask of brokers, and the replies.
 
 A machine returns questions, and gets each reply as an `Answer`. `commit_client` sends them: it
-knows which node coordinates a transactional id and which leads a partition, and it may put several
-questions to one node into one request. It decides nothing. A question that got no response has the
-reply `Unanswered`.
+knows which node coordinates a transactional id and which leads a partition. It decides nothing. A
+question that got no response has the reply `Unanswered`.
 
 All of it is frozen and hashable, so that a model can keep, copy and compare states of machines.
 """
@@ -31,7 +30,7 @@ COMPLETE_ABORT: Final = "CompleteAbort"
 class ListTransactions:
     """To every broker: which transactions are open.
 
-    prefix: the beginning of the ids that are wanted; a reply may have others.
+    prefix: the beginning of the ids to list. A reply may have other ids, too.
     """
 
     prefix: str
@@ -46,7 +45,7 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """To the coordinator: the next epoch, which fences who has the present one."""
+    """To the coordinator: the next epoch. This fences the producer that has the present one."""
 
     transactional_id: str
     timeout_ms: int
@@ -65,8 +64,9 @@ class AddPartitions:
 class WriteRecord:
     """To the leader of the log's partition: a record in the transaction (Produce, acks=-1).
 
-    sequence: of the record, for this producer. again: it was written once, and is to be flagged as
-    a duplicate. level: the transaction.version; at 1, Produce 11 is the last version to send.
+    sequence: of the record, for this producer. again: whether it was sent before, so that the
+    broker has to report a duplicate. level: the transaction.version; at 1, Produce 11 is the last
+    version to send.
     """
 
     transactional_id: str
@@ -91,10 +91,20 @@ class EndTxn:
 class ReadLog:
     """To the leader of the log's partition: the records of an owner, read up to the high watermark.
 
-    Every batch up to the end that ListOffsets 5 tells goes through an `LogReader`.
+    A `LogReader` takes every batch up to the end, which ListOffsets 5 returns.
     """
 
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAllRecords:
+    """To the leader of the log's partition: the records of all owners, as `ReadLog` reads one.
+
+    prefix: the beginning of the driver ids that are wanted.
+    """
+
+    prefix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ Ask: TypeAlias = (
     | WriteRecord
     | EndTxn
     | ReadLog
+    | ReadAllRecords
     | DescribeProducers
     | ReadMarker
 )
@@ -169,7 +180,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Initialized:
-    """The producer id and the epoch of an id."""
+    """The producer id and the epoch of a transactional id."""
 
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     error: int = codes.NONE
@@ -205,15 +216,24 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """What the log has of an owner."""
+    """The records of an owner in the log."""
 
     reading: LogReading = NOTHING
     error: int = codes.NONE
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AllRecordsRead:
+    """What the log has of each owner, by its driver id."""
+
+    readings: tuple[tuple[str, LogReading], ...] = ()
+    error: int = codes.NONE
+    reason: str = ""
+
+
 class ActiveProducer(NamedTuple):
-    """A producer of a partition: its last sequence, and where its open transaction begins; -1."""
+    """A producer of a partition: its last sequence, and the start of its transaction or -1."""
 
     producer: ProducerIdAndEpoch
     last_sequence: int
@@ -233,10 +253,12 @@ class ProducersDescribed:
 class MarkerRead:
     """The next marker; None if the log has none up to its end.
 
-    is_gone: the offset is below the log's start, so the marker may have been deleted.
+    records: of the producer, from the offset up to the marker. is_gone: the offset is below the
+    log's start, so the marker may have been deleted.
     """
 
     marker: Marker | None = None
+    records: int = 0
     is_gone: bool = False
     error: int = codes.NONE
     reason: str = ""
@@ -244,7 +266,7 @@ class MarkerRead:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """No response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT; a broker may have acted all the same."""
+    """No response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. A broker may have acted nevertheless."""
 
     error: int
     reason: str = ""
@@ -258,6 +280,7 @@ Reply: TypeAlias = (
     | Written
     | Ended
     | LogRead
+    | AllRecordsRead
     | ProducersDescribed
     | MarkerRead
     | Unanswered

@@ -1,10 +1,11 @@
 """Commit one transaction that is decided, and find out whether its rows are visible.
 
-It begins with EndTxn. An answer that may mean both is never believed: the coordinator is looked up
-and asked again after five seconds, then asked what it has of the id. Only a commit that it tells is
-proof. The truth is in the log: the next marker of the producer, from the first record on. A
-coordinator forgets an id after seven days, and a late request may open an empty transaction with
-the same epoch (transaction.version 1).
+It begins with EndTxn. Most error codes may mean that the transaction was committed, or that it was
+aborted. After such an answer, the coordinator is looked up and asked again, five seconds later. If
+that is not clear either, it is asked for the state of the id. Only the answer that this transaction
+is committed is believed: a coordinator forgets an id after seven days, and a late request may open
+an empty transaction with the same epoch (transaction.version 1). Otherwise the log decides, by the
+next marker of the producer from its first record on.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import DecidedTransaction
 from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.outcomes import LostTransaction
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     Answer,
@@ -27,6 +30,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.states import RESOLVE, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
+    MARKER_PAUSE_S,
     STALE_S,
     Failure,
     FailureKind,
@@ -39,7 +43,8 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
-_MARKER_PAUSE_S: Final = 0.1
+RECORDS_ARE_GONE: Final = "its records are no longer in the log"
+NO_MARKER: Final = "it has no marker yet"
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
 _ENDS: Final = {Marker.COMMIT: ResolveState.COMMITTED, Marker.ABORT: ResolveState.ABORTED}
 _S = ResolveState
@@ -50,7 +55,7 @@ class Resolving:
     """The commit of one transaction.
 
     partition, first_offset: where one of its records is. asked: the question without an answer.
-    failure: why it is UNKNOWN.
+    records: how many it has in the partition, if its marker was read. failure: why it is UNKNOWN.
     """
 
     state: ResolveState
@@ -61,11 +66,12 @@ class Resolving:
     level: int
     deadline: float
     asked: Ask | None
+    records: int = 0
     failure: Failure | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether it is known what the transaction came to, or that nobody can say."""
+        """Whether the result is known, or cannot be found out in time."""
         return self.state in _FINAL
 
 
@@ -128,10 +134,14 @@ def step_all(
 
 def lost(
     machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
-) -> tuple[DecidedTransaction, ...]:
+) -> tuple[LostTransaction, ...]:
     """Return the transactions that were aborted; both are in the same order."""
     pairs = zip(machines, transactions, strict=True)
-    return tuple(each for machine, each in pairs if machine.state is ResolveState.ABORTED)
+    return tuple(
+        LostTransaction(each, machine.records)
+        for machine, each in pairs
+        if machine.state is ResolveState.ABORTED
+    )
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
@@ -141,10 +151,13 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # Who may not describe a transaction may be allowed to read its marker.
+    # A client without the right to describe the id may have the right to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
+        is_deleted = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+        if is_deleted and machine.state is _S.READING_MARKER:
+            failure = _in_doubt(machine, "its topic is not there any more")
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
     return _STEPS[machine.state](machine, at)
 
@@ -178,17 +191,23 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
 def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
     read = at.reply if isinstance(at.reply, MarkerRead) else MarkerRead()
     if read.marker is not None:
-        return _over(machine, _ENDS[read.marker])
+        return _over(replace(machine, records=read.records), _ENDS[read.marker])
     if read.is_gone or at.now >= machine.deadline:
-        why = "its records are no longer in the log" if read.is_gone else "it has no marker yet"
-        sentence = (
-            f"what {machine.transactional_id} wrote to {machine.partition} from offset "
-            f"{machine.first_offset} on may be committed or aborted: {why}"
-        )
-        failure = Failure(FailureKind.NO_ANSWER, sentence)
-        return _over(replace(machine, failure=failure), _S.UNKNOWN)
+        why = RECORDS_ARE_GONE if read.is_gone else NO_MARKER
+        return _over(replace(machine, failure=_in_doubt(machine, why)), _S.UNKNOWN)
     ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
-    return _ask(machine, _S.ENDING, ask, _MARKER_PAUSE_S)
+    return _ask(machine, _S.ENDING, ask, MARKER_PAUSE_S)
+
+
+def in_doubt(
+    transactional_id: str, partition: TopicPartition, first_offset: int, why: str
+) -> Failure:
+    """Return the failure for a transaction that has ended, and whose marker cannot be read."""
+    sentence = (
+        f"what {transactional_id} wrote to {partition} from offset {first_offset} on may be "
+        f"committed or aborted: {why}"
+    )
+    return Failure(FailureKind.IN_DOUBT, sentence)
 
 
 _STEPS: Final = {
@@ -197,6 +216,10 @@ _STEPS: Final = {
     _S.DESCRIBING: _described,
     _S.READING_MARKER: _marker_read,
 }
+
+
+def _in_doubt(machine: Resolving, why: str) -> Failure:
+    return in_doubt(machine.transactional_id, machine.partition, machine.first_offset, why)
 
 
 def _over(machine: Resolving, state: ResolveState) -> Step[Resolving]:

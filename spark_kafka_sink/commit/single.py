@@ -4,8 +4,9 @@ All tasks write with the driver's producer id and epoch, each partition is writt
 the owner's record is in the same transaction. So rows and record become visible together, or never.
 There is nothing to recover: what is not committed is aborted by its timeout or by the next plan.
 
-`look` is for a task before its first row, `begin_commit` and `begin_abort` for the driver. If a
-check fails, the commit aborts the transaction itself: abort() of Spark's writer is never certain.
+A task checks its partitions before its first row (`single_check`). This module has the commit and
+the abort of the driver. If a check fails, the commit aborts the transaction itself, because Spark
+may not call abort().
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
-    Clear,
     Committed,
     CommittedBefore,
     Superseded,
@@ -38,13 +38,13 @@ from spark_kafka_sink.commit.questions import (
     InitProducerId,
     LogRead,
     ProducersDescribed,
-    Question,
     ReadLog,
     WriteRecord,
     Written,
 )
 from spark_kafka_sink.commit.states import SINGLE, SingleState, moved
 from spark_kafka_sink.commit.steps import (
+    MARKER_PAUSE_S,
     STALE_S,
     Failure,
     FailureKind,
@@ -59,7 +59,6 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 _S = SingleState
-_UNDECIDED_PAUSE_S: Final = 0.1
 
 
 Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undecided | Failure
@@ -69,9 +68,10 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """A commit or an abort of mode `single`.
 
-    record: what to write into the log. attempts: what the tasks wrote. targets: all partitions of
-    the target topics. probes: write the record twice. failure: the check that made it abort.
-    asked_again: the coordinator was looked up again after an answer that may mean both.
+    record: the record to write into the log. attempts: what the tasks wrote. targets: all
+    partitions of the target topics. probes: whether the record is written twice. failure: the check
+    that failed. asked_again: whether EndTxn was sent again, after an answer that may mean committed
+    or aborted.
     """
 
     state: SingleState
@@ -109,7 +109,7 @@ def begin_commit(
     if conflict is not None:
         return _abort(machine, conflict)
     covered = guards.by_partition(written)
-    # At level 1 all partitions are part of the transaction, and a late writer shows nowhere else.
+    # At level 1 all partitions are part of the transaction. Only this finds a late writer.
     described = {*covered, *targets} if plan.run.level < 2 else set(covered)
     asks = [DescribeProducers(each) for each in sorted(described)]
     return asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
@@ -267,18 +267,18 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if machine.asked_again and not is_pending:
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
-    pause_s = _UNDECIDED_PAUSE_S if is_pending else STALE_S
+    pause_s = MARKER_PAUSE_S if is_pending else STALE_S
     return asking(machine, _end(machine, commit=True), pause_s=pause_s, looks_up=True)
 
 
 def _renew(machine: Single) -> Step[Single]:
-    """Take the epoch away from what is late: after version 4 of EndTxn it would be taken."""
+    """Ask for the next epoch, because after EndTxn 4 brokers would accept late requests."""
     run = machine.plan.run
     return asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
 
 
 def _renewed(machine: Single, _: Received) -> Step[Single]:
-    return _done(machine)  # committed it is in any case
+    return _done(machine)  # it is committed in any case
 
 
 def _done(machine: Single) -> Step[Single]:
@@ -341,45 +341,3 @@ def _moved(machine: Single, state: SingleState) -> Single:
 
 def _over(machine: Single, state: SingleState, outcome: Outcome) -> Step[Single]:
     return Step(replace(_moved(machine, state), outcome=outcome))
-
-
-# -- a task before its first row ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """A task's look at its partitions."""
-
-    plan: Plan
-    deadline: float
-    waiting: frozenset[Ask]
-    outcome: Clear | Failure | None = None
-
-
-def look(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Looking]:
-    """Return the machine for a task, and its questions."""
-    asks = tuple(DescribeProducers(each) for each in partitions)
-    machine = Looking(plan, deadline, frozenset(asks), None if asks else Clear())
-    return Step(machine, tuple(map(Question, asks)))
-
-
-def step_look(machine: Looking, answer: Answer, now: float) -> Step[Looking]:
-    """Return the machine after an answer."""
-    if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
-        return Step(machine)
-    at = received(*answer, now)
-    if at.asks_again and now < machine.deadline:
-        return Step(machine, (at.again(),))
-    partition = answer.ask.partition
-    if not isinstance(at.reply, ProducersDescribed) or at.found is not Verdict.DONE:
-        failure = at.failure(f"{partition} could not be checked for another attempt")
-        return Step(replace(machine, outcome=failure))
-    if guards.is_taken(at.reply.producers, machine.plan.producer):
-        sentence = (
-            f"another attempt of this task has written to {partition}; in mode single the rows of "
-            "one attempt cannot be undone alone, so the job fails and nothing of it is visible: "
-            "run it again, or use exactlyOnce=two-phase"
-        )
-        return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))
-    waiting = machine.waiting - {answer.ask}
-    return Step(replace(machine, waiting=waiting, outcome=None if waiting else Clear()))

@@ -1,4 +1,4 @@
-"""What all machines of exactly once share: a step, a failure, and the rules of asking again.
+"""What all machines of exactly once share: a step, a failure, and when a question is asked again.
 
 A machine is a frozen value. ``step(machine, answer, now)`` returns the next one and the questions
 to send. It is over once it has an outcome. An answer to a question that the machine no longer has
@@ -22,8 +22,8 @@ from spark_kafka_sink.commit.questions import (
     EndTxn,
     InitProducerId,
     ListTransactions,
-    OpenTransaction,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -43,7 +43,10 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 # A marker takes a few milliseconds; a leader or a coordinator that moves takes longer.
 _SHORT_PAUSE_S: Final = 0.02
 _PAUSE_S: Final = 0.1
-# A former coordinator may answer from what it remembers for as long (KAFKA-21181).
+# Coordinators answer before they have written the markers of a transaction.
+MARKER_PAUSE_S: Final = 0.1
+# A broker that is no longer the coordinator may answer from its old state for so long
+# (KAFKA-21181).
 STALE_S: Final = 5.0
 
 M = TypeVar("M")
@@ -63,20 +66,20 @@ class Waiting(Protocol):
 
     @property
     def waiting(self) -> frozenset[Ask]:
-        """What it waits for."""
+        """The questions without an answer."""
 
 
 W = TypeVar("W", bound=Waiting)
 
 
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
-    """Return the step of a machine that asks, and waits for the answers to just this."""
+    """Return the step of a machine that asks these questions, and waits for their answers."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
     return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 class Received(NamedTuple):
-    """An answer with what it means, and the time."""
+    """An answer, its meaning, and the time when it came."""
 
     ask: Ask
     reply: Reply
@@ -85,7 +88,7 @@ class Received(NamedTuple):
 
     @property
     def asks_again(self) -> bool:
-        """Whether the same question may get another answer."""
+        """Whether the question is to be asked again."""
         return self.found in (Verdict.RETRY, Verdict.LOOK_UP)
 
     def again(self) -> Question:
@@ -113,6 +116,7 @@ class FailureKind(Enum):
     NO_ANSWER = "no broker has answered in time"
     CONFLICT = "two attempts wrote to one partition"
     LOST = "a partition does not hold what was acknowledged"
+    IN_DOUBT = "committed or aborted: it can no longer be found out"
     NOT_FIT = "the broker is not fit for mode single"
     BELOW_FLOOR = "the version is too old"
     NEWER_FORMAT = "the commit log was written by a newer version"
@@ -146,12 +150,13 @@ _CALLS: Final[dict[type, Call]] = {
     WriteRecord: Call.PRODUCE,
     DescribeProducers: Call.DESCRIBE_PRODUCERS,
     ReadLog: Call.FETCH,
+    ReadAllRecords: Call.FETCH,
     ReadMarker: Call.FETCH,
 }
 
 
 def call_of(ask: Ask) -> Call:
-    """Return the call that an ask is."""
+    """Return the call by which a question is asked."""
     if isinstance(ask, EndTxn):
         return Call.COMMIT if ask.commit else Call.ABORT
     return _CALLS[type(ask)]
@@ -176,12 +181,6 @@ def end_txn(
     return EndTxn(transactional_id, producer, commit, version)
 
 
-def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
-    """Return the ids of the owner's tasks in a list of open transactions."""
-    ids = (each.transactional_id for each in listed)
-    return sorted(each for each in ids if owner.slot_of(each) is not None)
-
-
 def superseded(owner: Owner) -> Failure:
-    """Return the failure of a run whose owner a newer run has."""
+    """Return the failure of a run that a newer run of its owner has fenced."""
     return Failure(FailureKind.SUPERSEDED, f"superseded by a newer run of {owner}")

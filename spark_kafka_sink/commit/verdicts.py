@@ -2,10 +2,10 @@
 
 EndTxn is the call that matters. The same code can mean that the transaction was committed, that it
 was aborted, or that a newer run has its id. For a commit, PRODUCER_FENCED, INVALID_TXN_STATE,
-INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING are never taken as an answer: they are
-resolved (`resolve`, or the log). For an abort the version that was sent tells most of them apart:
-up to version 4 a coordinator does not distinguish an abort by timeout from a fencing, nor a
-transaction without partitions from a committed one.
+INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING prove nothing: the log is read (`resolve`, or
+the machine itself). For an abort, the meaning depends on the version that was sent: up to version 4
+a coordinator does not distinguish an abort by timeout from a fencing, nor a transaction without
+partitions from a committed one.
 
 What the codes of other calls mean does not depend on the version.
 """
@@ -24,7 +24,7 @@ END_TXN_2: Final = 5
 
 
 class Call(Enum):
-    """A request to a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """A request to a broker; the value is the API's name. EndTxn is two calls: commit and abort."""
 
     LIST_TRANSACTIONS = "ListTransactions"
     DESCRIBE_TRANSACTIONS = "DescribeTransactions"
@@ -62,7 +62,7 @@ _FENCED: Final[Mapping[int, Verdict]] = {
 _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
     Call.DESCRIBE_TRANSACTIONS: {codes.TRANSACTIONAL_ID_NOT_FOUND: _V.NOT_FOUND},
     Call.ADD_PARTITIONS_TO_TXN: _FENCED,
-    # A leader passes on what it hears from the coordinator: it is not the one to look up again.
+    # A leader passes on the error of the coordinator. The leader need not be looked up again.
     Call.PRODUCE: {
         **_FENCED,
         codes.COORDINATOR_NOT_AVAILABLE: _V.RETRY,

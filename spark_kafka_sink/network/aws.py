@@ -7,11 +7,15 @@ so the thread of a `TokenSource` calls it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from random import Random
 from typing import Any, Final
 
@@ -75,6 +79,13 @@ class AwsTokens:
             return AwsOptions()
         return aws_options(self._values.jaas(jaas.value, self._config.sasl_mechanism).options)
 
+    @property
+    def _profile(self) -> str:
+        """The profile in messages, with references unresolved."""
+        jaas = self._config.sasl_jaas_config
+        name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
+        return f"profile {printable(name)!r}" if name else "profile as AWS_PROFILE names it"
+
     def _region(self) -> str:
         """Return the region of the cluster: that of its name, else that of the environment."""
         hosts = [node.host for node in self._config.bootstrap_nodes]
@@ -92,9 +103,10 @@ class AwsTokens:
         """Return a new token, which may take long. Raise TokenException if there is none."""
         try:
             options, region = self._options(), self._region()
-            credentials = _environment_credentials(options) or _botocore_credentials(
-                options, region
-            )
+            credentials = _environment_credentials(options)
+            if credentials is None:
+                with _without_debug_logs():
+                    credentials = _botocore_credentials(options, region, self._profile)
         except ConfigException as error:
             raise TokenException(str(error), is_final=True) from None
         now = time.time()
@@ -111,8 +123,33 @@ def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
     return AwsCredentials(access, secret, os.environ.get("AWS_SESSION_TOKEN") or None)
 
 
-def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
-    """Return what botocore finds. Raise TokenException if that is nothing."""
+_is_asking: Final[ContextVar[bool]] = ContextVar("is_asking", default=False)
+
+
+@contextmanager
+def _without_debug_logs() -> Iterator[None]:
+    """Drop what botocore logs at DEBUG in this block: requests and responses have the keys."""
+    import botocore  # noqa: PLC0415 - an extra
+
+    names = [f"botocore.{module.name}" for module in iter_modules(botocore.__path__)]
+    for name in (*names, "urllib3.connectionpool"):
+        logging.getLogger(name).addFilter(_is_logged)
+    before = _is_asking.set(True)
+    try:
+        yield
+    finally:
+        _is_asking.reset(before)
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG or not _is_asking.get()
+
+
+def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
+    """Return the credentials that botocore finds. Raise TokenException if there are none.
+
+    profile: how messages name it.
+    """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
         ClientError,
@@ -135,7 +172,7 @@ def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
         found = session.get_credentials()
         if found is not None:
             keys = found.get_frozen_credentials()
-            # Nothing public tells it.
+            # botocore has no public attribute for it.
             expires_at = getattr(found, "_expiry_time", None)
             return AwsCredentials(
                 keys.access_key,
@@ -144,7 +181,7 @@ def _botocore_credentials(options: AwsOptions, region: str) -> AwsCredentials:
                 expires_at.timestamp() if isinstance(expires_at, datetime) else None,
             )
     except ProfileNotFound:
-        why, is_final = f"there is no profile {printable(str(options.profile))!r}", True
+        why, is_final = f"there is no {profile}", True
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         why, is_final = f"STS refuses the role: {printable(code)}", code.startswith("Access")

@@ -22,9 +22,9 @@ What is hard:
   was requested by `connect`, or for a request to any node. After a failure, the next attempt waits
   reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a jitter of 20 %.
   It uses the next address of the host.
-- A connection that came up proves little: a listener that expects SASL lets a client ask for its
-  versions, and hangs up on the first request. So a node counts as well once a request was answered,
-  and the last error stays known until then, for messages.
+- An open connection proves little: a listener that expects SASL answers ApiVersions, and closes
+  the connection at the first request. So the last error of a node is kept for messages until the
+  node has answered a request.
 - Brokers may all have moved. When no known node can be reached, the bootstrap addresses are asked
   again, in time for max.block.ms.
 
@@ -448,7 +448,7 @@ class NetworkClient:
     def _expire(self, now: float) -> None:
         """Close connections that exceeded the setup timeout or the request timeout.
 
-        Also end the attempts for which there was no login in time.
+        Also end the attempts to connect that got no ticket or token in time.
         """
         for state in self._nodes:
             if state.is_late_for_login(now) and not self._has_login(state, now):
@@ -489,7 +489,7 @@ class NetworkClient:
         self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
-        """Close the connection that was unused for longest, if for too long; one per poll."""
+        """Close the connection that was unused for longest, if that is too long; one per poll."""
         oldest = self._nodes.oldest_unused()
         if oldest is None or oldest.connection is None:
             return

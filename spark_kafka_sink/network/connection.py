@@ -70,7 +70,7 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 class InFlightRequest:
     """A request on the wire; `request` is None for the connection's own ApiVersions.
 
-    throttled_s: how long the broker has said it will not read from the connection meanwhile.
+    throttled_s: for how long the broker does not read from the connection, as it has announced.
     """
 
     request: ClientRequest | None
@@ -159,7 +159,7 @@ _BARE: Final = -1
 class Connection:
     """The protocol of one connection to the node `node_id`; times are the clock's seconds.
 
-    peer: how messages call the node.
+    peer: the name of the node in messages.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """Since when requests are held for a login that is being made: the session is over."""
+        """When requests began to wait for a login, because the session is over; else None."""
         # What waits for the end of a renewal.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
@@ -366,14 +366,14 @@ class Connection:
             if response.error_code != error_codes.NONE:
                 raise self._authenticator.refusal(response.error_code, response.error_message)
             lifetime_ms = response.session_lifetime_ms if sent.version > 0 else None
-            # Java's client takes none as an empty token, too.
+            # The Java client also takes a missing token as an empty one.
             yield from self._token_came(bytes(response.auth_bytes or b""), lifetime_ms, now)
 
     # -- the login --------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:
         """Begin to log in again, unless there are no credentials."""
-        # The session goes on for a while: what is wrong now may be right with the next request.
+        # The session is valid for a while. An error now may be gone at the next request.
         with suppress(KafkaException):
             is_over = self._authenticator.is_over(now)
             if not self.go_on(now) and is_over and self.awaits_login_since is None:
@@ -392,7 +392,7 @@ class Connection:
             return False
         self.awaits_login_since = None
         self._handle(event)
-        # Of version 0 bare tokens follow: for brokers that have nothing else.
+        # After version 0, tokens have no header. It is for brokers without SaslAuthenticate.
         version = self._version(SASL_HANDSHAKE, 1 if self._has_authenticate else 0)
         self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism), now)
         return True
@@ -420,7 +420,7 @@ class Connection:
         self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
-        """Take a token of the broker: answer it, or be done.
+        """Take a token of the broker: answer it, or complete the login.
 
         lifetime_ms: of the session, 0 for no limit, None if the broker does not say it.
         """
@@ -445,7 +445,7 @@ class Connection:
         code = int.from_bytes(frame[4:6], "big", signed=True)
         refused = code == error_codes.UNSUPPORTED_VERSION
         try:
-            # A refusal comes in version 0, and lists what the broker does speak (KIP-511).
+            # An error response has version 0, and lists the versions of the broker (KIP-511).
             response = decode_response(API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
             if version == 0:

@@ -28,7 +28,7 @@ _FIRST_CODE: Final = -1765328384 + (1 << 32)
 _C_PRINCIPAL_UNKNOWN, _S_PRINCIPAL_UNKNOWN = 6, 7
 _PREAUTH_FAILED, _BAD_INTEGRITY = 24, 31
 _NO_CACHE: Final = (141, 195)
-# What passes by itself: the KDC is not reached, or it is too early for client or service.
+# Errors that may pass: the KDC cannot be reached, or client or service are not valid yet.
 _PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
 _KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
 
@@ -53,7 +53,7 @@ def check_keytab(content: bytes, origin: str) -> None:
 
 
 def cached_principal(options: KerberosOptions) -> str:
-    """Return whose tickets the cache has.
+    """Return the principal of the ticket cache.
 
     Raise SaslAuthenticationException if there are none.
     """
@@ -65,7 +65,7 @@ def gssapi_exchange(
 ) -> GssapiExchange:
     """Return a login at the broker `host`. The KDC may be asked, which takes time.
 
-    keytab: what the file has. principal: who has logged in before by the same cache. Raise
+    keytab: the contents of the file. principal: of earlier logins by the same cache. Raise
     SaslAuthenticationException if there are no tickets, and NetworkException if that may pass.
     """
     from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
@@ -89,7 +89,8 @@ def gssapi_exchange(
         )
         token = context.step()
     except GSSError as error:
-        raise _failure(error, options, f"no ticket for the service {service}") from None
+        what = f"no ticket for the service {options.for_message(service)}"
+        raise _failure(error, options, what) from None
     return GssapiExchange(_Context(context), bytes(token or b""))
 
 
@@ -131,7 +132,7 @@ def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN40
 
     store: dict[str, str] | None = None
     if options.keytab is not None:
-        # Of this principal and this key alone: another key never logs in by kept tickets.
+        # The cache has the tickets of this principal and key. Another key does not use them.
         digest = hashlib.sha256(b"\0".join((str(options.principal).encode(), keytab))).hexdigest()
         store = {"client_keytab": f"FILE:{options.keytab}", "ccache": f"MEMORY:kafka-{digest}"}
     elif options.cache is not None:
@@ -141,7 +142,7 @@ def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN40
         if options.principal is not None:
             name = Name(options.principal, NameType.kerberos_principal)
         credentials = Credentials(name=name, usage="initiate", store=store)
-        # It may be taken though it has expired; brokers see that only some minutes later.
+        # The library returns expired tickets, too. Brokers reject them only some minutes later.
         if not credentials.lifetime:
             raise _expired(options)
     except ExpiredCredentialsError:
@@ -165,7 +166,7 @@ def _failure(
 ) -> SaslAuthenticationException | NetworkException:
     """Return the error to raise, with the library's words and what to do."""
     code = error.min_code - _FIRST_CODE
-    words = _words(error)
+    words = options.for_message(_words(error))
     if code in _PASSING:
         return NetworkException(f"{what}: {words}")
     file = None if options.keytab is None else Path(options.keytab).name

@@ -17,15 +17,15 @@ from typing import Final, Generic, TypeVar
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 
 _T = TypeVar("_T")
-# What was made for a connection that did not come about; tickets' tokens are good for minutes.
+# For how long an object is kept that no connection has taken. Kerberos tokens expire in minutes.
 _STALE_S: Final = 60.0
-# The time at one call after which the others do not wait for it any more.
+# If a call takes longer, the other calls get another thread.
 _SLOW_S: Final = 2.0
 _MOST_THREADS: Final = 8
 
 
 class HelperThreads:
-    """Makes calls in a thread, which is there as long as there are any.
+    """Makes calls in a thread, which ends when there are no more calls.
 
     If all threads are at slow calls, another one is started, up to `_MOST_THREADS`.
     """
@@ -33,7 +33,7 @@ class HelperThreads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], object]] = deque()
-        # By thread, since when it has been at its call.
+        # When each thread began its present call.
         self._since: dict[object, float] = {}
 
     def run(self, call: Callable[[], object]) -> None:
@@ -150,7 +150,7 @@ class MadeAhead(Generic[_T]):
         return found.value
 
     def give_up(self, key: str) -> None:
-        """Do not wait any longer for what is being made: the next one is made from the start."""
+        """Stop waiting for the object that is being made. The next `is_there` makes another."""
         found = self._made.get(key)
         if isinstance(found, _Making):
             del self._made[key]

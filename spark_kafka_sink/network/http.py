@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import ssl
 
 MOST_BYTES: Final = 1 << 20
-"""The most that the body of an answer may have."""
+"""The largest body of a response."""
 # Status line, headers, the frames of chunks.
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The response; retry_after_s: the pause that the endpoint asks for, None for any."""
+    """The response. retry_after_s: the pause that the endpoint asks for, None without one."""
 
     status: int
     body: bytes = field(repr=False)
@@ -102,8 +102,8 @@ def is_encrypted(url: str) -> bool:
     return urlsplit(url).scheme == "https"
 
 
-def leaves_the_machine(url: str) -> bool:
-    """Return whether a URL leads to another machine, judged by its host."""
+def is_remote(url: str) -> bool:
+    """Return whether the host of a URL is another machine."""
     host = urlsplit(url).hostname or ""
     if host == "localhost":
         return False
@@ -152,12 +152,12 @@ def post(
         failure = _failure(error, deadline)
     finally:
         deadline.close()
-    # Outside of the handlers: the other exception may have what the peer sent.
+    # Raised outside the handlers, because the other exception may have what the peer sent.
     raise failure
 
 
 class _TooLargeError(OSError):
-    """The peer sends more than any answer has."""
+    """The response is too large."""
 
 
 class _Deadline:
@@ -175,7 +175,7 @@ class _Deadline:
         self._until = time.monotonic() + self.limits.read_s
 
     def left_s(self) -> float:
-        """Return how long to wait. Raise TimeoutError if it is over."""
+        """Return the time that is left. Raise TimeoutError if there is none."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -199,7 +199,7 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # The limit of the whole TLS handshake.
+            # The time limit of the TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
@@ -321,7 +321,7 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return how long an endpoint wants to be left alone: seconds, or a date."""
+    """Return the pause that Retry-After asks for, in seconds or by a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

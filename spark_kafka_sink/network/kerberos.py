@@ -10,7 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
+from spark_kafka_sink.auth.gssapi import (
+    GssapiExchange,
+    KerberosOptions,
+    cache_path,
+    kerberos_options,
+)
 from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
@@ -110,32 +115,46 @@ class Kerberos:
         entry = None
         if config.sasl_jaas_config is not None:
             entry = self._values.jaas(config.sasl_jaas_config.value, GSSAPI)
-        principal, keytab = config.sasl_kerberos_principal, config.sasl_kerberos_keytab
+        keytab = config.sasl_kerberos_keytab
         options = kerberos_options(
             None if entry is None else entry.options,
-            self._values.text("sasl.kerberos.principal", principal),
+            self._values.text("sasl.kerberos.principal", config.sasl_kerberos_principal),
             self._values.text("sasl.kerberos.keytab", keytab),
             self._values.text("sasl.kerberos.service.name", config.sasl_kerberos_service_name),
         )
+        principal = config.sasl_kerberos_principal or self._in_jaas("principal")
+        service = config.sasl_kerberos_service_name or self._in_jaas("serviceName")
+        given = ((options.principal, principal), (options.service, service))
+        options = replace(
+            options, shown=tuple((value, text) for value, text in given if value and value != text)
+        )
         if options.keytab is None:
-            self._check_cache(options.cache)
-            return options, b""
+            return replace(options, cache=self._checked_cache(options.cache)), b""
         if keytab:
             origin = f"the keytab {masked(keytab)} of {Option('sasl.kerberos.keytab')}"
         else:
-            name = Path(options.keytab).name
-            origin = f"the keytab {name} of {Option('sasl.jaas.config')}"
+            written = self._in_jaas("keyTab")
+            name = "" if self._values.has_reference(written) else f"{Path(written).name} "
+            origin = f"the keytab {name}of {Option('sasl.jaas.config')}"
         found = self._values.content(options.keytab, origin)
         check_keytab(found, origin)
         return replace(options, keytab=self._values.path(options.keytab)), found
 
-    def _check_cache(self, cache: str | None) -> None:
-        """Raise ConfigException if this process may not read the ticket cache that JAAS names."""
-        path = (cache or "").removeprefix("FILE:")
-        if not path.startswith("/"):
-            return
+    def _in_jaas(self, name: str) -> str:
+        """Return an option of JAAS with its references unresolved, empty if there is none."""
+        jaas = self._config.sasl_jaas_config
+        return "" if jaas is None else self._values.shown_jaas(jaas.value, name)
+
+    def _checked_cache(self, cache: str | None) -> str | None:
+        """Return the ticket cache that JAAS names, by the real path of its file or folder.
+
+        Raise ConfigException if this process may not read it.
+        """
+        path = cache_path(cache or "")
+        if cache is None or not path:
+            return cache
         try:
-            self._values.path(path)
+            return cache.removesuffix(path) + self._values.path(path)
         except ConfigException as error:
             raise ConfigException(
                 f"ticketCache of {Option('sasl.jaas.config')} cannot be read: {error}"

@@ -27,7 +27,7 @@ from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
 
-# How often a source looks whether its clients are still there; they say so when they are closed.
+# How often a source checks whether its clients still exist. A client that is closed detaches.
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
 
@@ -69,7 +69,7 @@ class TokenSource:
         with self._changed:
             failure = self._renewal.failure
             if failure is not None and failure.is_final:
-                # Whoever made another client may have mended what was wrong.
+                # The user who made this client may have mended the cause.
                 self._renewal.failure, self._renewal.fetch_at = None, 0.0
             self._users.add(user)
             self._go_on()
@@ -97,7 +97,7 @@ class TokenSource:
             if found is None:
                 is_over = failure is not None and failure.is_final and not self._is_fetching
                 if is_over and now < self._renewal.fetch_at:
-                    raise SaslAuthenticationException(self._told(failure))
+                    raise SaslAuthenticationException(self._described(failure))
                 self._go_on()
             return found
 
@@ -107,7 +107,7 @@ class TokenSource:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
                 return ""
-            return self._told(failure)
+            return self._described(failure)
 
     def refresh(self, token: OAuthBearerToken) -> None:
         """Fetch another token now, if this is the valid one."""
@@ -121,7 +121,7 @@ class TokenSource:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
 
-    def _told(self, failure: TokenException | None) -> str:
+    def _described(self, failure: TokenException | None) -> str:
         return f"{self._name} gives no token: {failure}"
 
     def _go_on(self) -> None:
@@ -183,7 +183,7 @@ class TokenSource:
                 logger.log(
                     logging.INFO if has_token else logging.WARNING,
                     "%s; it is asked again in %.1f s%s",
-                    self._told(failure),
+                    self._described(failure),
                     next_s,
                     "; the last token still serves" if has_token else "",
                 )
@@ -192,7 +192,7 @@ class TokenSource:
 
 
 class TokenSources:
-    """The sources of a process, by what they are configured with."""
+    """The sources of a process, by their configurations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

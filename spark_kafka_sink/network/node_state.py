@@ -22,11 +22,11 @@ from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
 NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
-"""What a peer may be that does not even answer ApiVersions."""
+"""The likely cause if a peer does not even answer ApiVersions."""
 WITHOUT_TLS: Final = "it may be a listener without TLS"
-"""What a peer may be that ends the TLS handshake without a word."""
-# Connecting takes less time than the first; closing the connection on a first request less than the
-# second.
+"""The likely cause if a peer closes the connection during the TLS handshake."""
+# An attempt to connect that takes longer than the first is reported as an error. A ready connection
+# that is older than the second no longer shows the last error.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_READY_S: Final = 5.0
 
@@ -93,7 +93,7 @@ class NodeState:
     last_attempt: float = float("-inf")
     retry_at: float = 0.0
     setup_until: float = float("inf")
-    # Since when a connection waits for a login that is being made; None if none does.
+    # When a connection began to wait for its login; None if none waits.
     awaits_login_since: float | None = None
     last_used: float = 0.0
     throttled_until: float = 0.0

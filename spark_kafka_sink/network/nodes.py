@@ -1,7 +1,7 @@
-"""NodeStates: which nodes a client knows, and which of them to use.
+"""NodeStates: the nodes that a client knows, and which of them it uses.
 
-These are brokers and bootstrap addresses (ClusterConnectionStates of the Java client). Brokers may
-be those that another client has learned, or those of the metadata. It uses no socket and no clock.
+A node is a broker or a bootstrap address (ClusterConnectionStates of the Java client). Brokers come
+from the metadata, or from another client that has learned them. It uses no socket and no clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeStates:
         self._failures_left = 0
         self._tolerant_until = float("inf")
         self._initial_nodes_error = ""
-        # Whether any broker has accepted this client, and the error if none ever will.
+        # Whether any broker has accepted this client, and the error if no broker ever will.
         self.was_ever_ready = False
         self.fatal_error: AuthenticationException | None = None
         self._rejection: AuthenticationException | None = None
@@ -45,7 +45,7 @@ class NodeStates:
         self._has_warned = False
 
     def __iter__(self) -> Iterator[NodeState]:
-        """Iterate over those of now, which may change meanwhile."""
+        """Iterate over a copy, because the nodes may change meanwhile."""
         return iter(list(self._by_id.values()))
 
     def get(self, node_id: int) -> NodeState | None:
@@ -109,7 +109,7 @@ class NodeStates:
         self.fatal_error = self._rejection
 
     def errors(self, now: float, problem: str = "") -> str:
-        """Return a description of all nodes that have a problem; problem: that of all of them."""
+        """Return a description of all nodes with errors. problem: an error that all nodes have."""
         found = [(state.node, state.problem(now)) for state in self]
         failures = [problem, *(f"{node}: {problem}" for node, problem in found if problem)]
         failures = list(filter(None, [*failures, self._initial_nodes_error]))
@@ -118,7 +118,7 @@ class NodeStates:
         return "; ".join(failures)
 
     def silence_s(self, now: float, *, is_needed: bool) -> float | None:
-        """Return for how long no node has answered, once, where that is worth a warning.
+        """Return for how long no node has answered, once it is time for a warning; else None.
 
         is_needed: whether a connection is needed.
         """

@@ -22,6 +22,7 @@ from spark_kafka_sink.auth.assertion import (
     parse_template,
     signing_key,
 )
+from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import OAUTHBEARER
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerToken,
@@ -73,7 +74,7 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
-# Over so long the first requests of many workers are spread.
+# The first requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
 
 
@@ -125,7 +126,7 @@ class OAuth:
         self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
-        """Where tokens come from that are fetched; None where a file has them."""
+        """The source of fetched tokens, None if a file has the token."""
         if settings.path is not None:
             self.file_token()
             return
@@ -171,15 +172,15 @@ class OAuth:
     # -- from an endpoint --------------------------------------------------------------------------
 
     def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if the endpoint cannot be asked as far as this machine knows."""
+        """Raise ConfigException if the options of an endpoint cannot be used."""
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
-            leaves_the_machine,
+            is_remote,
         )
 
         url = settings.url or ""
         if not is_encrypted(url):
-            if leaves_the_machine(url):
+            if is_remote(url):
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
@@ -269,7 +270,7 @@ class OAuth:
             jti=str(uuid.uuid4()),
         )
 
-    # -- what options say --------------------------------------------------------------------------
+    # -- the options -------------------------------------------------------------------------------
 
     def _settings(self) -> OAuthSettings:
         config = self._config
@@ -345,12 +346,30 @@ class OAuth:
             algorithm=config.sasl_oauthbearer_assertion_algorithm,
             claims=claims,
             extensions=extensions,
-            tls=_endpoint_tls(jaas) if is_encrypted(url) else None,
+            tls=self._endpoint_tls() if is_encrypted(url) else None,
             times_ms=(
                 _TIMEOUT_MS if connect_ms is None else connect_ms,
                 _TIMEOUT_MS if read_ms is None else read_ms,
             ),
         )
+
+    def _endpoint_tls(self) -> TlsSettings:
+        """Return the TLS settings of the endpoint: the options ``ssl.*`` in JAAS, as in Java."""
+        from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
+
+        jaas = self._config.sasl_jaas_config
+        text = "" if jaas is None else jaas.value
+        is_reference = self._values.is_reference(text)
+        if is_reference:
+            text = self._values.resolved("sasl.jaas.config", text)
+        found = parse_jaas(text).options if text else {}
+        options = {name: value for name, value in found.items() if name.startswith("ssl.")}
+        with name_options("sasl.jaas.config: ".__add__):
+            # Messages about them show references, and not their values.
+            config = producer_config(
+                {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
+            )
+            return tls_settings(config, AsWritten(config) if is_reference else self._values)
 
     def _retriever(self) -> str:
         given = self._config.sasl_oauthbearer_jwt_retriever_class
@@ -408,18 +427,6 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
     return None if value is None else value.strip() or None
 
 
-def _endpoint_tls(jaas: Mapping[str, str]) -> TlsSettings:
-    """Return the TLS of the endpoint: as in Java, options ``ssl.*`` inside JAAS are for it."""
-    from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
-
-    options = {name: value for name, value in jaas.items() if name.startswith("ssl.")}
-    with name_options("sasl.jaas.config: ".__add__):
-        config = producer_config(
-            {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
-        )
-        return tls_settings(config, AsWritten(config))
-
-
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:
     """Return when tokens are renewed, and how long to wait after a failure."""
     window = RefreshWindow(
@@ -435,7 +442,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class AsWritten(OptionValues):
-    """Values in which references have been looked up already."""
+    """Values whose references are resolved already."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text."""

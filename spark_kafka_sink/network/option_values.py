@@ -49,7 +49,7 @@ def find_shipped_files(find: Callable[[str], str | None]) -> None:
 
 
 def name_process(name: Callable[[], str]) -> None:
-    """Let messages about what this process lacks, or may not read, say which process it is.
+    """Set the name of this process in messages about files and variables that it cannot read.
 
     name: returns, for example, "the driver".
     """
@@ -112,7 +112,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 class OptionValues:
     """The values of options as this process has them. Raise ConfigException for `config.providers`.
 
-    config: says which providers there are.
+    config: has the providers.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -136,8 +136,8 @@ class OptionValues:
 
     def is_reference(self, text: str) -> bool:
         """Return whether a value is one reference and nothing else."""
-        whole = self._references.within(text)
-        return len(whole) == 1 and str(whole[0]) == text.strip()
+        references = self._references.within(text)
+        return len(references) == 1 and str(references[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
@@ -148,6 +148,13 @@ class OptionValues:
             entry = parse_jaas(text).resolved(lambda value: self.resolved(_JAAS_OPTION, value))
         check_module(entry, mechanism)
         return entry
+
+    def shown_jaas(self, text: str, name: str) -> str:
+        """Return an option of `sasl.jaas.config` for messages, with its references unresolved.
+
+        If the entire text is a reference, return that.
+        """
+        return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
     def check_url(self, url: str) -> None:
         """Raise ConfigException if this process may not fetch tokens from a URL."""

@@ -51,7 +51,7 @@ class Login:
 class SaslAuthenticator:
     """One exchange after the other; times are the clock's seconds.
 
-    login: None for a connection without one. peer: how messages call the node `node_id`.
+    login: None for a connection without one. peer: the name of the node `node_id` in messages.
     """
 
     def __init__(self, login: Login | None, peer: str, node_id: int) -> None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.delegation_tokens import is_fresh, refusal_hint
+from spark_kafka_sink.auth.delegation_tokens import delegation_token, is_fresh, refusal_hint
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -82,7 +82,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Why brokers may refuse a delegation token, as of the time when the text is made."""
+    """The str is why brokers may refuse a delegation token, at the time of the call."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -104,7 +104,7 @@ def login_identity(config: ProducerConfig) -> str:
 
 
 class _TokenLogin:
-    """The logins of a connection with tokens. Its text describes the token of the last one.
+    """The logins of a connection with tokens. Its str describes the token of the last one.
 
     token: returns the valid token, None while it is fetched; the first login has the one of now.
     """
@@ -145,7 +145,7 @@ class _TokenLogin:
             self._last = token
             return OAuthBearerExchange(token)
         if token is self._last and session_ended_with(token, self._last_at, now):
-            # The same token would give a session with the same end.
+            # A session with the same token would have the same end.
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
@@ -229,7 +229,7 @@ class Security:
             return True
 
     def give_up(self, node: Node) -> None:
-        """Wait no longer for the login that is being made for a node; `has_login` begins again."""
+        """Stop waiting for the login of a node. The next `has_login` begins to make another."""
         if self._kerberos is not None:
             self._kerberos.give_up(node)
 
@@ -244,7 +244,7 @@ class Security:
     def principal(self) -> str:
         """The name by which brokers know the client, if logins have shown it; any thread may read.
 
-        It is empty where only the configuration says it, and without a login.
+        It is empty without a login, and for mechanisms whose name is in the configuration.
         """
         return self._subject if self._kerberos is None else self._kerberos.principal
 
@@ -266,13 +266,13 @@ class Security:
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
         user = given.description(self._mechanism)
-        hint = _TokenHint(self._config.delegation_token) if given.is_token else ""
+        hint = _TokenHint(delegation_token(self._config)) if given.is_token else ""
         return Login(self._exchange_again, user, chance, given.is_token, hint)
 
     @property
     def may_be_accepted_later(self) -> bool:
         """Whether a login that a broker refused now may succeed soon: the token is new to it."""
-        token = self._config.delegation_token
+        token = delegation_token(self._config)
         return token is not None and is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
@@ -318,7 +318,7 @@ class Security:
         return token
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
-        """Raise ConfigException if a login is sure to fail, as far as this machine knows."""
+        """Raise ConfigException for credentials with which every login fails."""
         if self._config.has_aws_tokens:
             self._oauth = AwsTokens(self._config, self._values)
             self._oauth.source.attach(self)
@@ -345,6 +345,7 @@ class Security:
             nonce=secrets.token_urlsafe(24),
             keys=_KEY_CACHE,
             is_token=given.is_token,
+            name=given.name,
         )
 
     def _exchange_again(self) -> SaslExchange:
@@ -360,7 +361,7 @@ class Security:
     def _credentials(self) -> _Credentials:
         """Return the credentials. Raise ConfigException if the options have none."""
         config = self._config
-        token = config.delegation_token
+        token = delegation_token(config)
         if token is not None:
             return _Credentials(token.token_id, token.hmac.value, token.token_id, is_token=True)
         jaas, user, password = config.sasl_jaas_config, config.sasl_username, config.sasl_password
@@ -368,9 +369,7 @@ class Security:
             entry = self._values.jaas(jaas.value, self._mechanism)
             found = [entry.options.get(name, "") for name in ("username", "password")]
             is_token = entry.options.get("tokenauth", "").lower() == "true"
-            name = jaas.value.strip()
-            if not self._values.is_reference(jaas.value):
-                name = parse_jaas(jaas.value).options.get("username", "")
+            name = self._values.shown_jaas(jaas.value, "username")
             return _Credentials(found[0], found[1], name, is_token=is_token)
         if user is None or password is None:
             raise ConfigException(

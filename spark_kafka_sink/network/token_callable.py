@@ -28,16 +28,16 @@ def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]
     """
     module, _, attribute = name.rpartition(".")
     try:
-        named: Any = getattr(import_module(module), attribute)
+        named: Any = getattr(import_module(module), attribute, None)
         found = named() if isinstance(named, type) else named
+    except ModuleNotFoundError as error:
+        why = f"cannot be imported (no module named {error.name!r})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         why = f"cannot be imported ({type(error).__name__})"
-        if isinstance(error, ImportError | AttributeError):
-            why = f"cannot be imported ({error})"
     else:
         if callable(found):
             return named, found
-        why = "cannot be called"
+        why = "is not in that module" if named is None else "cannot be called"
     raise ConfigException(
         f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
         "that returns a token and when it expires, in seconds since 1970"

@@ -25,7 +25,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """The request to a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """The request to a broker; the value is the API's name. EndTxn is two calls, by its outcome."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"
@@ -44,7 +44,7 @@ class Action(Enum):
     RETRY = "ask again after a wait, as far as retries and time limits allow"
     LOOK_UP = "ask again after a wait and after looking up the coordinator again"
     SPLIT = "send a batch of several records as smaller ones; one record alone is given up"
-    CHECK_SEQUENCE = "the partition's sequences tell whether to send the batch again"
+    CHECK_SEQUENCE = "the partition's sequences decide whether to send the batch again"
     FAIL = "give the batch up; the producer goes on"
     ABORTABLE = "the transaction can only be aborted; the producer goes on after that"
     ABORTABLE_IF_BUMP = "abortable where the epoch can be raised (KIP-360), else fatal"

@@ -227,8 +227,8 @@ class Sender:
         ]
         if self._producer_id is not None and self._producer_id.next_due_at() > now:
             due.append(self._producer_id.next_due_at())
-        if self._transactions is not None and self._transactions.next_due_at() > now:
-            due.append(self._transactions.next_due_at())
+        if self._transactions is not None and self._transactions.queue.next_due_at() > now:
+            due.append(self._transactions.queue.next_due_at())
         return max(now, min(due))
 
     def _is_over(self) -> bool:
@@ -243,7 +243,7 @@ class Sender:
         """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self.metadata.rebootstraps:
             self._rebootstraps = self.metadata.rebootstraps
-            transactions.coordinators.forget_all()
+            transactions.queue.coordinators.forget_all()
         if not transactions.gives_up:
             return
         for batch in self.accumulator.unsent():
@@ -267,12 +267,12 @@ class Sender:
         request = transactions.due(now, has_incomplete=has_incomplete)
         if request is None:
             return None, None
-        node_id = transactions.node_id(request)
+        node_id = transactions.queue.node_id(request)
         if node_id is not None and node_id not in self._ready:
             return None, node_id
         if node_id is not None and self._throttled_until.get(node_id, 0.0) > now:
             return None, None
-        transactions.sent()
+        transactions.queue.sent()
         client_request = ClientRequest(
             node_id=node_id,
             message=request.message,
@@ -366,7 +366,7 @@ class Sender:
         known, transactions = self.metadata.nodes, self._transactions
         if transactions is None:
             return known
-        return {**transactions.coordinators.nodes, **known}
+        return {**transactions.queue.coordinators.nodes, **known}
 
     # -- what comes back --------------------------------------------------------------------------
 
@@ -381,12 +381,12 @@ class Sender:
             self.completion.node_ready(event.node_id)
             self._produce.node_ready(event.node_id, event.versions)
             if self._transactions is not None:
-                self._transactions.coordinators.node_ready(event.node_id, event.versions)
+                self._transactions.queue.coordinators.node_ready(event.node_id, event.versions)
         elif isinstance(event, NodeDown):
             self._ready.discard(event.node_id)
             self.completion.node_down(event.node_id, event.reason, event.error)
             if self._transactions is not None:
-                self._transactions.coordinators.node_down(event.node_id)
+                self._transactions.queue.coordinators.node_down(event.node_id)
             self.metadata.request_update()
         elif isinstance(event, NodeThrottled):
             self._throttled_until[event.node_id] = event.until
@@ -395,7 +395,7 @@ class Sender:
     def _answered(self, event: Answered, now: float) -> None:
         response, context = event.response, event.request.context
         transactions = self._transactions
-        if transactions is not None and transactions.has_sent(context):
+        if transactions is not None and transactions.queue.has_sent(context):
             transactions.answered(context, response, event.node_id, now)
         elif isinstance(event.request.message, ProduceRequest):
             if self._produce.answered(event, self._back(event.request), now):
@@ -419,7 +419,7 @@ class Sender:
         message, context = event.request.message, event.request.context
         if event.error is not None:
             self.fail_all(event.error)
-        elif self._transactions is not None and self._transactions.has_sent(context):
+        elif self._transactions is not None and self._transactions.queue.has_sent(context):
             self._transactions.request_failed(context, event.code, event.reason, now)
         elif isinstance(message, MetadataRequest):
             fatal = event.code == codes.UNSUPPORTED_VERSION

@@ -30,7 +30,13 @@ from exactly_once.brokers import (
     visible,
 )
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import single, two_phase
+from spark_kafka_sink.commit import (
+    single,
+    single_check,
+    two_phase,
+    two_phase_abort,
+    two_phase_claim,
+)
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -166,17 +172,17 @@ def _step_of(machine: object) -> Any:  # noqa: ANN401 - each machine has its own
         return planning.step
     if isinstance(machine, single.Single):
         return single.step
-    if isinstance(machine, single.Looking):
-        return single.step_look
-    if isinstance(machine, two_phase.Claiming):
-        return two_phase.step_task
-    if isinstance(machine, two_phase.Aborting):
-        return two_phase.step_abort
+    if isinstance(machine, single_check.Checking):
+        return single_check.step
+    if isinstance(machine, two_phase_claim.Claiming):
+        return two_phase_claim.step
+    if isinstance(machine, two_phase_abort.Aborting):
+        return two_phase_abort.step
     return two_phase.step
 
 
 def _asks(machine: Any) -> list[Ask]:  # noqa: ANN401 - any machine
-    if isinstance(machine, two_phase.Claiming):
+    if isinstance(machine, two_phase_claim.Claiming):
         return [] if machine.asked is None else [machine.asked]
     return [] if machine.outcome is not None else sorted(machine.waiting, key=repr)
 
@@ -345,7 +351,7 @@ class Model:
         plan, version = self._plans[driver.plan], self.scenario.versions[number]
         empty = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
         record = replace(plan.record or empty, run=plan.run.name).after_version(version)
-        return two_phase.begin_commit(
+        return two_phase.begin(
             plan, self._messages(driver), record, level=self.scenario.level, deadline=_NEVER
         )
 
@@ -354,7 +360,7 @@ class Model:
         plan, level = self._plans[driver.plan], self.scenario.level
         machine = self.machines.begun(
             key,
-            lambda: two_phase.begin_abort(
+            lambda: two_phase_abort.begin(
                 plan, self._messages(driver), level=level, deadline=_NEVER
             ),
         )
@@ -395,7 +401,7 @@ class Model:
         key = ("task", plan, partition)
         machine = self.machines.begun(
             key,
-            lambda: two_phase.begin_task(self._plans[plan], partition, 0, deadline=_NEVER),
+            lambda: two_phase_claim.begin(self._plans[plan], partition, 0, deadline=_NEVER),
         )
         return _with_attempt(state, at, (CLAIMING, machine))
 

@@ -46,7 +46,7 @@ from exactly_once.model import (
     Violation,
 )
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import guards, single
+from spark_kafka_sink.commit import guards, single, single_check
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
@@ -206,7 +206,9 @@ class SingleModel(Model):
     def _begin_look(self, state: State, at: int, plan: int, partition: int) -> State:
         machine = self.machines.begun(
             ("look", plan, partition),
-            lambda: single.look(self._plans[plan], (partition_of(partition),), deadline=_NEVER),
+            lambda: single_check.begin(
+                self._plans[plan], (partition_of(partition),), deadline=_NEVER
+            ),
         )
         return self._set(state, at, (CLAIMING, machine, len(state.world.data[partition])))
 

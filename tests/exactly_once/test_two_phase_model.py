@@ -58,6 +58,7 @@ def test_without_a_rule_the_model_finds_what_goes_wrong(
 
 
 @pytest.mark.long(reason="it looks at millions of states, which takes minutes")
+@pytest.mark.timeout(1800)
 @_BOTH_LEVELS
 @pytest.mark.parametrize(
     "scenario",

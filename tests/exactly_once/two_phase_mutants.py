@@ -13,7 +13,7 @@ import pytest
 
 from exactly_once.model import Model, Scenario
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import resolve, two_phase
+from spark_kafka_sink.commit import resolve, two_phase, two_phase_abort, two_phase_claim
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.questions import DescribeTransaction, InitProducerId, LogRead, Question
@@ -66,14 +66,14 @@ def _abort_by_init(patch: pytest.MonkeyPatch, _: Model) -> None:
     def aborts(leftovers: Any, level: int) -> list[InitProducerId]:  # noqa: ANN401
         return [InitProducerId(name, 60_000) for name in sorted({name for name, _ in leftovers})]
 
-    patch.setattr(two_phase, "_aborts", aborts)
+    patch.setattr(two_phase_abort, "aborts", aborts)
 
 
 def _no_last_look(patch: pytest.MonkeyPatch, _: Model) -> None:
     def written(machine: two_phase.Committing, at: Received) -> Step[two_phase.Committing]:
         return two_phase._decide(machine)
 
-    patch.setitem(two_phase._COMMIT_STEPS, CommitState.WRITING, written)
+    patch.setitem(two_phase._STEPS, CommitState.WRITING, written)
 
 
 def _no_first_look(patch: pytest.MonkeyPatch, model: Model) -> None:
@@ -86,7 +86,7 @@ def _ends_before_deciding(patch: pytest.MonkeyPatch, _: Model) -> None:
     def written(machine: two_phase.Committing, at: Received) -> Step[two_phase.Committing]:
         return two_phase._forward(replace(machine, state=CommitState.DECIDING))
 
-    patch.setitem(two_phase._COMMIT_STEPS, CommitState.WRITING, written)
+    patch.setitem(two_phase._STEPS, CommitState.WRITING, written)
 
 
 def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
@@ -127,21 +127,23 @@ def _reads_once_at_level_1(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 
 def _aborts_unread(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def proved(machine: two_phase.Aborting, at: Received) -> Step[two_phase.Aborting]:
-        return two_phase._abort_all(machine, at.now)
+    def proved(machine: two_phase_abort.Aborting, at: Received) -> Step[two_phase_abort.Aborting]:
+        return two_phase_abort._abort_all(machine, at.now)
 
-    patch.setitem(two_phase._ABORT_STEPS, AbortState.PROVING, proved)
+    patch.setitem(two_phase_abort._STEPS, AbortState.PROVING, proved)
 
 
 def _does_not_wait_for_markers(patch: pytest.MonkeyPatch, _: Model) -> None:
-    read = two_phase._read_decision
+    read = two_phase_abort._read
 
-    def read_decision(machine: two_phase.Aborting, at: Received) -> Step[two_phase.Aborting]:
+    def read_decision(
+        machine: two_phase_abort.Aborting, at: Received
+    ) -> Step[two_phase_abort.Aborting]:
         assert isinstance(at.reply, LogRead)
         reading = replace(at.reply.reading, undecided=None)
         return read(machine, at._replace(reply=LogRead(reading)))
 
-    patch.setitem(two_phase._ABORT_STEPS, AbortState.READING, read_decision)
+    patch.setitem(two_phase_abort._STEPS, AbortState.READING, read_decision)
 
 
 def _torn_is_done(patch: pytest.MonkeyPatch, _: Model) -> None:
@@ -152,20 +154,20 @@ def _no_look_at_slots(patch: pytest.MonkeyPatch, _: Model) -> None:
     def begin(plan: Any, partition: int, attempt: int, *, deadline: float) -> Step[Any]:  # noqa: ANN401
         slot = TaskSlot(partition, attempt)
         ask = InitProducerId(plan.run.owner.task_id(slot), 60_000)
-        machine = two_phase.Claiming(TaskState.CLAIMING, plan, slot, deadline, ask)
+        machine = two_phase_claim.Claiming(TaskState.CLAIMING, plan, slot, deadline, ask)
         return Step(machine, (Question(ask),))
 
-    patch.setattr(two_phase, "begin_task", begin)
+    patch.setattr(two_phase_claim, "begin", begin)
 
 
 def _no_check_of_plan(patch: pytest.MonkeyPatch, _: Model) -> None:
     def begin(plan: Any, partition: int, attempt: int, *, deadline: float) -> Step[Any]:  # noqa: ANN401
         slot = TaskSlot(partition, attempt)
         ask = DescribeTransaction(plan.run.owner.task_id(slot))
-        machine = two_phase.Claiming(TaskState.LOOKING, plan, slot, deadline, ask)
+        machine = two_phase_claim.Claiming(TaskState.LOOKING, plan, slot, deadline, ask)
         return Step(machine, (Question(ask),))
 
-    patch.setattr(two_phase, "begin_task", begin)
+    patch.setattr(two_phase_claim, "begin", begin)
 
 
 def _fenced_is_committed(patch: pytest.MonkeyPatch, _: Model) -> None:

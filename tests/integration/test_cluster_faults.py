@@ -91,7 +91,7 @@ def elect(kafka: KafkaCluster, topic: str, victim: int, load: SteadyLoad) -> Non
     """Move every partition's leader to another node."""
     before = leader_of(kafka.bootstrap, topic)
     move_leaders(kafka.bootstrap, topic)
-    # A node that has just woken up may still tell of the old leader.
+    # A node that has just woken up may still name the old leader.
     wait_for_leader_but(before, kafka.bootstrap, topic)
     load.wait_for_progress()
 
@@ -206,7 +206,7 @@ def test_a_transaction_survives_the_death_of_its_coordinator(
     with KafkaProducer(config) as producer:
         producer.init_transactions()
         assert producer._state.transactions is not None
-        (coordinator,) = producer._state.transactions.coordinators.nodes
+        (coordinator,) = producer._state.transactions.queue.coordinators.nodes
         producer.begin_transaction()
         producer.append(topic, _values(*(f"before {number}" for number in range(50))))
         producer.flush()

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "spark_kafka_sink"
 PAGE = ROOT / "docs" / "contributing" / "house.md"
 ONE_BATCH = ROOT / "docs" / "contributing" / "one-batch.md"
 # Lower these with the code; they do not rise.
-MOST_FLAT_MODULES = 11
+MOST_FLAT_MODULES = 10
 MOST_ON_THE_WAY = 26
 
 PRODUCE = ProduceRequest(acks=1, timeout_ms=1, topic_data=[])
@@ -133,7 +133,7 @@ def test_a_question_of_the_page_leads_to_what_is_there(
 
 def test_the_page_answers_what_a_newcomer_asks_first() -> None:
     asked = " ".join(question for question, _, _ in questions())
-    for words_of_it in ("sent again", "too large", "TLS handshake"):
+    for words_of_it in ("sent again", "too large", "TLS handshake", "complete job"):
         assert words_of_it in asked
 
 

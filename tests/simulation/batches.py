@@ -26,6 +26,7 @@ _CRC_FROM: Final = 21
 _LENGTH_FROM: Final = 12
 _CODEC_BITS: Final = 7
 _TRANSACTIONAL_BIT: Final = 16
+_CONTROL_BIT: Final = 32
 
 
 class GroupOffset(NamedTuple):
@@ -40,7 +41,7 @@ class Batch(NamedTuple):
     """A record batch: the producer fields of its header, and the numbers of its records.
 
     is_commit: whether a marker commits; None for a batch that is not a marker. offsets: the offsets
-    in a batch of committed group offsets.
+    in a batch of committed group offsets. data: the batch as it was sent.
     """
 
     producer_id: int
@@ -52,6 +53,7 @@ class Batch(NamedTuple):
     is_transactional: bool = False
     is_commit: bool | None = None
     offsets: tuple[GroupOffset, ...] = ()
+    data: bytes = b""
 
     @property
     def last_sequence(self) -> int:
@@ -80,8 +82,36 @@ def read_batch(data: bytes) -> Batch:
     _check(max_time == base_time + max(times), "wrong max timestamp")
     is_transactional = bool(attributes & _TRANSACTIONAL_BIT)
     return Batch(
-        producer_id, epoch, sequence, tuple(numbers), poisoned, len(data), is_transactional
+        producer_id,
+        epoch,
+        sequence,
+        tuple(numbers),
+        poisoned,
+        len(data),
+        is_transactional,
+        data=data,
     )
+
+
+def marker_data(batch: Batch) -> bytes:
+    """Return a marker as a batch with its control record."""
+    key = struct.pack(">hh", 0, int(bool(batch.is_commit)))
+    value = struct.pack(">hi", 0, 0)
+    # Attributes, timestamp and offset deltas, sizes of key and value as varints, no headers.
+    record = b"\0\0\0" + bytes([2 * len(key)]) + key + bytes([2 * len(value)]) + value + b"\0"
+    body = bytes([2 * len(record)]) + record
+    attributes = _TRANSACTIONAL_BIT | _CONTROL_BIT
+    fields = (0, _OVERHEAD + len(body) - _LENGTH_FROM, 0, 2, 0, attributes, 0, 0, 0)
+    header = _HEADER.pack(*fields, batch.producer_id, batch.epoch, -1, 1)
+    data = bytearray(header + body)
+    struct.pack_into(">I", data, _CRC_FROM - 4, crc32c(bytes(data[_CRC_FROM:])))
+    return bytes(data)
+
+
+def data_at(batch: Batch, offset: int) -> bytes:
+    """Return a batch as a log has it, from an offset on."""
+    data = batch.data or marker_data(batch)
+    return struct.pack(">q", offset) + data[8:]
 
 
 def _read_record(body: bytes, position: int, index: int) -> tuple[int, int, bool, int]:

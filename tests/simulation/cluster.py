@@ -28,11 +28,13 @@ from simulation.controller import (
     Waiting,
 )
 from simulation.coordinator import TransactionCoordinator
-from simulation.coordinator_log import OFFSETS_LOG, TXN_LOG
+from simulation.coordinator_log import OFFSETS_LOG, transaction_logs
 from simulation.group_coordinator import GroupCoordinator
+from simulation.log_reads import LogReads
 from simulation.logins import Logins
 from simulation.replica import Replica
 from simulation.scheduler import Scheduler, SimulationError
+from simulation.transaction_descriptions import TransactionDescriptions
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import error_code
 from spark_kafka_sink.model import TopicPartition
@@ -64,6 +66,7 @@ FIRST_PORT: Final = 9000
 REFUSING_PORT: Final = 10_000
 DROPPING_PORT: Final = 10_001
 NOT_ENOUGH_REPLICAS: Final = 19
+_STORED_MS: Final = 1000
 
 
 class Cluster(Controller):
@@ -79,6 +82,7 @@ class Cluster(Controller):
             MetadataRequest: self._metadata,
             InitProducerIdRequest: self._init_producer_id,
             ProduceRequest: self._produce,
+            **LogReads(self).handlers,
         }
         self._seen: dict[tuple[TopicPartition, int, int, int], tuple[int, ...]] = {}
         self._next_producer_id = 4000
@@ -86,9 +90,11 @@ class Cluster(Controller):
         self.ambush = Ambush(self)
         self.coordinator: TransactionCoordinator | None = None
         if shape.transaction_version:
-            self._create(TXN_LOG, len(shape.partitions))
+            for number, tp in enumerate(transaction_logs(shape.transaction_logs)):
+                self._create(tp, len(shape.partitions) + number)
             self.coordinator = TransactionCoordinator(self, self._next_producer_id)
             self.handlers |= self.coordinator.handlers
+            self.handlers |= TransactionDescriptions(self.coordinator).handlers
         self.logins = None if shape.session_s is None else Logins(shape.session_s, scheduler)
         if shape.has_groups and self.coordinator is not None:
             self._create(OFFSETS_LOG, len(shape.partitions) + 1)
@@ -123,6 +129,7 @@ class Cluster(Controller):
                 if logins is not None and not logins.takes_late(session.login, request[1]):
                     continue
                 self.scheduler.trace(f"broker {broker.id}", "late: {}", type(request[1]).__name__)
+                self.version = request[0].version
                 self.handlers[type(request[1])](broker, request[1], _nobody)
             session.requests.clear()
 
@@ -145,6 +152,7 @@ class Cluster(Controller):
             return
         self._finish_closed(broker)
         asked, request = session.requests.popleft()
+        self.version = asked.version
 
         def reply(response: Any) -> None:  # noqa: ANN401 - any response type
             session.is_busy = False
@@ -259,7 +267,7 @@ class Cluster(Controller):
             for data in topic.partition_data:
                 tp = TopicPartition(name, data.index)
                 batch = _batch_of(data)
-                answer = self._append(broker, tp, batch, request.acks)
+                answer = self._append(broker, tp, batch, request)
                 self.scheduler.trace(
                     f"broker {broker.id}", "{} pid {} epoch {} seq {}: records {} -> {} at {}",
                     tp, batch.producer_id, batch.epoch, batch.base_sequence,
@@ -278,7 +286,7 @@ class Cluster(Controller):
 
     def _check_identity(self, tp: TopicPartition, batch: Batch) -> None:
         """Check that a sequence that was accepted once always has the same records."""
-        if batch.producer_id < 0:
+        if batch.producer_id < 0 or self.shape.has_many_writers:
             return
         key = tp, batch.producer_id, batch.epoch, batch.base_sequence
         before = self._seen.setdefault(key, batch.numbers)
@@ -290,20 +298,21 @@ class Cluster(Controller):
             raise SimulationError(message)
 
     def _append(
-        self, broker: Broker, tp: TopicPartition, batch: Batch, acks: int
+        self, broker: Broker, tp: TopicPartition, batch: Batch, request: ProduceRequest
     ) -> PartitionProduceResponse:
         if not broker.leads(tp):
             return self._not_leader(broker, tp)
         if broker.transient_error != codes.NONE and self.random.random() < 0.5:
             return PartitionProduceResponse(index=tp.partition, error_code=broker.transient_error)
-        if acks == -1 and len(self.in_sync(broker, tp)) < self.shape.min_in_sync:
+        if request.acks == -1 and len(self.in_sync(broker, tp)) < self.shape.min_in_sync:
             return PartitionProduceResponse(index=tp.partition, error_code=NOT_ENOUGH_REPLICAS)
         if self._is_too_large(batch):
             return PartitionProduceResponse(index=tp.partition, error_code=codes.MESSAGE_TOO_LARGE)
         log = broker.logs[tp]
-        code = self._refusal_of_transaction(tp, batch, log)
+        code = self._refusal_of_transaction(tp, batch, log, request.transactional_id or "")
         if code != codes.NONE:
             return PartitionProduceResponse(index=tp.partition, error_code=code)
+        end = log.end_offset
         appended = log.append(batch)
         if appended.code == codes.NONE:
             self.written[tp].update(
@@ -314,6 +323,8 @@ class Cluster(Controller):
             index=tp.partition,
             error_code=appended.code,
             base_offset=appended.base_offset,
+            # A broker answers for a batch that it has with the timestamp of the stored one.
+            log_append_time_ms=_STORED_MS if -1 < appended.base_offset < end else -1,
             log_start_offset=log.log_start_offset,
         )
 
@@ -323,7 +334,9 @@ class Cluster(Controller):
             return False
         return batch.size_bytes > limit
 
-    def _refusal_of_transaction(self, tp: TopicPartition, batch: Batch, log: Replica) -> int:
+    def _refusal_of_transaction(
+        self, tp: TopicPartition, batch: Batch, log: Replica, name: str
+    ) -> int:
         """Return the coordinator's error code for a batch of a transaction, NONE if it is valid."""
         if self.coordinator is None:
             return codes.NONE
@@ -332,7 +345,7 @@ class Cluster(Controller):
             raise SimulationError(message)
         if log.is_in_transaction(batch.producer_id, batch.epoch):
             return codes.NONE
-        return self.coordinator.verify(tp, batch.producer_id, batch.epoch)
+        return self.coordinator.verify(tp, name, batch.producer_id, batch.epoch)
 
     def _not_leader(self, broker: Broker, tp: TopicPartition) -> PartitionProduceResponse:
         known = broker.known[tp]

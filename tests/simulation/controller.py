@@ -42,7 +42,8 @@ class ClusterShape:
     first_epoch: the first epoch of a producer id. topic_bytes: max.message.bytes, None for no
     limit; limited_from: when it is set. transaction_version: 0 without transactions. has_groups:
     whether transactions commit offsets of groups. session_s: how long a login lasts, None without
-    logins.
+    logins. transaction_logs: in how many logs transactions are kept. has_many_writers: whether
+    several producers may write with one producer id, so that sequences prove nothing.
     """
 
     brokers: int
@@ -58,6 +59,8 @@ class ClusterShape:
     transaction_version: int = 0
     has_groups: bool = False
     session_s: float | None = None
+    transaction_logs: int = 1
+    has_many_writers: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +98,8 @@ class Broker:
         self.lags_until = 0.0
         self.logs: dict[TopicPartition, Replica] = {}
         self.fetched: dict[TopicPartition, dict[int, int]] = {}
+        # Where the log ended when the broker became its leader.
+        self.led_from: dict[TopicPartition, int] = {}
         self.waiting: list[Waiting] = []
         self.closed: list[Session] = []
         self.slow_s = 0.0
@@ -116,6 +121,8 @@ class Controller:
         self.shape = shape
         self.scheduler = scheduler
         self.random = random
+        # The version of the request that is being processed.
+        self.version = 0
         self.brokers = {n: Broker(n) for n in range(1, shape.brokers + 1)}
         self.truth: dict[TopicPartition, Leadership] = {}
         self.replicas: dict[TopicPartition, list[int]] = {}
@@ -228,6 +235,7 @@ class Controller:
             if truth.leader == broker.id:
                 if truth.epoch != before.epoch:
                     broker.logs[tp].take_over()
+                    broker.led_from[tp] = broker.logs[tp].end_offset
                     broker.fetched[tp] = {}
                 self.schedule_fetches(broker, tp)
             elif broker.id in self.replicas[tp] and truth.leader != NO_LEADER:
@@ -257,6 +265,20 @@ class Controller:
                 leader = self.brokers.get(truth.leader)
                 if leader is not None and leader.is_alive:
                     self.complete_waiting(leader)
+        self.tell_all()
+
+    def fence(self, broker: Broker) -> None:
+        """Let others lead what a broker leads that lives, and go on without it where they can."""
+        for tp, truth in self.truth.items():
+            others = frozenset(n for n in truth.in_sync - {broker.id} if self.brokers[n].is_alive)
+            if not others:
+                continue
+            if truth.leader == broker.id:
+                self.truth[tp] = truth._replace(in_sync=others)
+                self.elect(tp)
+            elif broker.id in truth.in_sync and truth.leader != NO_LEADER:
+                self._alter(tp, others)
+                self.complete_waiting(self.brokers[truth.leader])
         self.tell_all()
 
     def start(self, broker: Broker) -> None:

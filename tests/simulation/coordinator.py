@@ -1,9 +1,10 @@
-"""A transaction coordinator for one transactional id.
+"""The transaction coordinators of a simulation, for any number of transactional ids.
 
-It does what TransactionCoordinator and TransactionMarkerChannelManager of Kafka 4.3 do: fencing,
+They do what TransactionCoordinator and TransactionMarkerChannelManager of Kafka 4.3 do: fencing,
 epoch bumps, the replacement of an exhausted producer id, transaction.version 1 and 2 (KIP-890),
-aborts after transaction.timeout.ms, and markers, which group offsets get as rows do. When its log
-gets another leader, pending writes are lost, and completed ones continue there.
+aborts after transaction.timeout.ms, and markers, which group offsets get as rows do. An id belongs
+to one of the logs. When that gets another leader, pending writes are lost, and completed ones
+continue there.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from simulation.controller import Broker, Controller, Reply
-from simulation.coordinator_log import OFFSETS_LOG, TXN_LOG, CoordinatorLog, find_coordinator
+from simulation.coordinator_log import (
+    OFFSETS_LOG,
+    CoordinatorLog,
+    find_coordinator,
+    log_of,
+    transaction_logs,
+)
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.wire.messages import InitProducerIdRequest, InitProducerIdResponse
@@ -33,6 +41,8 @@ from spark_kafka_sink.wire.transaction_messages import (
 _LAST_EPOCH: Final = 2**15 - 2  # the last epoch of a client; the next one is for fencing
 _UNREACHABLE: Final = (14, 15, 16, 19)
 _SWEEP_S: Final = 0.5
+# The first version of EndTxn that raises the epoch (KIP-890).
+_END_TXN_V2: Final = 5
 
 
 class State(Enum):
@@ -49,15 +59,18 @@ class State(Enum):
 _PREPARED: Final = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Transaction:
-    """The state of the transactional id in the coordinator's log.
+    """The state of a transactional id in its coordinator's log.
 
     next_producer_id: replaces an exhausted one once the markers are written, else -1.
     writing_since: the leader epoch of a pending write, -1 without one. generation: counts the ends
-    of transactions.
+    of transactions. losses: the epochs that
+    the timeout or InitProducerId aborted, with their producer ids.
     """
 
+    transactional_id: str
+    log: CoordinatorLog
     producer_id: int
     epoch: int
     last_producer_id: int = -1
@@ -69,6 +82,7 @@ class Transaction:
     timeout_s: float = 0.0
     writing_since: int = -1
     generation: int = 0
+    losses: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def is_exhausted(self) -> bool:
@@ -77,7 +91,7 @@ class Transaction:
 
 
 class TransactionCoordinator:
-    """The coordinator of the only transactional id of a simulation."""
+    """The coordinators of all transactional ids."""
 
     def __init__(self, cluster: Controller, first_producer_id: int) -> None:
         self._cluster = cluster
@@ -85,10 +99,11 @@ class TransactionCoordinator:
         self._random = cluster.random
         self._is_v2 = cluster.shape.transaction_version >= 2
         self._next_producer_id = first_producer_id
-        self._log = CoordinatorLog(cluster, TXN_LOG)
-        self.transaction: Transaction | None = None
+        count = cluster.shape.transaction_logs
+        self.logs = {tp: CoordinatorLog(cluster, tp) for tp in transaction_logs(count)}
+        self.transactions: dict[str, Transaction] = {}
         self.handlers: dict[type, Callable[[Broker, Any, Reply], None]] = {
-            FindCoordinatorRequest: find_coordinator,
+            FindCoordinatorRequest: partial(find_coordinator, transaction_logs=count),
             InitProducerIdRequest: self._init_producer_id,
             AddPartitionsToTxnRequest: self._add_partitions,
             AddOffsetsToTxnRequest: self._add_offsets,
@@ -99,16 +114,21 @@ class TransactionCoordinator:
     @property
     def is_settled(self) -> bool:
         """Whether all markers are written."""
-        transaction = self.transaction
-        return transaction is None or transaction.state not in _PREPARED
+        return all(each.state not in _PREPARED for each in self.transactions.values())
+
+    def log(self, transactional_id: str) -> CoordinatorLog:
+        """Return the log that has the transactions of an id."""
+        return self.logs[log_of(transactional_id, len(self.logs))]
 
     # -- requests ---------------------------------------------------------------------------------
 
     def _init_producer_id(
         self, broker: Broker, request: InitProducerIdRequest, reply: Reply
     ) -> None:
+        name = request.transactional_id or ""
+
         def answer(code: int) -> None:
-            known = self.transaction
+            known = self.transactions.get(name)
             if code != codes.NONE or known is None:
                 reply(InitProducerIdResponse(error_code=code))
             else:
@@ -121,12 +141,13 @@ class TransactionCoordinator:
                     )
                 )
 
-        refusal = self._log.refusal(broker)
+        refusal = self.log(name).refusal(broker)
         if refusal != codes.NONE:
             answer(refusal)
             return
         self._raise_epoch(
             broker,
+            name,
             (request.producer_id, request.producer_epoch),
             request.transaction_timeout_ms / 1000,
             answer,
@@ -135,15 +156,17 @@ class TransactionCoordinator:
     def _raise_epoch(
         self,
         broker: Broker,
+        name: str,
         expected: tuple[int, int],
         timeout_s: float,
         answer: Callable[[int], None],
     ) -> None:
         """Assign the next epoch; expected: the producer's current one, (-1, -1) for a new one."""
-        known = self.transaction
+        known = self.transactions.get(name)
         if known is None:
             first = min(self._cluster.shape.first_epoch, _LAST_EPOCH - 2)
-            known = self.transaction = Transaction(self._new_producer_id(), first - 1)
+            known = Transaction(name, self.log(name), self._new_producer_id(), first - 1)
+            self.transactions[name] = known
         producer_id, epoch = expected
         is_new = producer_id < 0
         is_older = producer_id == known.last_producer_id and epoch >= _LAST_EPOCH
@@ -193,25 +216,27 @@ class TransactionCoordinator:
             )
 
         producer = request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
-        self._add_by_request(broker, producer, partitions, answer)
+        name = request.v3_and_below_transactional_id
+        self._add_by_request(broker, name, producer, partitions, answer)
 
     def _add_offsets(self, broker: Broker, request: AddOffsetsToTxnRequest, reply: Reply) -> None:
         def answer(code: int) -> None:
             reply(AddOffsetsToTxnResponse(error_code=code, throttle_time_ms=broker.throttle_ms))
 
         producer = request.producer_id, request.producer_epoch
-        self._add_by_request(broker, producer, {OFFSETS_LOG}, answer)
+        self._add_by_request(broker, request.transactional_id, producer, {OFFSETS_LOG}, answer)
 
     def _add_by_request(
         self,
         broker: Broker,
+        name: str,
         producer: tuple[int, int],
         partitions: set[TopicPartition],
         answer: Callable[[int], None],
     ) -> None:
         """Add partitions to the transaction at the producer's request."""
-        code = self._log.refusal(broker) or self._check_producer(*producer)
-        known = self.transaction
+        code = self.log(name).refusal(broker) or self._check_producer(name, *producer)
+        known = self.transactions.get(name)
         if code != codes.NONE or known is None:
             answer(code)
         elif known.state is State.ONGOING and partitions <= known.partitions:
@@ -219,9 +244,9 @@ class TransactionCoordinator:
         else:
             self._write(broker, known, lambda: self._add(known, partitions), answer)
 
-    def _check_producer(self, producer_id: int, epoch: int) -> int:
+    def _check_producer(self, name: str, producer_id: int, epoch: int) -> int:
         """Return the error of a producer that cannot add to the transaction, NONE if it can."""
-        known = self.transaction
+        known = self.transactions.get(name)
         if known is None:
             return codes.INVALID_PRODUCER_ID_MAPPING
         if self._is_writing(known) or known.state in _PREPARED:
@@ -230,15 +255,15 @@ class TransactionCoordinator:
             return codes.INVALID_PRODUCER_ID_MAPPING
         return codes.NONE if known.epoch == epoch else codes.PRODUCER_FENCED
 
-    def verify(self, tp: TopicPartition, producer_id: int, epoch: int) -> int:
+    def verify(self, tp: TopicPartition, name: str, producer_id: int, epoch: int) -> int:
         """Return the error of a producer whose records a leader must not accept, NONE if it may.
 
         With version 2 this adds the partition to the transaction.
         """
-        known = self.transaction
-        if not self._log.is_loaded:
+        known = self.transactions.get(name)
+        if not self.log(name).is_loaded:
             return self._random.choice(_UNREACHABLE)
-        code = self._check_producer(producer_id, epoch)
+        code = self._check_producer(name, producer_id, epoch)
         if code == codes.PRODUCER_FENCED:
             return codes.INVALID_PRODUCER_EPOCH
         if code != codes.NONE or known is None:
@@ -250,10 +275,12 @@ class TransactionCoordinator:
         return codes.NONE
 
     def _end_txn(self, broker: Broker, request: EndTxnRequest, reply: Reply) -> None:
+        name, is_v2 = request.transactional_id, self._cluster.version >= _END_TXN_V2
+
         def answer(code: int) -> None:
-            known = self.transaction
-            tells = code == codes.NONE and self._is_v2 and known is not None
-            producer = self._next_of(known) if tells and known is not None else (-1, -1)
+            known = self.transactions.get(name)
+            returns_producer = code == codes.NONE and is_v2 and known is not None
+            producer = self._next_of(known) if returns_producer and known is not None else (-1, -1)
             reply(
                 EndTxnResponse(
                     error_code=code,
@@ -263,23 +290,24 @@ class TransactionCoordinator:
                 )
             )
 
-        refusal = self._log.refusal(broker)
-        known = self.transaction
+        refusal = self.log(name).refusal(broker)
+        known = self.transactions.get(name)
         if refusal != codes.NONE or known is None:
             answer(refusal or codes.INVALID_PRODUCER_ID_MAPPING)
             return
-        code = self._judge_end(known, request)
+        code = self._end_error(known, request, is_v2=is_v2)
         if code is not None:
             answer(code)
             return
-        self._write(broker, known, lambda: self._prepare(known, commit=request.committed), answer)
+        end = partial(self._prepare, known, commit=request.committed, is_v2=is_v2)
+        self._write(broker, known, end, answer)
 
-    def _judge_end(self, known: Transaction, request: EndTxnRequest) -> int | None:
+    def _end_error(self, known: Transaction, request: EndTxnRequest, *, is_v2: bool) -> int | None:
         """Return the response to EndTxn, None if the transaction has to be ended first."""
         producer = request.producer_id, request.producer_epoch
-        is_repeated = self._is_v2 and self._is_repeated(known, *producer)
+        is_repeated = is_v2 and self._is_repeated(known, *producer)
         is_busy = self._is_writing(known) or known.state in _PREPARED
-        if is_busy and self._is_v2:
+        if is_busy and is_v2:
             return codes.CONCURRENT_TRANSACTIONS
         if not is_repeated and producer != (known.producer_id, known.epoch):
             is_older = request.producer_id == known.producer_id
@@ -288,7 +316,7 @@ class TransactionCoordinator:
             return codes.CONCURRENT_TRANSACTIONS
         if known.state is State.ONGOING:
             return None
-        if self._is_v2 and not is_repeated:
+        if is_v2 and not is_repeated:
             # Nothing was added to the next transaction; an abort bumps the epoch all the same.
             return codes.INVALID_TXN_STATE if request.committed else None
         ended = State.COMPLETE_COMMIT if request.committed else State.COMPLETE_ABORT
@@ -306,7 +334,7 @@ class TransactionCoordinator:
     # -- what is written --------------------------------------------------------------------------
 
     def _is_writing(self, known: Transaction) -> bool:
-        return known.writing_since == self._cluster.truth[TXN_LOG].epoch
+        return known.writing_since == self._cluster.truth[known.log.tp].epoch
 
     def _write(
         self,
@@ -316,17 +344,19 @@ class TransactionCoordinator:
         answer: Callable[[int], None],
     ) -> None:
         """Write to the coordinator's log after a delay; the write may be lost with its leader."""
-        known.writing_since = epoch = self._cluster.truth[TXN_LOG].epoch
+        log = known.log.tp
+        known.writing_since = epoch = self._cluster.truth[log].epoch
 
         def written() -> None:
-            if self._cluster.truth[TXN_LOG].epoch != epoch:
+            if self._cluster.truth[log].epoch != epoch:
                 answer(codes.NOT_COORDINATOR)
                 return
             known.writing_since = -1
             change()
             self._scheduler.trace(
-                "coordinator", "pid {} epoch {} {} {}", known.producer_id, known.epoch,
-                known.state.value, ", ".join(map(str, sorted(known.partitions))),
+                "coordinator", "{} pid {} epoch {} {} {}", known.transactional_id,
+                known.producer_id, known.epoch, known.state.value,
+                ", ".join(map(str, sorted(known.partitions))),
             )  # fmt: skip
             answer(codes.NONE)
 
@@ -354,11 +384,12 @@ class TransactionCoordinator:
 
     def _fence(self, known: Transaction) -> None:
         """Abort the open transaction with an epoch that no producer gets."""
+        known.losses.add((known.producer_id, known.epoch))
         known.epoch, known.last_epoch = known.epoch + 1, -1
         self._begin_to_end(known, State.PREPARE_ABORT)
 
-    def _prepare(self, known: Transaction, *, commit: bool) -> None:
-        if self._is_v2:
+    def _prepare(self, known: Transaction, *, commit: bool, is_v2: bool) -> None:
+        if is_v2:
             if known.is_exhausted:
                 known.next_producer_id = self._new_producer_id()
             known.last_epoch, known.epoch = known.epoch, known.epoch + 1
@@ -389,7 +420,7 @@ class TransactionCoordinator:
         truth = self._cluster.truth[tp]
         leader = self._cluster.brokers.get(truth.leader)
         can_write = (
-            self._log.is_loaded
+            known.log.is_loaded
             and leader is not None
             and leader.is_alive
             and leader.known[tp].epoch == truth.epoch
@@ -424,7 +455,7 @@ class TransactionCoordinator:
     def _complete(self, known: Transaction, generation: int) -> None:
         if known.generation != generation or known.state not in _PREPARED:
             return
-        if not self._log.is_loaded or self._is_writing(known):
+        if not known.log.is_loaded or self._is_writing(known):
             self._scheduler.after(0.02, self._complete, known, generation)
             return
         is_commit = known.state is State.PREPARE_COMMIT
@@ -436,27 +467,29 @@ class TransactionCoordinator:
     # -- what others do ---------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Abort a transaction that exceeds its timeout."""
-        known = self.transaction
-        if known is not None and known.state is State.ONGOING and self._log.is_loaded:
-            is_late = self._scheduler.now > known.began_at + known.timeout_s
-            if is_late and not self._is_writing(known):
-                self._scheduler.trace("coordinator", "the transaction takes too long")
-                self._fence(known)
+        """Abort the transactions that exceed their timeouts."""
+        for known in self.transactions.values():
+            if known.state is State.ONGOING and known.log.is_loaded:
+                is_late = self._scheduler.now > known.began_at + known.timeout_s
+                if is_late and not self._is_writing(known):
+                    self._scheduler.trace(
+                        "coordinator", "{} takes too long", known.transactional_id
+                    )
+                    self._fence(known)
         self._scheduler.after(_SWEEP_S, self._sweep)
 
     def let_rival_in(self) -> None:
-        """Let another producer take over the transactional id and disappear."""
-        known = self.transaction
-        leader = self._cluster.brokers.get(self._cluster.truth[TXN_LOG].leader)
-        if known is None or leader is None or not self._log.is_loaded:
+        """Let another producer take over the first transactional id and disappear."""
+        known = next(iter(self.transactions.values()), None)
+        if known is None or not known.log.is_loaded:
             return
+        leader = self._cluster.brokers[self._cluster.truth[known.log.tp].leader]
 
         def again(code: int) -> None:
             if code == codes.CONCURRENT_TRANSACTIONS:
                 self._scheduler.after(0.02, self.let_rival_in)
 
-        self._raise_epoch(leader, (-1, -1), known.timeout_s, again)
+        self._raise_epoch(leader, known.transactional_id, (-1, -1), known.timeout_s, again)
 
 
 def answer_with(answer: Callable[[int], None], code: int) -> Callable[[int], None]:

@@ -1,12 +1,13 @@
 """The logs of coordinators: the leader of such a log is the coordinator, once it has read the log.
 
-They are partitions like any other, so coordinators fail, move and lag as leaders do. One partition
-each is enough here: for transactions, and for group offsets.
+They are partitions like any other, so coordinators fail, move and lag as leaders do. Group offsets
+have one partition, and transactions as many as the cluster's shape says.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
 from simulation.controller import NO_LEADER, Broker, Controller, Reply
 from spark_kafka_sink import error_codes as codes
@@ -23,9 +24,23 @@ OFFSETS_LOG: Final = TopicPartition("__consumer_offsets", 0)
 LOAD_IN_PROGRESS: Final = 14
 
 
-def find_coordinator(broker: Broker, request: FindCoordinatorRequest, reply: Reply) -> None:
+def transaction_logs(count: int) -> list[TopicPartition]:
+    """Return the logs of transactions."""
+    return [TXN_LOG._replace(partition=number) for number in range(count)]
+
+
+def log_of(transactional_id: str, count: int) -> TopicPartition:
+    """Return the log, one of `count`, that has the transactions of an id."""
+    return TXN_LOG._replace(partition=crc32(transactional_id.encode()) % count)
+
+
+def find_coordinator(
+    broker: Broker, request: FindCoordinatorRequest, reply: Reply, *, transaction_logs: int
+) -> None:
     """Send the coordinator that a broker knows."""
-    leader = broker.known[OFFSETS_LOG if request.key_type == GROUP else TXN_LOG].leader
+    is_group = request.key_type == GROUP
+    log = OFFSETS_LOG if is_group else log_of(request.key, transaction_logs)
+    leader = broker.known[log].leader
     found = leader != NO_LEADER and broker.transient_error == codes.NONE
     code = codes.NONE if found else codes.COORDINATOR_NOT_AVAILABLE
     node, host, port = (leader, f"b{leader}", 9000 + leader) if found else (-1, "", -1)
@@ -42,13 +57,12 @@ class CoordinatorLog:
 
     def __init__(self, cluster: Controller, tp: TopicPartition) -> None:
         self._cluster = cluster
-        self._tp = tp
+        self.tp = tp
         self._loaded_at: dict[int, float] = {}
 
     def refusal(self, broker: Broker) -> int:
         """Return the error of a broker that cannot be the coordinator, NONE if it can."""
-        truth = self._cluster.truth[self._tp]
-        if truth.leader != broker.id or broker.known[self._tp].epoch != truth.epoch:
+        if not self.is_led_by(broker):
             return codes.NOT_COORDINATOR
         if not self.is_loaded:
             return LOAD_IN_PROGRESS
@@ -56,10 +70,15 @@ class CoordinatorLog:
             return codes.COORDINATOR_NOT_AVAILABLE
         return codes.NONE
 
+    def is_led_by(self, broker: Broker) -> bool:
+        """Whether a broker leads the log and knows that."""
+        truth = self._cluster.truth[self.tp]
+        return truth.leader == broker.id and broker.known[self.tp].epoch == truth.epoch
+
     @property
     def is_loaded(self) -> bool:
         """Whether there is a coordinator that has read its log."""
-        truth, now = self._cluster.truth[self._tp], self._cluster.scheduler.now
+        truth, now = self._cluster.truth[self.tp], self._cluster.scheduler.now
         leader = self._cluster.brokers.get(truth.leader)
         if leader is None or not leader.is_alive or leader.paused_until > now:
             return False

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any, Protocol
 
 from simulation.cluster import Cluster
-from simulation.controller import Broker
-from simulation.coordinator_log import TXN_LOG
-from simulation.network import SimulatedSelector
-from simulation.scenario import TRANSIENT_ERRORS, Fault, Scenario
+from simulation.controller import Broker, ClusterShape
+from simulation.coordinator_log import transaction_logs
+from simulation.network import Channel
+from simulation.scenario import TRANSIENT_ERRORS, Fault
 from simulation.scheduler import Scheduler
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.model import TopicPartition
@@ -18,14 +19,54 @@ from spark_kafka_sink.model import TopicPartition
 _LONGEST_PAUSE_S = 3.0
 
 
+class Plan(Protocol):
+    """The faults of a scenario, and what they depend on."""
+
+    @property
+    def shape(self) -> ClusterShape:
+        """The cluster."""
+
+    @property
+    def faults(self) -> list[Fault]:
+        """The faults."""
+
+    @property
+    def heal_at(self) -> float:
+        """When all of them end."""
+
+    @property
+    def in_flight(self) -> int:
+        """The limit of requests in flight per connection."""
+
+
+class Network(Protocol):
+    """The connections of a simulation."""
+
+    delay_s: float
+    unreachable: set[int]
+
+    @property
+    def channels(self) -> Mapping[Any, Channel]:
+        """The connections."""
+
+    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+        """Break one of them."""
+
+    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+        """Break those of a broker."""
+
+    def pause_producer(self, lasts_s: float) -> None:
+        """Stop a process of a client for a while."""
+
+
 class Faults:
     """One row per kind of fault; each starts the fault and schedules its end."""
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Plan,
         cluster: Cluster,
-        network: SimulatedSelector,
+        network: Network,
         scheduler: Scheduler,
         random: Random,
         has_in_flight: Callable[[TopicPartition], bool],
@@ -54,6 +95,7 @@ class Faults:
             "pause producer": self._pause_producer,
             "throttle": self._throttle,
             "lag": self._lag,
+            "isolate": self._isolate,
             "transient error": self._transient_error,
             "forget": self._forget,
             "move coordinator": self._move_coordinator,
@@ -162,6 +204,15 @@ class Faults:
         broker.lags_until = self._until(fault)
         self._later(fault, self._cluster.tell_all)
 
+    def _isolate(self, fault: Fault, broker: Broker) -> None:
+        """Let a broker lose its controller and the other brokers, but not its clients.
+
+        Others lead its partitions and go on without it, and it does not know.
+        """
+        broker.lags_until = self._until(fault)
+        self._cluster.fence(broker)
+        self._later(fault, self._cluster.tell_all)
+
     def _transient_error(self, fault: Fault, broker: Broker) -> None:
         broker.transient_error = TRANSIENT_ERRORS[fault.number % len(TRANSIENT_ERRORS)]
         self._later(fault, setattr, broker, "transient_error", codes.NONE)
@@ -197,7 +248,8 @@ class Faults:
     # -- transactions -----------------------------------------------------------------------------
 
     def _move_coordinator(self, fault: Fault, broker: Broker) -> None:
-        self._cluster.elect(TXN_LOG, broker.id)
+        logs = transaction_logs(self._scenario.shape.transaction_logs)
+        self._cluster.elect(logs[fault.number % len(logs)], broker.id)
 
     def _move_group_coordinator(self, fault: Fault, broker: Broker) -> None:
         self._cluster.ambush.armed.append("move")

@@ -58,7 +58,9 @@ class GroupCoordinator:
             answer(codes.NONE)
             return
         producer = request.producer_id, request.producer_epoch
-        code = self._log.refusal(broker) or self._refusal(broker, *producer)
+        code = self._log.refusal(broker) or self._refusal(
+            broker, request.transactional_id, *producer
+        )
         if code != codes.NONE:
             answer(code)
             return
@@ -79,13 +81,13 @@ class GroupCoordinator:
         random = self._cluster.random
         return {one.partition for one in _offsets(request) if random.random() < 0.5}
 
-    def _refusal(self, broker: Broker, producer_id: int, epoch: int) -> int:
+    def _refusal(self, broker: Broker, name: str, producer_id: int, epoch: int) -> int:
         """Return why offsets cannot be part of their transaction, NONE if they can."""
         if len(self._cluster.in_sync(broker, OFFSETS_LOG)) < self._cluster.shape.min_in_sync:
             return codes.COORDINATOR_NOT_AVAILABLE
         if broker.logs[OFFSETS_LOG].is_in_transaction(producer_id, epoch):
             return codes.NONE
-        code = self._transactions.verify(OFFSETS_LOG, producer_id, epoch)
+        code = self._transactions.verify(OFFSETS_LOG, name, producer_id, epoch)
         return codes.COORDINATOR_NOT_AVAILABLE if code == _NOT_ENOUGH_REPLICAS else code
 
     def _wait(

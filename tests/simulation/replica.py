@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -44,12 +45,17 @@ class LogBatch(NamedTuple):
 class ProducerState:
     """A broker's state of a producer: its epoch and its last five batches.
 
-    in_transaction: whether it has written since its last marker.
+    transaction_start: where it has written first since its last marker, -1 if it has not.
     """
 
     epoch: int
-    in_transaction: bool = False
+    transaction_start: int = -1
     recent: deque[LogBatch] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_BATCHES))
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last record, -1 without one."""
+        return self.recent[-1].batch.last_sequence if self.recent else -1
 
 
 class Appended(NamedTuple):
@@ -109,7 +115,7 @@ class Replica:
         if batch.epoch > known.epoch:
             is_first = batch.base_sequence == 0
             return codes.NONE if is_first else codes.OUT_OF_ORDER_SEQUENCE_NUMBER
-        last = known.recent[-1].batch.last_sequence if known.recent else -1
+        last = known.last_sequence
         if batch.base_sequence == (last + 1) % 2**31:
             return codes.NONE
         is_before = (last - batch.base_sequence) % 2**31 < 2**30
@@ -126,7 +132,11 @@ class Replica:
     def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether a producer has written here since its last marker."""
         known = self._producers.get(producer_id)
-        return known is not None and known.epoch == epoch and known.in_transaction
+        return known is not None and known.epoch == epoch and known.transaction_start >= 0
+
+    def producers(self) -> Mapping[int, ProducerState]:
+        """Return the producers by their ids."""
+        return self._producers
 
     def copy_from(self, leader: Replica) -> None:
         """Fetch as follower: truncate to the leader's log, and copy the rest of it."""
@@ -158,7 +168,10 @@ class Replica:
         known = self._producers.get(batch.producer_id)
         if known is None or known.epoch != batch.epoch:
             known = self._producers[batch.producer_id] = ProducerState(batch.epoch)
-        known.in_transaction = batch.is_transactional
+        if not batch.is_transactional:
+            known.transaction_start = -1
+        elif known.transaction_start < 0:
+            known.transaction_start = entry.base_offset
         if batch.is_commit is None:
             known.recent.append(entry)
 

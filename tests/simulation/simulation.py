@@ -45,6 +45,10 @@ class _NoThread:
     def start(self) -> None: ...
 
 
+# Replaces `threading` where an I/O thread is made.
+NO_THREADS = SimpleNamespace(Thread=_NoThread)
+
+
 class Simulation:
     """Runs a scenario; `run` raises SimulationError if a guarantee is broken."""
 
@@ -78,12 +82,15 @@ class Simulation:
 
     def _make_thread(self) -> None:
         with self._simulated():
-            config, heard_of = producer_config(self._scenario.configs), self._scenario.heard_of
+            config, initial_brokers = (
+                producer_config(self._scenario.configs),
+                self._scenario.initial_brokers,
+            )
             make_transactions = None
             if config.transactional_id is not None:
                 make_transactions = partial(transaction_manager, config)
             self.state, self.thread = assemble(
-                config, "simulated", heard_of, make_transactions=make_transactions
+                config, "simulated", initial_brokers, make_transactions=make_transactions
             )
         self.state.deliveries = self.checker
         self.sequences: Sequences | None = self.state._sender.sequences
@@ -116,7 +123,6 @@ class Simulation:
     @contextmanager
     def _simulated(self) -> Iterator[None]:
         clock = SimpleNamespace(monotonic=lambda: self.scheduler.now)
-        no_threads = SimpleNamespace(Thread=_NoThread)
         with (
             mock.patch.multiple(
                 assembly,
@@ -124,7 +130,7 @@ class Simulation:
                 Random=lambda: self._random,
                 time=clock,
             ),
-            mock.patch.object(io_thread, "threading", no_threads),
+            mock.patch.object(io_thread, "threading", NO_THREADS),
             mock.patch.object(security, "Selector", return_value=self.network),
             mock.patch.multiple(
                 client,

@@ -28,7 +28,7 @@ def test_a_batch_of_another_client_is_read() -> None:
     rows = [Row(b"key", NUMBER.pack(n) + b"...", (), 1000 - n) for n in (11, 12, 13)]
     data = kafka_python_batch(rows, Producer(ProducerIdAndEpoch(7, 2), 40, transactional=False))
     batch = read_batch(data)
-    assert batch == Batch(7, 2, 40, (11, 12, 13), None, len(data))
+    assert batch == Batch(7, 2, 40, (11, 12, 13), None, len(data), data=data)
     assert batch.last_sequence == 42
 
 

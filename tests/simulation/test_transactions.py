@@ -64,7 +64,7 @@ def _lost_answers_taken(
     failed: Any = TransactionManager.request_failed
 
     def answer(manager: TransactionManager, request: TransactionalRequest, *more: object) -> None:
-        if request.call is call and manager._queue.back(request):
+        if request.call is call and manager.queue.back(request):
             take(manager, request.result)
         else:
             failed(manager, request, *more)

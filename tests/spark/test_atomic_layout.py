@@ -177,8 +177,9 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
         with pytest.raises(DataException, match=grown(topic, 3, 5)):
             writer.write(iter([batch]))
     for laid_out, topic_option in ((by_option, topic), (by_column, None)):
-        with pytest.raises(PySparkException, match=grown(topic, 3, 5)):
+        with pytest.raises(PySparkException, match=grown(topic, 3, 5)) as refused:
             save(laid_out, kafka.bootstrap, topic_option)
+        assert "Failed to initialize Python data source writer" in str(refused.value)
     with pytest.raises((PySparkException, DataException), match=grown(topic, 3, 5)):
         write_batch(by_option, 1, options)
     with pytest.raises(PySparkException, match=f"for topic {topic}, and topic is {other}: call"):

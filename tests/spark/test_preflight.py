@@ -21,6 +21,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType, TimestampType
 from support.brokers.access import allow_only
 from support.brokers.fault_proxy import METADATA, FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.brokers.topic_settings import set_config
 from support.oracles.readers import (
     delete_topics,
@@ -139,6 +140,17 @@ def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaClus
     assert missing not in client.list_topics(timeout=30).topics
     # The client.id by which Kafka lets its own administration in.
     plan(of_value, topic=state, **{"kafka.client.id": "__admin_client"})
+
+
+def test_a_topic_that_brokers_call_internal_is_refused_whatever_its_name() -> None:
+    topic = "__of_newer_brokers"
+    with ScriptedBroker() as broker:
+        broker.metadata = describe(broker.port, topic)
+        broker.metadata.topics[0].is_internal = True
+        given = {"kafka.bootstrap.servers": broker.address, "topic": topic}
+        schema = StructType().add("value", StringType())
+        with pytest.raises(InvalidTopicException, match=f"{topic} is internal to Kafka, and prod"):
+            KafkaDataSource(given).writer(schema, overwrite=False)
 
 
 def test_topics_of_a_column_are_created_by_whichever_task_meets_them_first(

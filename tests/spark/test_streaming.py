@@ -20,12 +20,20 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.oracles.readers import read_at_least, read_with_confluent
 
 from spark_kafka_sink import register, write_batch
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PRODUCE, DESCRIBE_CONFIGS = 0, 32
 
 
 def add_file(folder: Path, name: str, values: range) -> None:
@@ -298,6 +306,65 @@ def test_micro_batches_are_written_by_workers_that_wrote_others_before(
     processes = notes.read_text().split()
     assert len(processes) == batches
     assert len(set(processes)) < batches, "every micro-batch had a worker of its own"
+
+
+# Patches how a process finds the address of a host; a process of Spark imports it for its
+# partitioner, before it connects.
+RESOLVER = """
+import socket
+from pathlib import Path
+
+resolve = socket.getaddrinfo
+
+def moving(host, *args, **more):
+    return resolve(Path({address!r}).read_text() if host == {name!r} else host, *args, **more)
+
+socket.getaddrinfo = moving
+
+def first(topic, batch, partitions):
+    return [0] * batch.num_rows
+"""
+
+
+def test_a_stream_goes_on_where_the_name_of_its_broker_gets_another_address(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    """The brokers are scripted ones with an address each; only one of them is there at a time."""
+    address, name = tmp_path / "address", f"{tmp_path.name.replace('_', '-')}.test"
+    address.write_text("127.0.0.1")
+    module = tmp_path / f"resolver_of_{tmp_path.name}.py"
+    module.write_text(RESOLVER.format(address=str(address), name=name))
+    spark.sparkContext.addPyFile(str(module))
+    written = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
+    with ScriptedBroker() as old, ScriptedBroker(listens=("127.0.0.2", old.port)) as new:
+        for broker in (old, new):
+            broker.metadata = describe(old.port, "t")
+            broker.metadata.brokers[0].host = name
+            broker.speaks[DESCRIBE_CONFIGS] = None
+            topic = TopicProduceResponse(name="t", partition_responses=[written])
+            broker.produced = ProduceResponse(responses=[topic])
+        query = (
+            spark.readStream.format("text")
+            .load(str(source))
+            .writeStream.format("pykafka")
+            .option("kafka.bootstrap.servers", f"{name}:{old.port}")
+            .option("kafka.partitioner.class", f"{module.stem}.first")
+            .option("kafka.enable.idempotence", "false")
+            .option("topic", "t")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            add_file(source, "a.txt", range(3))
+            query.processAllAvailable()
+            assert (old.asked.count(PRODUCE), new.asked) == (1, [])
+            address.write_text("127.0.0.2")
+            old.stop()
+            add_file(source, "b.txt", range(3, 6))
+            query.processAllAvailable()
+            assert new.asked.count(PRODUCE) == 1
+        finally:
+            query.stop()
 
 
 def rate_stream(

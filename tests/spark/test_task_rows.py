@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from conftest import NewTopic, topic_maker
 from pyarrow import parquet
 from support.brokers.fault_proxy import Fault, FaultProxy, Kind
 from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.mock_cluster import MockCluster
 from support.oracles.readers import create_topics, read_at_least, read_with_confluent
 
 from spark_kafka_sink.config import producer_config
@@ -96,6 +98,29 @@ def test_rows_that_have_waited_for_others_do_not_linger_as_long_again(
         rows = pa.record_batch({"value": [b"x"]})
         producer.append(topic, rows, lingers_since=time.monotonic() - linger_ms / 1000)
         assert len(read_at_least(kafka.bootstrap, topic, 1)) == 1
+
+
+def test_tasks_of_one_row_each_fill_a_partition_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is another in each stage, as in each micro-batch of a stream."""
+    partitions, first = 8, set[int]()
+
+    def write_row(stage: int, task: int) -> int:
+        context = SimpleNamespace(
+            stageId=lambda: stage, partitionId=lambda: task, attemptNumber=lambda: 0
+        )
+        of_task = SimpleNamespace(get=lambda: context)
+        monkeypatch.setattr("spark_kafka_sink.spark.tasks.task.TaskContext", of_task)
+        (written,) = write_task(given, iter([pa.record_batch({"value": ["v"]})])).partitions
+        return written.partition
+
+    with MockCluster() as cluster:
+        cluster.create_topic("t", partitions)
+        given = sink_options({"kafka.bootstrap.servers": cluster.bootstrap, "topic": "t"})
+        for stage in range(4):
+            filled = [write_row(stage, task) for task in range(partitions)]
+            assert sorted(filled) == list(range(partitions))
+            first.add(filled[0])
+    assert len(first) > 1
 
 
 def test_dead_letters_do_not_ask_a_partitioner_of_the_users_own(

@@ -162,6 +162,15 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
     return found
 
 
+def denied_name(request: TransactionalRequest, answer: Answer, transactional_id: str) -> str | None:
+    """Return the name of what an answer denies access to: a topic, a group or the id."""
+    if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
+        return answer.partitions[0].topic if answer.partitions else None
+    if answer.code == codes.GROUP_AUTHORIZATION_FAILED:
+        return None if request.coordinator is None else request.coordinator.key
+    return transactional_id
+
+
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
     """Return the error code and the node of a response of any version.
 

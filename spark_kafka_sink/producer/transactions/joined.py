@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeGuard
+from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -35,14 +35,16 @@ from spark_kafka_sink.producer.completion import Deliveries
 from spark_kafka_sink.producer.error_actions import Action
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.answers import read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
-from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
+from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequest,
     TransactionalRequests,
 )
 from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
+from spark_kafka_sink.records.compression import Buffer
+from spark_kafka_sink.records.log_reader import is_same_batch
 from spark_kafka_sink.wire.messages import Response
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnResponse,
@@ -64,14 +66,17 @@ class DuplicateBatch:
     That is right if an attempt before was written and its response was lost. Else another producer
     has written a batch with the same sequences, and this one is not in the log.
 
-    attempts: how many attempts failed before. crc: of the batch as it was sent.
+    attempts: how many attempts failed before. sent: the batch, empty if it was sent once: then it
+    is not in the log.
     """
 
     base_offset: int
-    base_sequence: int
-    records: int
     attempts: int
-    crc: int
+    sent: bytes
+
+    def is_in(self, found: Buffer | None) -> bool:
+        """Return whether this batch is what a log has at its offset."""
+        return bool(self.sent) and found is not None and is_same_batch(self.sent, found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,18 +115,20 @@ class JoinedDeliveries(Deliveries):
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
-        # Of a topic with the producers' timestamps, a broker answers for a batch that it has
-        # already with the timestamp of the stored one.
-        if batch.log_append_time_ms != -1 or batch.base_offset < 0:
+        if _is_duplicate(batch):
             written.duplicates.append(
                 DuplicateBatch(
-                    base_offset=batch.base_offset,
-                    base_sequence=batch.base_sequence,
-                    records=batch.record_count,
-                    attempts=batch.attempts,
-                    crc=batch.crc,
+                    base_offset=batch.base_offset, attempts=batch.attempts, sent=batch.kept
                 )
             )
+
+
+def _is_duplicate(batch: ProducerBatch) -> bool:
+    """Return whether a broker answered for a batch that it had already.
+
+    It does so with the timestamp of the stored one, if the topic has the producers' timestamps.
+    """
+    return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
 
 class JoinedTransaction:
@@ -129,7 +136,8 @@ class JoinedTransaction:
 
     transaction_version: the finalized feature of the cluster when the transaction began.
     adds_partitions: whether this producer adds the partitions that it writes to, which only version
-    1 needs. error: why the producer cannot go on, None while it can.
+    1 needs. queue: the requests that wait, and the coordinator that they go to. error: why the
+    producer cannot go on, None while it can.
     """
 
     # It ends nothing, so that there is nothing to complete and nothing to give up.
@@ -157,7 +165,7 @@ class JoinedTransaction:
         self._adds_partitions = adds_partitions and not self._is_v2
         self._acls = acls or Acls()
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms=0)
-        self._queue = TransactionQueue(retry_backoff, random)
+        self.queue = TransactionQueue(retry_backoff, random)
         self._partitions = TransactionPartitions()
 
     @property
@@ -169,11 +177,6 @@ class JoinedTransaction:
     def fatal_error(self) -> KafkaException | None:
         """The error after which the producer cannot continue, None if there is none."""
         return self.error
-
-    @property
-    def coordinators(self) -> Coordinators:
-        """The coordinator of the transaction, if it was looked up."""
-        return self._queue.coordinators
 
     @property
     def max_produce_version(self) -> int | None:
@@ -199,25 +202,17 @@ class JoinedTransaction:
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:  # noqa: ARG002 - of TransactionManager
-        """Return the request to send now, to the node that `node_id` returns; `sent` takes it."""
-        if self._queue.is_busy:
+        """Return the request to send now, to its node in `queue`; `queue.sent` takes it."""
+        if self.queue.is_busy:
             return None
         requested = self._partitions.take_requested()
         if requested:
-            self._queue.add(self._requests.add_partitions(self._producer, requested))
-        return self._queue.due(now)
+            self.queue.add(self._requests.add_partitions(self._producer, requested))
+        return self.queue.due(now)
 
-    def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node that `request` goes to, None for any broker."""
-        return self._queue.node_id(request)
-
-    def sent(self) -> None:
-        """Note that the request from `due` was sent."""
-        self._queue.sent()
-
-    def next_due_at(self) -> float:
-        """Return when `due` will return a request because of time alone."""
-        return self._queue.next_due_at()
+    def reads_back(self, batch: ProducerBatch) -> bool:
+        """Return whether an acknowledged batch is to be compared with what the log has."""
+        return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch was refused because of another producer of the transaction."""
@@ -225,41 +220,36 @@ class JoinedTransaction:
 
     # -- what comes back --------------------------------------------------------------------------
 
-    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether the context of a request is one of `due`."""
-        return isinstance(context, TransactionalRequest)
-
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
         """Note that a request gets no response. It is sent again, except for two codes."""
-        if not self._queue.back(request):
+        if not self.queue.back(request):
             return
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
             api = request.call.value
             self.give_up(api_exception(code, f"{api} failed: {reason}", api=api))
             return
-        self._queue.look_up_again(request)
-        self._queue.retry(request, now)
+        self.queue.look_up_again(request)
+        self.queue.retry(request, now)
 
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
         """Take a broker's response."""
-        if not self._queue.back(request):
+        if not self.queue.back(request):
             return
         answer = read_answer(request, response, node_id)
         if answer.action is Action.SUCCEED:
             if isinstance(response, AddPartitionsToTxnResponse):
                 self._partitions.added(answer.partitions)
-            elif isinstance(response, FindCoordinatorResponse) and request.looks_up is not None:
-                _, node = coordinator_of(response)
-                self._queue.coordinators.learn(request.looks_up, node)
+            elif isinstance(response, FindCoordinatorResponse):
+                self.queue.looked_up(request, response)
         elif answer.action in (Action.RETRY, Action.LOOK_UP):
             if answer.action is Action.LOOK_UP:
-                self._queue.look_up_again(request)
+                self.queue.look_up_again(request)
             longest = _ADDING_WAIT_S if answer.code in _BUSY else float("inf")
-            self._queue.retry(request, now, longest_wait_s=longest)
+            self.queue.retry(request, now, longest_wait_s=longest)
         else:
             self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
 
@@ -277,4 +267,4 @@ class JoinedTransaction:
         """Send nothing more; the first error counts."""
         if self.error is None:
             self.error = error
-            self._queue.clear()
+            self.queue.clear()

@@ -17,15 +17,15 @@ for the next request, and reports the responses.
 Most of the code handles failures. A response may be lost, so that the coordinator may have begun a
 transaction that the producer does not know of: it has to be ended nevertheless (`has_begun`,
 `is_unanswered`). A caller may stop waiting and call again, and must get the result of its first
-call (`_start_or_resume`). And rows that were appended before the end of a transaction may not be in
-a batch yet (`_collects`): EndTxn waits for them.
+call (`TransactionalCalls.start_or_resume`). And rows that were appended before the end of a
+transaction may not be in a batch yet (`_collects`): EndTxn waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
-from typing import Final, TypeGuard
+from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
@@ -41,9 +41,9 @@ from spark_kafka_sink.producer.batch_errors import abortable
 from spark_kafka_sink.producer.error_actions import Action, Call
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.producer.sequences import Sequences
-from spark_kafka_sink.producer.transactions.answers import Answer, coordinator_of, read_answer
+from spark_kafka_sink.producer.transactions.answers import denied_name, read_answer
 from spark_kafka_sink.producer.transactions.partitions import TransactionPartitions
-from spark_kafka_sink.producer.transactions.queue import Coordinators, TransactionQueue
+from spark_kafka_sink.producer.transactions.queue import TransactionQueue
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
     Priority,
@@ -71,10 +71,10 @@ _S = TransactionState
 class TransactionManager:
     """The transactions of one transactional producer. Times are seconds of the producer's clock.
 
-    error: the cause of an error state, None in other states. has_loose_rows: whether rows of the
-    transaction may not be in a batch yet; the caller who ends it sets this, and EndTxn waits.
-    open_appends: the number of Arrow batches of which only a part may be appended; EndTxn waits for
-    them, too.
+    queue: the requests that wait, and the coordinators that they go to. error: the cause of an
+    error state, None in other states. has_loose_rows: whether rows of the transaction may not be in
+    a batch yet; the caller who ends it sets this, and EndTxn waits. open_appends: the number of
+    Arrow batches of which only a part may be appended; EndTxn waits for them, too.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class TransactionManager:
         self.has_loose_rows = False
         self.open_appends = 0
         self._requests = TransactionalRequests(transactional_id, transaction_timeout_ms)
-        self._queue = TransactionQueue(retry_backoff, random)
+        self.queue = TransactionQueue(retry_backoff, random)
         self._producer_id = TransactionalProducerId(
-            sequences, self._queue.coordinators, self._requests.coordinator
+            sequences, self.queue.coordinators, self._requests.coordinator
         )
         self._state = _S.UNINITIALIZED
         self._calls = TransactionalCalls()
@@ -136,11 +136,6 @@ class TransactionManager:
         return self.error if self._state is _S.FATAL_ERROR else None
 
     @property
-    def coordinators(self) -> Coordinators:
-        """The coordinators of the transaction and groups, and connected brokers' features."""
-        return self._queue.coordinators
-
-    @property
     def max_produce_version(self) -> int | None:
         """The last version of Produce that goes with the transaction, None for any."""
         return None if self._producer_id.is_v2 else _LAST_PRODUCE_V1
@@ -160,7 +155,7 @@ class TransactionManager:
             self._call_to(_S.INITIALIZING, result.operation)
             self._ask_for_producer_id(Priority.INIT_PRODUCER_ID, result)
 
-        return self._start_or_resume("init_transactions", start)
+        return self._calls.start_or_resume("init_transactions", start)
 
     def begin(self) -> None:
         """Begin a transaction; brokers learn of it when something is sent."""
@@ -188,8 +183,8 @@ class TransactionManager:
             self._partitions.begin()
         else:
             # It goes first: requests of one priority are sent in the order they were added.
-            self._queue.add(self._requests.add_offsets(producer, group.group_id, result))
-        self._queue.add(
+            self.queue.add(self._requests.add_offsets(producer, group.group_id, result))
+        self.queue.add(
             self._requests.commit_offsets(
                 producer, offsets, group, result, is_v2=self._producer_id.is_v2
             )
@@ -204,7 +199,7 @@ class TransactionManager:
             self._call_to(_S.COMMITTING, result.operation)
             self._end(Call.COMMIT, result)
 
-        return self._start_or_resume("commit_transaction", start)
+        return self._calls.start_or_resume("commit_transaction", start)
 
     def begin_abort(self) -> TransactionalResult:
         """Abort; what was not sent yet is dropped."""
@@ -216,20 +211,7 @@ class TransactionManager:
             self._partitions.drop_requested()
             self._end(Call.ABORT, result)
 
-        return self._start_or_resume("abort_transaction", start)
-
-    def _start_or_resume(
-        self, operation: str, start: Callable[[TransactionalResult], None]
-    ) -> TransactionalResult:
-        """Start a call, or return the result of the same call whose caller stopped waiting."""
-        unfinished = self._calls.unacknowledged
-        if unfinished is not None and unfinished.operation == operation:
-            return unfinished
-        self._calls.raise_unfinished(operation)
-        result = TransactionalResult(operation)
-        start(result)
-        self._calls.last = result
-        return result
+        return self._calls.start_or_resume("abort_transaction", start)
 
     def _raise_error(self, operation: str) -> None:
         if self.error is None:
@@ -264,19 +246,19 @@ class TransactionManager:
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
-        """Return the request to send now, to the node that `node_id` returns; `sent` takes it.
+        """Return the request to send now, to its node in `queue`; `queue.sent` takes it.
 
         has_incomplete: whether a response to records is still to come, for which EndTxn waits.
         """
-        if self._queue.is_busy:
+        if self.queue.is_busy:
             return None
         requested = self._partitions.take_requested()
         if requested:
             producer = self._producer_id.current
-            self._queue.add(self._requests.add_partitions(producer, requested))
-        while (request := self._queue.first()) is not None:
+            self.queue.add(self._requests.add_partitions(producer, requested))
+        while (request := self.queue.first()) is not None:
             if self._is_refused(request):
-                self._queue.drop_first()
+                self.queue.drop_first()
                 self._finish(request.result, self.error or _not_sent(request))
             elif request.priority is not Priority.END_TXN:
                 break
@@ -285,21 +267,9 @@ class TransactionManager:
             elif self._partitions.has_begun:
                 break
             else:
-                self._queue.drop_first()
+                self.queue.drop_first()
                 self._ended(request.result)
-        return self._queue.due(now)
-
-    def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node that `request` goes to, None for any broker."""
-        return self._queue.node_id(request)
-
-    def sent(self) -> None:
-        """Note that the request from `due` was sent."""
-        self._queue.sent()
-
-    def next_due_at(self) -> float:
-        """Return when `due` will return a request because of time alone."""
-        return self._queue.next_due_at()
+        return self.queue.due(now)
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
         """Return whether a request is no longer needed; its look-up is dropped with it."""
@@ -319,16 +289,16 @@ class TransactionManager:
         """Return whether a request waits for `coordinator`; the transaction's own counts always."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
-            for request in self._queue.waiting
+            for request in self.queue.waiting
         )
 
     def _ask_for_producer_id(self, priority: Priority, result: TransactionalResult) -> None:
         producer = self._producer_id.current
-        self._queue.add(self._requests.init_producer_id(producer, priority, result))
+        self.queue.add(self._requests.init_producer_id(producer, priority, result))
 
     def _end(self, call: Call, result: TransactionalResult) -> None:
         producer = self._producer_id.current
-        self._queue.add(
+        self.queue.add(
             self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
         )
 
@@ -338,7 +308,7 @@ class TransactionManager:
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
         """Note that a request gets no response. It is retried, except for two codes."""
-        if not self._queue.back(request) or self._is_refused_look_up(request):
+        if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
@@ -347,18 +317,14 @@ class TransactionManager:
             error = api_exception(code, message, api=request.call.value)
             self._failed(request, code, Action.FATAL if fatal else Action.ABORTABLE, error)
             return
-        self._queue.look_up_again(request)
-        self._queue.retry(request, now)
-
-    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether the context of a request is one of `due`."""
-        return isinstance(context, TransactionalRequest)
+        self.queue.look_up_again(request)
+        self.queue.retry(request, now)
 
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
         """Take a broker's response."""
-        if not self._queue.back(request):
+        if not self.queue.back(request):
             return
         request.is_unanswered = False
         answer = read_answer(request, response, node_id)
@@ -368,23 +334,13 @@ class TransactionManager:
             self._succeeded(request, response, answer.partitions)
         elif answer.action in (Action.RETRY, Action.LOOK_UP):
             if answer.action is Action.LOOK_UP:
-                self._queue.look_up_again(request)
+                self.queue.look_up_again(request)
             self._retry(request, answer.code, now)
         else:
             if request.call is Call.ADD_PARTITIONS_TO_TXN:
                 self._partitions.not_added(some_were=answer.is_partly_done)
-            self._failed(
-                request, answer.code, answer.action, answer.error(self._hint(request, answer))
-            )
-
-    def _hint(self, request: TransactionalRequest, answer: Answer) -> str | None:
-        """Return what would allow the client what the answer denies."""
-        name: str | None = self.transactional_id
-        if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
-            name = answer.partitions[0].topic if answer.partitions else None
-        elif answer.code == codes.GROUP_AUTHORIZATION_FAILED:
-            name = None if request.coordinator is None else request.coordinator.key
-        return self._acls.hint(answer.code, name)
+            hint = self._acls.hint(answer.code, denied_name(request, answer, self.transactional_id))
+            self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
         """Return whether a look-up failed that is no longer needed."""
@@ -397,7 +353,7 @@ class TransactionManager:
             and not self._partitions.has_begun
         )
         longest = _ADD_PARTITIONS_RETRY_BACKOFF_S if first_of_transaction else float("inf")
-        self._queue.retry(request, now, longest_wait_s=longest)
+        self.queue.retry(request, now, longest_wait_s=longest)
 
     def _succeeded(
         self,
@@ -408,9 +364,7 @@ class TransactionManager:
         if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
             self._partitions.added(partitions)
         elif isinstance(response, FindCoordinatorResponse):
-            if request.looks_up is not None:
-                _, node = coordinator_of(response)
-                self._queue.coordinators.learn(request.looks_up, node)
+            self.queue.looked_up(request, response)
         elif isinstance(response, InitProducerIdResponse):
             self._initialized(response, request.result)
         elif isinstance(response, EndTxnResponse):
@@ -438,6 +392,10 @@ class TransactionManager:
             self._finish(result)
 
     # -- what goes wrong --------------------------------------------------------------------------
+
+    def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - of JoinedTransaction
+        """Return whether an acknowledged batch is to be compared with what the log has."""
+        return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
         """Return whether a batch was refused because of another producer of the transaction."""
@@ -503,7 +461,7 @@ class TransactionManager:
         if self._state is _S.FATAL_ERROR:
             return
         self._state, self.error = _S.FATAL_ERROR, error
-        for request in self._queue.clear():
+        for request in self.queue.clear():
             self._finish(request.result, error)
         if self._calls.last is not None:
             self._finish(self._calls.last, error)

@@ -12,11 +12,12 @@ import heapq
 import itertools
 from collections.abc import Mapping
 from random import Random
-from typing import Final
+from typing import Final, TypeGuard
 
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import UnsupportedVersionException
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.producer.transactions.answers import coordinator_of
 from spark_kafka_sink.producer.transactions.requests import (
     CoordinatorKey,
     Priority,
@@ -24,6 +25,7 @@ from spark_kafka_sink.producer.transactions.requests import (
     find_coordinator,
 )
 from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID
+from spark_kafka_sink.wire.transaction_messages import FindCoordinatorResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 # The first version of InitProducerId with a producer id and its epoch (KIP-360).
@@ -107,7 +109,7 @@ class Coordinators:
 
 
 class TransactionQueue:
-    """Waiting requests. Times are seconds of the producer's clock."""
+    """Waiting requests, and `coordinators`. Times are seconds of the producer's clock."""
 
     def __init__(self, retry_backoff: ExponentialBackoff, random: Random) -> None:
         self.coordinators = Coordinators()
@@ -163,6 +165,10 @@ class TransactionQueue:
         """Note that the first request is on its way."""
         self._in_flight = self.drop_first()
 
+    def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
+        """Return whether the context of a request is one of this queue."""
+        return isinstance(context, TransactionalRequest)
+
     def drop_first(self) -> TransactionalRequest:
         """Remove the first request and return it."""
         return heapq.heappop(self._waiting)[2]
@@ -186,6 +192,12 @@ class TransactionQueue:
         request.retry_at = now + min(wait, longest_wait_s)
         request.attempts += 1
         self.add(request)
+
+    def looked_up(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
+        """Take the response to a look-up, which has no error."""
+        if request.looks_up is not None:
+            _, node = coordinator_of(response)
+            self.coordinators.learn(request.looks_up, node)
 
     def look_up_again(self, request: TransactionalRequest) -> None:
         """Forget the node of `request`, so that it is looked up before the retry."""

@@ -7,7 +7,7 @@ It owns the messages, and the highest versions that go with transaction.version 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -102,6 +102,19 @@ class TransactionalCalls:
                 f"call {call.operation} again first"
             )
             raise IllegalStateException(message)
+
+    def start_or_resume(
+        self, operation: str, start: Callable[[TransactionalResult], None]
+    ) -> TransactionalResult:
+        """Start a call, or return the result of the same call whose caller stopped waiting."""
+        unfinished = self.unacknowledged
+        if unfinished is not None and unfinished.operation == operation:
+            return unfinished
+        self.raise_unfinished(operation)
+        result = TransactionalResult(operation)
+        start(result)
+        self.last = result
+        return result
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

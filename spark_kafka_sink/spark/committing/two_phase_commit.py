@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spark_kafka_sink.commit import two_phase
+from spark_kafka_sink.commit import two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.outcomes import (
@@ -24,23 +24,30 @@ from spark_kafka_sink.spark.options import SinkOptions
 
 
 def commit_record(
-    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+    options: SinkOptions,
+    plan: Plan,
+    record: CommitRecord,
+    attempts: Sequence[AttemptTransaction],
+    written: str,
 ) -> None:
     """Commit what the tasks of a run wrote, with the record that says so.
 
-    Raise KafkaException if it is not committed, if that is not known, or if a part of it is lost.
+    written: how many rows that is, for errors. Raise KafkaException if it is not committed, if that
+    is not known, or if a part of it is lost.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
-        begun = two_phase.begin_commit(
+        begun = two_phase.begin(
             plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
         )
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
-        raise exception_of(outcome, run, config)
+        raise exception_of(outcome, run, config, written)
+    if isinstance(outcome, Torn):
+        raise outcome.exception(run.owner, attempts)
     raise _error(plan, outcome)
 
 
@@ -57,12 +64,6 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
             f"{outcome.failure.sentence}; run it again, or python -m spark_kafka_sink.recover, "
             f"within {plan.run.timeout_ms} ms, or these rows are lost"
         )
-    elif isinstance(outcome, Torn):
-        lost = ", ".join(f"{e.partition} from offset {e.first_offset}" for e in outcome.lost)
-        message = (
-            f"the write of {owner} was decided, and brokers have aborted a part of its rows: "
-            f"{lost}; see python -m spark_kafka_sink.recover"
-        )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
     return KafkaException(message)
@@ -77,8 +78,8 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         level = client.level(deadline)
-        begun = two_phase.begin_abort(plan, tuple(attempts), level=level, deadline=deadline)
-        outcome = client.run(begun, two_phase.step_abort).outcome
+        begun = two_phase_abort.begin(plan, tuple(attempts), level=level, deadline=deadline)
+        outcome = client.run(begun, two_phase_abort.step).outcome
         if isinstance(outcome, Decided):
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):
@@ -106,4 +107,6 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
         return f"the write of {owner} failed after it was decided, so it IS committed"
     if isinstance(outcome, Failure):
         return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+    if isinstance(outcome, Torn):
+        return str(outcome.exception(owner))
     return str(_error(plan, outcome))

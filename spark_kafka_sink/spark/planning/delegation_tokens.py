@@ -7,7 +7,7 @@ planned, by the rule of `auth.delegation_tokens`.
 The processes that plan are replaced when they are idle, and several may plan at the same time. So a
 file in the driver's folder has the id of the shared token, when it was renewed, and the difference
 between the clocks of the driver and the brokers. It has no secret: a new process asks the brokers
-for the HMAC, which they tell the token's owner.
+for the HMAC, which they return to the token's owner.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from spark_kafka_sink.auth.delegation_tokens import (
     FRESH_MS,
     TokenAction,
     TokenLife,
+    delegation_token,
     is_fresh,
     with_delegation_token,
 )
@@ -133,7 +134,7 @@ def checked_with_shared_token(
     try:
         return check(given)
     except SaslAuthenticationException:
-        token = given.producer.delegation_token
+        token = delegation_token(given.producer)
         if token is None or is_fresh(token, _now_ms()):
             raise
         logger.warning("the brokers refuse the delegation token %s; it is replaced", token.token_id)

@@ -1,7 +1,7 @@
-"""Appends whose single rows brokers may refuse (KIP-467).
+"""Appends batches of which brokers may refuse single rows (KIP-467).
 
-A broker refuses a whole batch because of some rows of it. A `Refusal` tells the rows to blame from
-the others, which can be sent again. An error that is not the fault of a row is raised.
+A broker refuses the batch because of some of its rows. A `Refusal` has these rows, and the others,
+which can be sent again. Any other error is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows whose timestamp is older than their topic's retention.ms: brokers take and delete them.
+"""Rows whose timestamp is older than their topic's retention.ms: brokers accept and delete them.
 
 This happens to event times from a column, for example when old data is written again. Brokers
 refuse nothing and the job succeeds, so tasks count such rows and the driver reports them once per
@@ -18,16 +18,16 @@ from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.report import ExpiredRowsReport
 
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
-# Nobody is asked about topics of a column while no row is older than so.
+# Topics of a column are looked up only if a row is older than this.
 _YOUNG_MS: Final = 60_000
 
 
 class ExpiredRows:
     """Counts the rows of a task that are older than the retention of their topic.
 
-    topic: of all rows, with its retention_ms, None for a topic column; look: gives the retention of
-    topics of the column, each asked for once. A retention of None has nothing counted. `clock`
-    gives seconds since 1970.
+    topic: the topic of all rows, with its retention_ms; None for a topic column. look: returns the
+    retention of topics of the column, which are looked up once. Rows of a topic whose retention is
+    None are not counted. clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class ExpiredRows:
         self._found: list[ExpiredRowsReport] = []
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of an Arrow batch with timestamps, which was appended: its topics exist.
+        """Count the expired rows of a batch with timestamps.
 
-        No record can have a time before 1970.
+        It has been appended, so its topics exist. No record can have a time before 1970.
         """
         if self._topic is not None and self._retention_ms[self._topic] is None:
             return
@@ -83,7 +83,7 @@ class ExpiredRows:
             self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
 
     def _limit(self, topic: str, per_ms: int) -> int | None:
-        """Return the time of the oldest row that stays, None if rows of any age do."""
+        """Return the time of the oldest row that stays, None if rows of any age stay."""
         retention_ms, now_ms = self._retention_ms.get(topic), int(self._clock() * 1000)
         # Also a retention that reaches before 1970: the largest one does not fit 64 bits here.
         if retention_ms is None or retention_ms >= now_ms:

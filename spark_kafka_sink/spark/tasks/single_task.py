@@ -1,9 +1,10 @@
 """A task of mode `single`: it writes in the driver's transaction, to partitions of its own.
 
-Rows are withheld until the input has ended or memory is short, so that a task that is lost before
-costs a retry only. Before its first row of a partition, the task asks whether another attempt has
-written there. After the last acknowledgement it checks each response (`commit.guards`): if another
-attempt writes to the same partition, a broker may take rows of this one for duplicates of those.
+Rows are withheld until the input has ended or memory is short. A task that is lost before has sent
+nothing, so Spark can run it again. Before its first row of a partition, the task asks whether
+another attempt has written there. After the last acknowledgement it checks each response
+(`commit.guards`): if another attempt writes to the same partition, a broker may take rows of this
+one for duplicates of those.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_kafka_sink.commit import single
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit import single_check
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import TransactionAbortedException
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 
 
 class SingleTask:
-    """One attempt of a task, in the transaction of its job."""
+    """One attempt of a task, in the transaction of its job. rows: how many it has had."""
 
     def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
         self._plan = plan
         self._options = options
         self._producer = producer
         self._log_ends: dict[TopicPartition, int] = {}
+        self.rows = 0
         producer.join_transaction(
             plan.run.driver_id,
             plan.producer,
@@ -54,10 +56,11 @@ class SingleTask:
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
-        """Look at the partitions of rows before they are appended, each once.
+        """Check the partitions of rows before these are appended, each partition once.
 
         Raise KafkaException if another attempt has written there.
         """
+        self.rows += batch.num_rows
         new = _partitions(batch, self._options.topic) - self._log_ends.keys()
         if not new:
             return
@@ -65,8 +68,8 @@ class SingleTask:
         config = self._options.producer
         with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
             deadline = client.now() + config.max_block_ms / 1000
-            begun = single.look(self._plan, partitions, deadline=deadline)
-            found = client.run(begun, single.step_look).outcome
+            begun = single_check.begin(self._plan, partitions, deadline=deadline)
+            found = client.run(begun, single_check.step).outcome
             if isinstance(found, Failure):
                 raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
@@ -79,20 +82,7 @@ class SingleTask:
         written = self._producer.detach_transaction()
         for partition, found in written.items():
             self._check(partition, found)
-        return AttemptTransaction(
-            slot=None,
-            producer=self._plan.producer,
-            written=tuple(
-                WrittenPartition(
-                    partition,
-                    found.records,
-                    found.first_offset,
-                    found.last_offset,
-                    found.last_sequence,
-                )
-                for partition, found in sorted(written.items())
-            ),
-        )
+        return AttemptTransaction.of(None, self._plan.producer, written)
 
     def abort(self) -> None:
         """Do nothing: the driver aborts the transaction of all tasks."""
@@ -118,27 +108,11 @@ class SingleTask:
         with commit_client(config, self._plan.run.log.topic, self._options.brokers) as client:
             deadline = client.now() + config.max_block_ms / 1000
             for each in duplicates:
-                header = client.header_at(partition, each.base_offset, deadline)
-                has = header and (
-                    header.producer_id,
-                    header.producer_epoch,
-                    header.base_sequence,
-                    header.record_count,
-                    header.crc,
-                )
-                producer = self._plan.producer
-                sent = (
-                    producer.producer_id,
-                    producer.epoch,
-                    each.base_sequence,
-                    each.records,
-                    each.crc,
-                )
-                if has != sent:
+                if not each.is_in(client.batch_at(partition, each.base_offset, deadline)):
                     message = (
                         f"{partition}: a batch was sent again after its response was lost, and the "
                         f"log has another one at offset {each.base_offset}: another attempt writes "
-                        "there, or the topic has a compression.type of its own; run the job again"
+                        "there; run the job again"
                     )
                     raise TransactionAbortedException(
                         message, topic=partition.topic, partition=partition.partition

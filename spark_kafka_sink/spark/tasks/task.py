@@ -44,15 +44,14 @@ def append_coalesced(
     slice_bytes: int,
     linger_s: float,
 ) -> None:
-    """Join batches to about the size of a slice and append them; half a slice is not joined.
+    """Join small batches to about the size of a slice, and append them; large ones as they are.
 
     append: takes a batch, and the time since which its oldest row has waited (`time.monotonic`). It
     is called once at a time, in the order of the rows, sometimes in another thread; its exception
     is then raised here at the next batch of Spark. linger_s: how long a row may wait.
 
-    Nearly a slice is enough: rows are larger as records than in Arrow, and two batches of the size
-    that `limit_arrow_batches` sets are a large one. A batch has one owner at a time, so memory
-    holds the batches of one slice.
+    Seven eighths of a slice are enough, because rows are larger as records than in Arrow. Nothing
+    keeps a reference to a batch after it is handed on, so memory holds the batches of one slice.
     """
     waiting = _WaitingBatches(append, linger_s)
     enough_bytes = slice_bytes * 7 // 8
@@ -181,8 +180,8 @@ def write_task(
 ) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    plan: of exactly once, None for at least once. Raise the error that prevented it; without a
-    plan, rows that were sent before may be in Kafka.
+    plan: of exactly once, None for at least once. Raise the error if a row is not acknowledged.
+    Without a plan, rows that were sent before may be in Kafka.
     """
     acknowledge_now()
     freeze_imports()

@@ -1,9 +1,9 @@
-"""The rows of a task on their way to the producer, and bad rows to where onError sends them.
+"""Appends the rows of a task to its producer, and handles bad rows as `onError` says.
 
-Bad rows are found before they are sent (`serde.bad_rows`), or named by the brokers that refuse
-them. They are counted, and skipped or written as dead letters. Rows that were refused along with
-them are sent again, after the rows that were sent since. With onError=fail, the producer itself
-refuses a bad row.
+Bad rows are found before they are sent (`serde.bad_rows`), or by the brokers that refuse them. They
+are counted, and skipped or written as dead letters. The good rows of a refused batch are sent
+again, after the rows that were sent in the meantime. With onError=fail, the producer itself refuses
+a bad row.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import logging
 
 import pyarrow as pa
 
-from spark_kafka_sink.commit import two_phase
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit import two_phase_claim
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.outcomes import Claimed
 from spark_kafka_sink.commit.questions import EndTxn
 from spark_kafka_sink.commit.steps import Failure, end_txn
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class TwoPhaseTask:
-    """One attempt of a task. partition, attempt: their numbers in Spark."""
+    """One attempt of a task. partition, attempt: their numbers in Spark; rows: it has had."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class TwoPhaseTask:
         self._partition = partition
         self._attempt = attempt
         self._claimed: Claimed | None = None
+        self.rows = 0
 
     @property
     def transactional_id(self) -> str | None:
@@ -53,17 +54,18 @@ class TwoPhaseTask:
         """The producer id and the epoch that it has claimed."""
         return NO_PRODUCER_ID if self._claimed is None else self._claimed.producer
 
-    def prepare(self, _: pa.RecordBatch) -> None:
+    def prepare(self, batch: pa.RecordBatch) -> None:
         """Begin the transaction before the first row. Raise KafkaException if that fails."""
+        self.rows += batch.num_rows
         if self._claimed is not None:
             return
         run, config = self._plan.run, self._options.producer
         with commit_client(config, run.log.topic, self._options.brokers) as client:
             deadline = client.now() + config.max_block_ms / 1000
-            begun = two_phase.begin_task(
+            begun = two_phase_claim.begin(
                 self._plan, self._partition, self._attempt, deadline=deadline
             )
-            found = client.run(begun, two_phase.step_task).outcome
+            found = client.run(begun, two_phase_claim.step).outcome
         if isinstance(found, Failure):
             raise exception_of(found, run, config)
         if found is None:
@@ -83,20 +85,7 @@ class TwoPhaseTask:
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()
-        return AttemptTransaction(
-            slot=self._claimed.slot,
-            producer=self._claimed.producer,
-            written=tuple(
-                WrittenPartition(
-                    partition,
-                    found.records,
-                    found.first_offset,
-                    found.last_offset,
-                    found.last_sequence,
-                )
-                for partition, found in sorted(written.items())
-            ),
-        )
+        return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
         """Abort the transaction, if it can be done at once; the driver does it otherwise."""

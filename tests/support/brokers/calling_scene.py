@@ -232,7 +232,11 @@ class Scene:
     def slow_close(self, method: str, begun: threading.Event, may_end: threading.Event) -> None:
         """Make the object that has a method slow to close; set `begun` when its close starts."""
         thing = self.thing_of(method)
-        part: Any = thing._rows if thing is self.producer else thing._client
+        part: Any
+        if thing is self.producer:
+            part = thing._rows
+        else:
+            part = (thing._requests if isinstance(thing, KafkaAdmin) else thing)._client
         close = part.close
 
         def close_slowly() -> None:

@@ -63,11 +63,11 @@ class ScriptedBroker(Server):
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        """Close the listener and every connection."""
-        for each in [self._server, *self._connections]:
-            with suppress(OSError):  # closed already, or never connected
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        """Close the listener and every connection, also one that is accepted meanwhile."""
+        _end(self._server)
+        self._threads[0].join(10)
+        for connection in self._connections:
+            _end(connection)
         for thread in self._threads:
             thread.join(10)
 
@@ -125,6 +125,12 @@ class ScriptedBroker(Server):
         schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
         struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
         return bytes(writer.out)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):  # closed already, or never connected
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def describe(port: int, *topics: str, node_id: int = 1) -> MetadataResponse:

@@ -41,7 +41,9 @@ class PureTransactions:
         self.manager = TransactionManager("tid", 60_000, self.sequences, backoff, Random(1))
         self.coordinator = TransactionCoordinator()
         self.now = 0.0
-        self.manager.coordinators.node_ready(COORDINATOR, versions_of(version, init_producer_id))
+        self.manager.queue.coordinators.node_ready(
+            COORDINATOR, versions_of(version, init_producer_id)
+        )
 
     @property
     def state(self) -> TransactionState:
@@ -52,7 +54,7 @@ class PureTransactions:
         """Return the request that is due, and record that it was sent."""
         request = self.manager.due(self.now, has_incomplete=has_incomplete)
         assert request is not None, "no request is due"
-        self.manager.sent()
+        self.manager.queue.sent()
         return request
 
     def take_until(self, call: Call) -> TransactionalRequest:
@@ -74,7 +76,7 @@ class PureTransactions:
         """Answer all requests that are due, and return them."""
         answered = []
         while (request := self.manager.due(self.now, has_incomplete=False)) is not None:
-            self.manager.sent()
+            self.manager.queue.sent()
             self.answer(request)
             answered.append(request)
         return answered

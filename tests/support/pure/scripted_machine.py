@@ -19,6 +19,11 @@ def kind_of(ask: Ask) -> Any:  # noqa: ANN401 - a class, or one of two strings
     return type(ask)
 
 
+def kinds(asked: Sequence[Question]) -> list[Any]:
+    """Return what was asked, as a script calls it."""
+    return [kind_of(question.ask) for question in asked]
+
+
 def run(
     begun: Step[Any],
     step: Callable[[Any, Answer, float], Step[Any]],

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_sink.auth.gssapi import GssapiExchange, KerberosOptions, kerberos_options
+from spark_kafka_sink.auth.gssapi import (
+    GssapiExchange,
+    KerberosOptions,
+    cache_path,
+    kerberos_options,
+)
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
 
@@ -80,12 +85,42 @@ def test_jaas_says_it_as_in_java() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cache", "path"),
+    [
+        ("/tmp/cache", "/tmp/cache"),
+        ("cache", "cache"),
+        ("FILE:/tmp/cache", "/tmp/cache"),
+        ("FILE:cache", "cache"),
+        ("DIR:/tmp/caches", "/tmp/caches"),
+        ("DIR::/tmp/caches/tkt1", "/tmp/caches/tkt1"),
+        ("c:/tmp/cache", "c:/tmp/cache"),
+        ("KCM:1000", ""),
+        ("KEYRING:persistent:1000", ""),
+        ("MEMORY:a", ""),
+        ("", ""),
+    ],
+)
+def test_a_ticket_cache_that_is_a_file_or_a_folder_has_a_path(cache: str, path: str) -> None:
+    assert cache_path(cache) == path
+
+
+def test_what_references_give_is_not_in_messages() -> None:
+    options = KerberosOptions(
+        "kafka-hidden", "hidden@R", shown=(("hidden@R", "${env:P}"), ("kafka-hidden", "${env:S}"))
+    )
+    assert options.user == "principal '${env:P}'"
+    assert options.for_message("kafka-hidden@h: Client hidden@R not found") == (
+        "${env:S}@h: Client ${env:P} not found"
+    )
+
+
+@pytest.mark.parametrize(
     ("jaas", "given", "sentence"),
     [
         (None, ("p", "/k", None), "sasl.kerberos.service.name is not set"),
         (None, (None, "/k", "kafka"), "keytab needs sasl.kerberos.principal"),
         (None, (None, None, "kafka"), "needs credentials: set sasl.kerberos.principal"),
-        ({"serviceName": "a"}, (None, None, "b"), "serviceName='a': remove one"),
+        ({"serviceName": "a"}, (None, None, "b"), "different values: remove one"),
         ({"useKeyTab": "true", "principal": "p"}, (None, None, "k"), "needs keyTab and principal"),
         ({"useKeyTab": "true", "keyTab": "/k"}, (None, None, "k"), "needs keyTab and principal"),
         ({"principal": "p"}, (None, None, "k"), "neither useKeyTab=true nor useTicketCache=true"),

@@ -209,6 +209,14 @@ def test_what_brokers_do_not_take_is_refused(user: str, password: str, sentence:
     assert "hun7" not in "".join(traceback.format_exception(caught.value))
 
 
+def test_a_user_that_messages_name_otherwise_is_not_shown() -> None:
+    exchange = user_s(name="${env:KAFKA_USER}")
+    with pytest.raises(SaslAuthenticationException) as caught:
+        exchange.step(b"e=unknown-user")
+    assert "the login of '${env:KAFKA_USER}' by SCRAM-SHA-256 failed" in str(caught.value)
+    assert "'user'" not in str(caught.value)
+
+
 def test_no_secret_is_shown() -> None:
     keys = scram_keys(SCRAM_SHA_256, "user", "pencil", b"salt", MIN_ITERATIONS)
     exchange = user_s()

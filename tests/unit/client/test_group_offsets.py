@@ -89,8 +89,8 @@ NO_GROUPS: dict[str, tuple[Any, str]] = {
 def assert_nothing_has_begun(producer: KafkaProducer) -> None:
     """See that no request waits, and that the transaction may go on."""
     manager = manager_of(producer)
-    assert manager._queue._waiting == []
-    assert not manager._queue.is_busy
+    assert manager.queue._waiting == []
+    assert not manager.queue.is_busy
     assert manager.state is TransactionState.IN_TRANSACTION
     assert producer._state.fatal_error is None
 
@@ -169,7 +169,7 @@ def test_what_requests_can_carry_is_sent(
     with pytest.raises(TimeoutException, match="send_offsets_to_transaction was not done"):
         producer.send_offsets_to_transaction({partition: offset}, group)
     with producer._state.lock:
-        messages = [request.message for _, _, request in manager_of(producer)._queue._waiting]
+        messages = [request.message for _, _, request in manager_of(producer).queue._waiting]
     assert TxnOffsetCommitRequest in map(type, messages)
     for message in messages:
         api = API_OF[type(message)]

@@ -6,16 +6,18 @@ Time passes only in waits, and there is no I/O thread; see `support.pure.timed_w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 import pytest
 from support.pure.pure_transactions import PARTITION, PureTransactions
-from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.timed_waits import Clock, NoThread, made, stop_time, update_metadata
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
@@ -94,7 +96,7 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
         producer._state.give_back(PendingAppend(everything))
 
     def know(*leaders: int) -> Callable[[], None]:
-        return lambda: tell(producer, answer([*leaders]))
+        return lambda: update_metadata(producer, answer([*leaders]))
 
     began_at = clock.now
     clock.after(known_after, know(1))
@@ -113,7 +115,9 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
         metadata = producer._state.metadata
         # Somebody answers in the end, if the topic is asked for.
         clock.after(0.3, producer._state.forget_topics)
-        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
+        clock.after(
+            0.6, lambda: update_metadata(producer, answer([1])) if metadata._topics else None
+        )
         assert give(producer, None, by_row=by_row) is None
 
 
@@ -121,7 +125,7 @@ def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
     with made(max_block_ms=LONGEST_MS, transactional_id="tid") as producer:
         transactions = in_transaction(producer)
         transactions.finish(transactions.manager.begin_abort())
-        clock.after(5.0, lambda: tell(producer, answer([1])))
+        clock.after(5.0, lambda: update_metadata(producer, answer([1])))
         assert producer.partitions_for(TOPIC) == 1
         transactions.manager.begin()
         transactions.manager.may_send(PARTITION)
@@ -142,7 +146,7 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
     )
     said = MetadataResponse(brokers=answer([1]).brokers, topics=[unknown])
-    clock.after(0.5, lambda: tell(producer, said))
+    clock.after(0.5, lambda: update_metadata(producer, said))
     for by_row in (True, False):
         error = give(producer, None, by_row=by_row)
         assert isinstance(error, TimeoutException)
@@ -155,7 +159,7 @@ def in_transaction(producer: KafkaProducer) -> PureTransactions:
     transactions = PureTransactions()
     assert producer._state.transactions is not None
     transactions.manager = producer._state.transactions
-    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(2))
+    transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
     return transactions.writing()
 
 
@@ -171,6 +175,80 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         assert clock.now - began_at == pytest.approx(3.0)
         producer._thread._end()
         assert sent.done()
+
+
+class StuckThread(NoThread):
+    """An I/O thread that does not end, because a callback does not return."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def join(self, timeout: float | None = None) -> None:
+        """Let the time pass."""
+        assert timeout is not None
+        self._clock.now += timeout
+
+    def is_alive(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.fixture
+def stuck(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock, where no I/O thread ends."""
+    monkeypatch.setattr(unclosed, "_unclosed", {})
+    thread = "spark_kafka_sink.client.io_thread.threading.Thread"
+    monkeypatch.setattr(thread, lambda **_: StuckThread(clock))
+    return clock
+
+
+@contextmanager
+def in_vain(clock: Clock, *, in_a_transaction: bool) -> Iterator[KafkaProducer]:
+    """Yield a producer with a row that no broker acknowledges."""
+    with made(**({"transactional_id": "tid"} if in_a_transaction else {})) as producer:
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
+        if in_a_transaction:
+            in_transaction(producer)
+        producer.send(TOPIC, b"v")
+        yield producer
+
+
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_ctrl_c_in_a_with_block_takes_five_seconds_at_most(
+    stuck: Clock,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    in_a_transaction: bool,
+) -> None:
+    began_at = stuck.now
+
+    def interrupt(producer: KafkaProducer) -> None:
+        with producer:
+            raise KeyboardInterrupt
+
+    with in_vain(stuck, in_a_transaction=in_a_transaction) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            interrupt(producer)
+        assert stuck.now == began_at + 5.0
+        assert "after KeyboardInterrupt: 1 record(s) (t: 1) were not delivered" in caplog.text
+        # The end of the program says nothing more of it.
+        unclosed._close_at_exit()
+        assert stuck.now == began_at + 5.0
+        assert capsys.readouterr().err == ""
+
+
+def test_the_end_of_a_program_takes_five_seconds_at_most_for_all_its_producers(
+    stuck: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began_at = stuck.now
+    with ExitStack() as stack:
+        for in_a_transaction in (False, True, False):
+            stack.enter_context(in_vain(stuck, in_a_transaction=in_a_transaction))
+        unclosed._close_at_exit()
+        assert stuck.now == began_at + 5.0
+    assert capsys.readouterr().err.count("1 record(s) (t: 1) were not delivered") == 3
 
 
 def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:

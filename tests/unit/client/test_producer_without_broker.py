@@ -107,6 +107,16 @@ def test_keys_spread_rows_unless_the_configuration_says_otherwise(
     assert set(found.values()) == {60 // expected}
 
 
+def test_round_robin_begins_elsewhere_in_another_producer() -> None:
+    """Six producers begin at the same one of 100 partitions once in ten billion times."""
+    filled = set[int]()
+    for _ in range(6):
+        with producing([1] * 100, partitioner_class="RoundRobinPartitioner") as producer:
+            producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+            filled |= rows_by_partition(producer).keys()
+    assert len(filled) > 1
+
+
 @pytest.mark.parametrize("by_row", [True, False])
 def test_a_partitioner_given_as_an_object_chooses(*, by_row: bool) -> None:
     def last_but(topic: str, batch: pa.RecordBatch, partitions: int) -> list[int | None]:

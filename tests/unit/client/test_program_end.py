@@ -19,9 +19,12 @@ from spark_kafka_sink.client import base_producer, unclosed
 from spark_kafka_sink.network import nodes
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
-unclosed.AT_EXIT_S = 0.3
+def limit(deliveries_s, callbacks_s):
+    unclosed.AT_EXIT_S = deliveries_s + callbacks_s
+    base_producer._LAST_CALLBACKS_AT_EXIT_S = callbacks_s
+
 # The machine may be busy.
-base_producer._LAST_CALLBACKS_AT_EXIT_S = 20
+limit(0.3, 20)
 nodes._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
@@ -46,7 +49,7 @@ class Program(NamedTuple):
 
     text: str
     code: int
-    told: list[str]
+    printed: list[str]
 
 
 PROGRAMS = {
@@ -59,20 +62,22 @@ PROGRAMS = {
         "import sys; producer = made(); send(producer); sys.exit(3)", 3, [f"{NOT_CLOSED}{LOST}"]
     ),
     # Its thread goes on with what it has.
-    "garbage": Program("send(made())", 0, [f"{NOT_CLOSED}{LOST} were not delivered"]),
+    "garbage": Program(
+        "limit(0.3, 0); send(made())", 0, [f"{NOT_CLOSED}{LOST} were not delivered"]
+    ),
     "two share the time": Program(
         "one, two, three = made('one'), made('two'), made('three'); send(one); send(two)",
         0,
         [f"KafkaProducer {name} was not closed" for name in ("one", "two")],
     ),
-    "an error that nobody was told of": Program(
+    "an error that no call has raised": Program(
         "producer = made(options=AT_ONCE)\n"
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
         "while producer._state.deliveries.error is None: time.sleep(0.01)",
         0,
         [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
     ),
-    "garbage with an error that nobody was told of": Program(
+    "garbage with an error that no call has raised": Program(
         "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
         0,
         [
@@ -92,7 +97,7 @@ PROGRAMS = {
         ],
     ),
     "ctrl-c in with while a callback does not return": Program(
-        "base_producer._LAST_CALLBACKS_S, base_producer._LAST_CALLBACKS_AT_EXIT_S = 3600, 0.1\n"
+        "base_producer._LAST_CALLBACKS_S = 3600; limit(0.3, 0.1)\n"
         "begun = threading.Event()\n"
         "with made(options=AT_ONCE) as producer:\n"
         "    producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
@@ -124,7 +129,7 @@ PROGRAMS = {
         ],
     ),
     "a callback that does not return": Program(
-        "base_producer._LAST_CALLBACKS_AT_EXIT_S = 0.1\n"
+        "limit(0.3, 0.1)\n"
         "producer = made(options=AT_ONCE)\n"
         "begun = threading.Event()\n"
         "producer.send(TOPIC, b'v', on_delivery=lambda *_: (begun.set(), time.sleep(3600)))\n"
@@ -177,6 +182,6 @@ def test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays(
     code, stderr = ends[name]
     assert code == PROGRAMS[name].code, stderr
     lines = [line for line in stderr.splitlines() if not line.startswith(" ")]
-    assert len(lines) == len(PROGRAMS[name].told), stderr
-    for line, told in zip(lines, PROGRAMS[name].told, strict=True):
-        assert line.startswith(told)
+    assert len(lines) == len(PROGRAMS[name].printed), stderr
+    for line, printed in zip(lines, PROGRAMS[name].printed, strict=True):
+        assert line.startswith(printed)

@@ -6,19 +6,30 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.pure.scripted_machine import kind_of, run
+from support.pure.planned_run import (
+    DECIDED,
+    LEFT,
+    LOG,
+    LOSER,
+    OWNER,
+    PRODUCER,
+    RAISED,
+    TASK,
+    WRITER,
+)
+from support.pure.planned_run import RECORD as DONE
+from support.pure.planned_run import RUN as EARLIER
+from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
-    DecidedTransaction,
     LogReading,
-    RecordState,
     VersionSet,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
-from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
+from spark_kafka_sink.commit.outcomes import LostTransaction, Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     ONGOING,
@@ -45,27 +56,20 @@ from spark_kafka_sink.commit.questions import (
     Written,
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind
-from spark_kafka_sink.errors import InvalidTxnTimeoutException, ProducerFencedException
+from spark_kafka_sink.errors import (
+    InvalidTxnTimeoutException,
+    LostRows,
+    ProducerFencedException,
+)
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
-OWNER = checked_owner("pykafka", "flights", "t")
 SIMILAR = checked_owner("pykafka", "flights", "t.0")
-LOG = TopicPartition("__pykafka_commits", 0)
-RUN = Run(OWNER, "run 2", LOG, level=2, timeout_ms=900_000)
-PRODUCER, RAISED = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)
-TASK = OWNER.task_id(TaskSlot(0, 0))
-LEFT = OWNER.task_id(TaskSlot(1, 0))
-WRITER, LEFT_WRITER = ProducerIdAndEpoch(20, 1), ProducerIdAndEpoch(21, 5)
-DONE = CommitRecord(RecordState.DONE, "run 1", 5, 1, versions=VersionSet().adding(7))
-DECIDED = replace(
-    DONE,
-    state=RecordState.DECIDED,
-    transactions=(DecidedTransaction(TaskSlot(0, 0), WRITER, TopicPartition("t", 0), 20),),
-)
+# An earlier run has the record.
+RUN = replace(EARLIER, name="run 2")
 FINE: dict[Any, list[Reply]] = {
     ListTransactions: [Listed()],
-    DescribeTransaction: [Described(ONGOING, LEFT_WRITER)],
+    DescribeTransaction: [Described(ONGOING, LOSER)],
     InitProducerId: [Initialized(PRODUCER)],
     ReadLog: [LogRead()],
     AddPartitions: [Added()],
@@ -87,11 +91,6 @@ def plan(
     begun = planning.begin(run_, deadline=deadline, **given)
     machine, asked = run(begun, planning.step, FINE | script)
     return machine.outcome, asked
-
-
-def kinds(asked: list[Question]) -> list[Any]:
-    """Return what was asked."""
-    return [kind_of(question.ask) for question in asked]
 
 
 def logged(record: CommitRecord) -> LogRead:
@@ -125,7 +124,7 @@ def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_other
     assert kinds(asked) == [
         ListTransactions, DescribeTransaction, InitProducerId, ReadLog, "abort"
     ]  # fmt: skip
-    assert asked[-1].ask == EndTxn(LEFT, LEFT_WRITER, commit=False, version=5)
+    assert asked[-1].ask == EndTxn(LEFT, LOSER, commit=False, version=5)
 
 
 @pytest.mark.parametrize("error", [48, 90, 49])
@@ -211,17 +210,48 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
     script: dict[Any, list[Reply]] = {
         ReadLog: [logged(DECIDED)],
         "commit": [Ended(error=48)],
-        DescribeTransaction: [Described(ONGOING, LEFT_WRITER)],
-        ReadMarker: [MarkerRead(Marker.ABORT)],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        ReadMarker: [MarkerRead(Marker.ABORT, 4)],
         ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
     }
+    lost = (LostTransaction(DECIDED.transactions[0], 4),)
     outcome, asked = plan(script)
-    assert outcome == Torn(DECIDED, DECIDED.transactions)
+    assert outcome == Torn(DECIDED, lost)
     # What can be ended is ended, so that readers go on.
     assert kinds(asked)[-1] == "abort"
     assert WriteRecord not in kinds(asked)
     outcome, _ = plan(script, version=7)
-    assert outcome == Torn(DECIDED, DECIDED.transactions)
+    assert outcome == Torn(DECIDED, lost)
+    error = outcome.exception(OWNER)
+    assert (error.written, error.committed) == ("version 7", 0)
+    assert error.lost == (LostRows(0, "t", 0, 20, 4),)
+    assert "4 records of task 0 in t-0 from offset 20 on" in str(error)
+    assert "--accept-torn --app-id flights --topic t" in str(error)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True)])
+def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, level: int) -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), logged(DONE)],
+        "commit": [Ended(error=48), Ended(error=48), Ended(RAISED if level == 2 else PRODUCER)],
+        DescribeTransaction: [Described(error=105)],
+        ReadMarker: [marker],
+    }
+    outcome, asked = plan(script, replace(RUN, level=level), accepts_torn=True)
+    assert isinstance(outcome, Planned)
+    assert outcome.plan.record == DONE
+    assert [each.ask.record for each in asked if isinstance(each.ask, WriteRecord)] == [DONE]
+
+
+def test_what_is_only_not_known_now_is_not_accepted_as_torn() -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=51)],
+    }
+    outcome, asked = plan(script, accepts_torn=True)
+    assert isinstance(outcome, Failure)
+    assert WriteRecord not in kinds(asked)
 
 
 def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:

@@ -6,15 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.pure.scripted_machine import kind_of, run
+from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, RECORD
+from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import single
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
-from spark_kafka_sink.commit.log_record import CommitRecord, LogReading, RecordState
-from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
+from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
-    Clear,
     Committed,
     CommittedBefore,
     Superseded,
@@ -43,15 +42,8 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
-OWNER = checked_owner("pykafka", "flights", "t")
-LOG = TopicPartition("__pykafka_commits", 0)
-PARTITION = TopicPartition("t", 0)
 OTHER_PARTITION = TopicPartition("t", 1)
-PRODUCER = ProducerIdAndEpoch(7, 3)
-RAISED = ProducerIdAndEpoch(7, 4)
-PLAN = Plan(Run(OWNER, "run 1", LOG, level=2, timeout_ms=900_000), PRODUCER)
 PLAN_1 = replace(PLAN, run=replace(PLAN.run, level=1))
-RECORD = CommitRecord(RecordState.DONE, "run 1", rows=5, written_at=1)
 ATTEMPT = AttemptTransaction(None, PRODUCER, (WrittenPartition(PARTITION, 5, 20, 24, 4),))
 HELD = ProducersDescribed((ActiveProducer(PRODUCER, 4, 20),))
 OPEN = Described(ONGOING, PRODUCER, 900_000, 1, frozenset({PARTITION}))
@@ -86,11 +78,6 @@ def commit(
     )
     machine, asked = run(begun, single.step, FINE | script)
     return machine.outcome, asked
-
-
-def kinds(asked: list[Question]) -> list[Any]:
-    """Return what was asked."""
-    return [kind_of(question.ask) for question in asked]
 
 
 def test_rows_and_record_are_committed_by_one_end_txn() -> None:
@@ -258,19 +245,3 @@ def test_an_abort_that_is_refused_is_a_failure() -> None:
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in machine.outcome.sentence
     with pytest.raises(Exception, match="grant WRITE and DESCRIBE on the transactional id"):
         raise machine.outcome.exception()
-
-
-def test_a_task_whose_partitions_nobody_has_written_to_may_write() -> None:
-    other = ProducersDescribed((ActiveProducer(RAISED, 7, 1), ActiveProducer(PRODUCER, -1, -1)))
-    begun = single.look(PLAN, (PARTITION, OTHER_PARTITION), deadline=60.0)
-    machine, asked = run(begun, single.step_look, {DescribeProducers: [other]})
-    assert (machine.outcome, len(asked)) == (Clear(), 2)
-    assert single.look(PLAN, (), deadline=60.0).machine.outcome == Clear()
-
-
-def test_a_task_after_an_attempt_that_has_written_fails() -> None:
-    begun = single.look(PLAN, (PARTITION,), deadline=60.0)
-    taken = ProducersDescribed((ActiveProducer(PRODUCER, 0, 4),))
-    machine, _ = run(begun, single.step_look, {DescribeProducers: [taken]})
-    assert machine.outcome.kind is FailureKind.CONFLICT
-    assert "another attempt of this task has written to t-0" in machine.outcome.sentence

@@ -6,6 +6,7 @@ No real service of AWS is asked: STS is a server of the test's own.
 from __future__ import annotations
 
 import base64
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -119,6 +120,21 @@ def test_a_profile_s_keys_are_read_by_botocore(broker: MskBroker, tmp_path: Path
         log_in(broker, sasl_jaas_config=f'{MODULE} awsProfileName="other";')
 
 
+def test_a_profile_that_is_named_elsewhere_is_not_shown(
+    broker: MskBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROFILE_OF_TEST", "hunter2")
+    jaas = f'{MODULE} awsProfileName="${{env:PROFILE_OF_TEST}}";'
+    with pytest.raises(KafkaException, match=r"no profile '\$\{env:PROFILE_OF_TEST\}'") as caught:
+        log_in(broker, sasl_jaas_config=jaas)
+    assert "hunter2" not in str(caught.value)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_PROFILE", "hunter2")
+    with pytest.raises(KafkaException, match="no profile as AWS_PROFILE names it") as caught:
+        log_in(broker)
+    assert "hunter2" not in str(caught.value)
+
+
 class Sts(HTTPServer):
     """Returns a role's keys, valid for `life_s`, or an error."""
 
@@ -177,6 +193,20 @@ def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts:
     assert [each["RoleSessionName"] for each in sts.asked] == [["spark-kafka-sink"], ["mine"]]
     url = base64.urlsafe_b64decode(broker.tokens[0] + "==").decode()
     assert "X-Amz-Security-Token=of%2Fsession%2B%3D" in url
+
+
+def test_the_keys_of_a_role_are_not_logged(
+    broker: MskBroker, sts: Sts, caplog: pytest.LogCaptureFixture
+) -> None:
+    role = 'awsRoleArn="arn:aws:iam::000000000000:role/writer"'
+    with caplog.at_level(logging.DEBUG):
+        log_in(broker, sasl_jaas_config=f"{MODULE} {role};")
+        # What a user's own code asks is logged as ever.
+        logging.getLogger("botocore.parsers").debug("of another caller")
+    assert len(sts.asked) == 1
+    assert "of another caller" in caplog.text
+    for secret in ("of-the-role", "of/session", SECRET, broker.tokens[0]):
+        assert secret not in caplog.text
 
 
 def test_a_role_that_is_refused_and_one_that_ends_are_told(broker: MskBroker, sts: Sts) -> None:

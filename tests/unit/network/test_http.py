@@ -20,7 +20,7 @@ from spark_kafka_sink.network.http import (
     HttpException,
     HttpLimits,
     check_url,
-    leaves_the_machine,
+    is_remote,
     post,
     shown_url,
 )
@@ -281,5 +281,5 @@ def test_what_can_be_asked_is_taken() -> None:
         check_url("the.option", url)
     assert shown_url("https://h:8443/x?key=s3cret#y") == "https://h:8443/x"
     local = ("localhost", "127.9.9.9", "[::1]")
-    assert not any(leaves_the_machine(f"http://{host}/") for host in local)
-    assert all(leaves_the_machine(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))
+    assert not any(is_remote(f"http://{host}/") for host in local)
+    assert all(is_remote(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))

@@ -294,6 +294,25 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
             security(by_secret(server.url, sasl_jaas_config=wrong))
 
 
+def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ca.pem").write_text(Authority(tmp_path).root.certificate)
+    monkeypatch.setenv("CA_OF_TEST", str(tmp_path / "ca.pem"))
+    url = "https://localhost:1/token"
+    trusted = f'{MODULE} required ssl.truststore.location="${{env:CA_OF_TEST}}";'
+    security(by_secret(url, sasl_jaas_config=trusted)).close()
+    monkeypatch.setenv("JAAS_OF_TEST", trusted.replace("${env:CA_OF_TEST}", "/$CA.pem"))
+    with pytest.raises(ConfigException, match=r"/\$CA\.pem .* cannot be read"):
+        security(by_secret(url, sasl_jaas_config="${env:JAAS_OF_TEST}"))
+    monkeypatch.setenv("CA_OF_TEST", "hunter2")
+    for name in ("truststore.location", "protocol", "cipher.suites"):
+        jaas = f'{MODULE} required ssl.{name}="${{env:CA_OF_TEST}}";'
+        with pytest.raises(ConfigException, match=rf"ssl\.{name}.*\$\{{env:CA|CA_OF") as caught:
+            security(by_secret(url, sasl_jaas_config=jaas))
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
 # -- callables -----------------------------------------------------------------------------------
 
 
@@ -331,7 +350,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (None, "an object of the type NoneType"),
         ("t0ken", "an object of the type str"),
@@ -346,11 +365,11 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
     ],
 )
-def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, told: str) -> None:
+def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:
     own_module.tokens = lambda: found  # type: ignore[attr-defined] # made here
     said = refusal(by_callable("tokens", client_id=str(found)))
     assert said.startswith("own_tokens_of_test.tokens gives no token: ")
-    assert told in said
+    assert expected in said
     assert "t0" not in said
 
 
@@ -375,10 +394,11 @@ def test_a_callable_may_raise_anything_and_is_called_again(
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("own_tokens_of_test.missing", "cannot be imported"),
-        ("no_module_of_test.Tokens", "No module named"),
+        ("own_tokens_of_test.missing", "is not in that module"),
+        ("no_module_of_test.Tokens", "no module named 'no_module_of_test'"),
         ("own_tokens_of_test.number", "cannot be called"),
         ("own_tokens_of_test.Broken", r"cannot be imported \(ValueError\)"),
+        ("own_tokens_of_test.Lost", r"cannot be imported \(AttributeError\)"),
         ("com.example.Retriever", "no other Java class"),
         ("Retriever", "expected one of Java's DefaultJwtRetriever"),
         ("org.apache.kafka.common.security.oauthbearer.X", "no other Java class"),
@@ -388,10 +408,16 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
     own_module: ModuleType, name: str, sentence: str
 ) -> None:
     class Broken:
-        def __init__(self) -> None:
-            raise ValueError("s3cret")
+        error: Exception = ValueError("s3cret")
 
-    own_module.number, own_module.Broken = 5, Broken  # type: ignore[attr-defined] # made here
+        def __init__(self) -> None:
+            raise self.error
+
+    class Lost(Broken):
+        error: Exception = AttributeError("s3cret")
+
+    for attribute, value in {"number": 5, "Broken": Broken, "Lost": Lost}.items():
+        setattr(own_module, attribute, value)
     with pytest.raises(ConfigException, match=sentence) as caught:
         security(config(None) | {f"{OPTION}.jwt.retriever.class": name})
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))

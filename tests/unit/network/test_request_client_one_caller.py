@@ -16,6 +16,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 
 KINDS = [TopicReader, KafkaAdmin]
 ARGUMENTS: dict[str, list[object]] = {
@@ -73,14 +74,14 @@ def test_every_call_of_a_second_thread_is_refused_while_one_runs(
 ) -> None:
     polls, may_go_on = threading.Event(), threading.Event()
 
-    def poll(_: float) -> None:
+    def poll(_: object, __: float) -> None:
         polls.set()
         assert may_go_on.wait(ENOUGH_S)
         raise ZeroDivisionError
 
     with made(kind) as thing:
         calls = calls_of(thing)
-        monkeypatch.setattr(thing._client, "poll", poll)
+        monkeypatch.setattr(ConsumerNetworkClient, "poll", poll)
         said: list[str] = []
         first = "next" if kind is TopicReader else "topics"
         user = threading.Thread(target=lambda: said.append(found_by(calls[first])))

@@ -11,16 +11,23 @@ from pathlib import Path
 
 import pytest
 from support.brokers.certificates import Authority
+from support.programs.forked import in_child
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.errors import ConfigException, TimeoutException
+from spark_kafka_sink.errors import (
+    ConfigException,
+    SaslAuthenticationException,
+    TimeoutException,
+)
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network import option_values
+from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +59,62 @@ def test_a_path_that_a_reference_gives_is_not_shown(options: dict[str, str]) -> 
     assert REFERENCE in str(caught.value)
 
 
-def test_a_user_that_a_reference_gives_is_not_shown() -> None:
-    options = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_password": "p"}
-    made = security(security_protocol="SASL_SSL", sasl_username=REFERENCE, **options)
+def of_password(user: str, password: str) -> str:
+    return f'{PLAIN_MODULE} required username="{user}" password="{password}";'
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"sasl_username": REFERENCE, "sasl_password": "p"}, REFERENCE),
+        ({"sasl_jaas_config": of_password(REFERENCE, "p")}, REFERENCE),
+        ({"sasl_jaas_config": "${env:JAAS_OF_A_TEST}"}, "${env:JAAS_OF_A_TEST}"),
+    ],
+    ids=["option", "JAAS option", "whole JAAS"],
+)
+def test_a_user_that_a_reference_gives_is_not_shown(
+    options: dict[str, str], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAAS_OF_A_TEST", of_password(SECRET, "p"))
+    made = security(security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **options)
     login = made.login(Node(id=1, host="h", port=1), 0.5)
     assert login is not None
-    assert SECRET not in repr(login)
-    assert REFERENCE in repr(login)
+    exchange = login.exchange()
+    assert exchange is not None
+    assert SECRET.encode() in exchange.first()
+    with pytest.raises(SaslAuthenticationException) as caught:
+        exchange.step(b"e=other-error")
+    for said in (repr(login), str(caught.value)):
+        assert SECRET not in said
+        assert shown in said
+
+
+def test_a_forked_child_has_none_of_its_parent_s_keys() -> None:
+    options = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "u", "sasl_password": "p"}
+    login = security(security_protocol="SASL_SSL", **options).login(Node(id=1, host="h", port=1), 0)
+    assert login is not None
+    exchange = login.exchange()
+    assert exchange is not None
+    nonce = exchange.first().decode().rpartition("r=")[2]
+    assert exchange.step(f"r={nonce}x,s=QQ==,i=4096".encode())
+    kept = network_security._KEY_CACHE
+
+    def look() -> None:
+        assert len(kept) == 0
+
+    assert len(kept) > 0
+    assert in_child({"look": look}) == {"look": "nothing"}
+
+
+def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:
+    module = "com.sun.security.auth.module.Krb5LoginModule required"
+    with pytest.raises(ConfigException, match=r"the keytab of sasl\.jaas\.config") as caught:
+        security(
+            security_protocol="SASL_SSL",
+            sasl_kerberos_service_name="kafka",
+            sasl_jaas_config=f'{module} useKeyTab=true keyTab="{REFERENCE}" principal=u;',
+        )
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_user_that_is_not_ascii_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +181,6 @@ def test_a_file_that_is_too_large_is_no_store(tmp_path: Path) -> None:
         file.truncate((16 << 20) + 1)
     with pytest.raises(ConfigException, match="more than 16777216 bytes"):
         security(security_protocol="SSL", ssl_truststore_location=str(large))
-
-
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.mark.parametrize(
@@ -249,8 +302,17 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         | {"sasl_kerberos_principal": "u", "sasl_kerberos_keytab": f"{folder}/secret"},
         "keytab of JAAS": kerberos
         | {"sasl_jaas_config": f'{module} useKeyTab=true principal=u keyTab="{folder}/secret";'},
-        "ticket cache": kerberos
-        | {"sasl_jaas_config": f'{module} useTicketCache=true ticketCache="{folder}/secret";'},
+        **{
+            f"ticket cache {name}": kerberos
+            | {"sasl_jaas_config": f'{module} useTicketCache=true ticketCache="{cache}";'}
+            for name, cache in {
+                "by its path": f"{folder}/secret",
+                "of its kind": f"FILE:{folder}/secret",
+                "in a folder": f"DIR:{folder}",
+                "of a folder": f"DIR::{folder}/secret",
+                "without a folder": "secret",
+            }.items()
+        },
         "assertion": signed | {"sasl_oauthbearer_assertion_file": f"{folder}/secret"},
         "key of assertions": signed
         | {"sasl_oauthbearer_assertion_private_key_file": f"{folder}/secret"},

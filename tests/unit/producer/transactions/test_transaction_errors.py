@@ -158,14 +158,14 @@ def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -
     transactions = PureTransactions(1).writing()
     manager = transactions.manager
     if losing == "rebootstrap":
-        manager.coordinators.forget_all()
+        manager.queue.coordinators.forget_all()
     else:
-        manager.coordinators.node_down(COORDINATOR)
+        manager.queue.coordinators.node_down(COORDINATOR)
         found = Node(id=3, host="h", port=9003)
-        manager._queue.coordinators.learn(CoordinatorKey(1, "tid"), found)
+        manager.queue.coordinators.learn(CoordinatorKey(1, "tid"), found)
     transactions.fail_a_batch()
     assert transactions.state is S.ABORTABLE_ERROR
-    manager.coordinators.forget_all()
+    manager.queue.coordinators.forget_all()
     calls = transactions.finish(manager.begin_abort())
     assert calls == [Call.FIND_COORDINATOR, Call.ABORT, Call.INIT_PRODUCER_ID]
     assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 1)
@@ -174,7 +174,9 @@ def test_an_error_is_abortable_also_while_the_coordinator_is_lost(losing: str) -
 def test_a_second_error_does_not_undo_that_the_epoch_is_to_be_raised() -> None:
     transactions = PureTransactions(1).writing()
     transactions.fail_a_batch()
-    transactions.manager.coordinators.node_ready(COORDINATOR, versions_of(1, init_producer_id=2))
+    transactions.manager.queue.coordinators.node_ready(
+        COORDINATOR, versions_of(1, init_producer_id=2)
+    )
     unsent = ProducerBatch(PARTITION, NO_COMPRESSION, 0, 0.0)
     transactions.manager.batch_failed(unsent, KafkaException("it was never sent"), Action.FAIL)
     calls = transactions.finish(transactions.manager.begin_abort())

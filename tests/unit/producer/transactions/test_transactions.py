@@ -141,14 +141,17 @@ def test_a_producer_id_is_asked_of_the_transaction_s_coordinator(version: int) -
     transactions = PureTransactions(version)
     result = transactions.manager.initialize()
     find, init = transactions.run()
-    assert (find.call, transactions.manager.node_id(find)) == (Call.FIND_COORDINATOR, None)
-    assert (init.call, transactions.manager.node_id(init)) == (Call.INIT_PRODUCER_ID, COORDINATOR)
+    assert (find.call, transactions.manager.queue.node_id(find)) == (Call.FIND_COORDINATOR, None)
+    assert (init.call, transactions.manager.queue.node_id(init)) == (
+        Call.INIT_PRODUCER_ID,
+        COORDINATOR,
+    )
     assert init.message == InitProducerIdRequest(
         transactional_id="tid", transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     assert (result.is_done, result.error) == (True, None)
     assert transactions.sequences.producer == ProducerIdAndEpoch(4000, 0)
-    assert transactions.manager.coordinators.nodes[COORDINATOR].port == 9001
+    assert transactions.manager.queue.coordinators.nodes[COORDINATOR].port == 9001
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -332,7 +335,7 @@ def test_a_lost_request_is_looked_up_and_sent_again_after_growing_waits() -> Non
         look_up = transactions.take()
         assert look_up.call is Call.FIND_COORDINATOR
         transactions.answer(look_up)
-        due_at = transactions.manager.next_due_at()
+        due_at = transactions.manager.queue.next_due_at()
         assert longest / 2 < due_at - transactions.now <= longest
         assert transactions.manager.due(due_at - 0.001, has_incomplete=False) is None
         transactions.now = due_at
@@ -343,7 +346,7 @@ def test_a_lost_request_is_looked_up_and_sent_again_after_growing_waits() -> Non
 
 def test_a_coordinator_that_went_down_is_looked_up_again() -> None:
     transactions = PureTransactions().writing()
-    transactions.manager.coordinators.node_down(COORDINATOR)
+    transactions.manager.queue.coordinators.node_down(COORDINATOR)
     result = transactions.manager.begin_commit()
     assert transactions.finish(result) == [Call.FIND_COORDINATOR, Call.COMMIT]
 
@@ -353,12 +356,12 @@ def test_the_first_partitions_wait_20_ms_for_the_transaction_before() -> None:
     transactions.manager.may_send(PARTITION)
     request = transactions.take()
     transactions.answer(request, codes.CONCURRENT_TRANSACTIONS)
-    assert transactions.manager.next_due_at() == pytest.approx(0.020)
+    assert transactions.manager.queue.next_due_at() == pytest.approx(0.020)
     transactions.now = 0.020
     transactions.answer(transactions.take())
     transactions.manager.may_send(TopicPartition("t", 1))
     transactions.answer(transactions.take(), codes.CONCURRENT_TRANSACTIONS)
-    assert transactions.manager.next_due_at() > 0.020 + 0.05
+    assert transactions.manager.queue.next_due_at() > 0.020 + 0.05
 
 
 def test_offsets_are_not_committed_before_their_group_is_added_however_often_that_is_tried() -> (
@@ -381,7 +384,7 @@ def test_the_broker_with_the_newest_view_of_the_features_decides() -> None:
     transactions = PureTransactions(2)
     behind = versions_of(1)
     behind.finalized_features_epoch = 9
-    transactions.manager.coordinators.node_ready(2, behind)
+    transactions.manager.queue.coordinators.node_ready(2, behind)
     assert transactions.begun().manager.may_send(PARTITION)
 
 
@@ -389,7 +392,7 @@ def test_an_upgrade_counts_from_the_next_transaction_on_which_has_a_new_epoch() 
     transactions = PureTransactions(1).writing()
     ahead = versions_of(2)
     ahead.finalized_features_epoch = 11
-    transactions.manager.coordinators.node_ready(2, ahead)
+    transactions.manager.queue.coordinators.node_ready(2, ahead)
     assert transactions.manager.max_produce_version == 11
     result = transactions.manager.begin_commit()
     end, bump = transactions.run()

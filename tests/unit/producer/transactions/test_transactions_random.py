@@ -79,7 +79,7 @@ class History:
         request = self.transactions.manager.due(self.transactions.now, has_incomplete=incomplete)
         if request is not None:
             assert self.in_flight is None, "two requests in flight"
-            self.transactions.manager.sent()
+            self.transactions.manager.queue.sent()
             self.in_flight = request
 
     def answer(self) -> None:
@@ -97,14 +97,14 @@ class History:
     def lose_node(self) -> None:
         """Lose the connection to the coordinator."""
         self.lose()
-        self.transactions.manager.coordinators.node_down(COORDINATOR)
+        self.transactions.manager.queue.coordinators.node_down(COORDINATOR)
 
     def upgrade(self) -> None:
         """Let the cluster finalize another version, rarely."""
         if self.random.random() < 0.1:
             versions = versions_of(self.random.choice([1, 2]))
             versions.finalized_features_epoch = 11
-            self.transactions.manager.coordinators.node_ready(COORDINATOR, versions)
+            self.transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions)
 
     def fail_batch(self) -> None:
         """Fail a batch, if there can be one."""

@@ -22,7 +22,7 @@ import pytest
 from pyspark import SparkFiles
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.auth.delegation_tokens import FRESH_MS
+from spark_kafka_sink.auth.delegation_tokens import FRESH_MS, delegation_token
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -73,7 +73,7 @@ class Brokers:
 
     def admin(self, config: ProducerConfig, **_: object) -> Admin:
         """Return an admin of a user."""
-        assert config.delegation_token is None
+        assert delegation_token(config) is None
         return Admin(self, config.sasl_username or "")
 
     @property
@@ -189,8 +189,9 @@ def options(**more: str) -> SinkOptions:
 def shared(given: SinkOptions | None = None) -> DelegationToken:
     """Return the token of a micro-batch."""
     found = checked_with_shared_token(given or options(), lambda checked: checked)
-    assert found.producer.delegation_token is not None
-    return found.producer.delegation_token
+    token = delegation_token(found.producer)
+    assert token is not None
+    return token
 
 
 # -- micro-batches ---------------------------------------------------------------------------------
@@ -279,7 +280,7 @@ def test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new(brokers: Broke
     refused: list[str] = []
 
     def check(checked: SinkOptions) -> SinkOptions:
-        token = checked.producer.delegation_token
+        token = delegation_token(checked.producer)
         assert token is not None
         if token.token_id in refused:
             raise SaslAuthenticationException("refused")
@@ -290,7 +291,7 @@ def test_a_token_that_brokers_refuse_is_replaced_unless_it_is_new(brokers: Broke
     with pytest.raises(SaslAuthenticationException):
         checked_with_shared_token(options(), check)
     brokers.pass_time(FRESH_MS / 1000)
-    found = checked_with_shared_token(options(), check).producer.delegation_token
+    found = delegation_token(checked_with_shared_token(options(), check).producer)
     assert found is not None
     assert found != first
     new_process()
@@ -428,15 +429,16 @@ def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(
     brokers: Brokers, tmp_path: Path
 ) -> None:
     checked, token = with_job_token(options())
-    assert checked.producer.delegation_token is not None
+    created = delegation_token(checked.producer)
+    assert created is not None
     pickled = pickle.dumps(KafkaArrowWriter(checked, token))
-    assert checked.producer.delegation_token.hmac.value.encode() in pickled
+    assert created.hmac.value.encode() in pickled
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert PASSWORD not in pickled
     assert PASSWORD not in file.read_bytes()
     assert PASSWORD in pickle.dumps(options())
-    assert checked.producer.delegation_token.hmac.value not in f"{checked!r} {token!r}"
+    assert created.hmac.value not in f"{checked!r} {token!r}"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +485,7 @@ def replace_limit(config: ProducerConfig, max_block_ms: int) -> ProducerConfig:
 
 
 def test_each_job_has_another_token(brokers: Brokers) -> None:
-    tokens = {with_job_token(options())[0].producer.delegation_token for _ in range(3)}
+    tokens = {delegation_token(with_job_token(options())[0].producer) for _ in range(3)}
     assert len(tokens) == 3
     assert shared() not in tokens
 
@@ -535,7 +537,7 @@ def test_a_job_goes_on_where_its_credentials_cannot_be_kept(
     tmp_path.rmdir()
     checked, token = with_job_token(options())
     assert token is None
-    assert checked.producer.delegation_token is not None
+    assert delegation_token(checked.producer) is not None
     assert "token id-1 will not be expired after the job" in caplog.text
     os.mkdir(tmp_path)  # noqa: PTH102 - for pytest, which removes it
 

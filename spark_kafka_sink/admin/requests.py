@@ -1,0 +1,172 @@
+"""The requests of one `KafkaAdmin`, in the caller's thread, all of them within one max.block.ms.
+
+Errors that may pass are retried until then: no broker is available yet, or a broker is starting.
+All others are raised at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, TypeVar
+
+from spark_kafka_sink.backoff import ExponentialBackoff
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import (
+    NO_BROKER,
+    ApiException,
+    IllegalStateException,
+    Option,
+    TimeoutException,
+    error_code,
+)
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.producer.feature_level import check_feature_level
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+    Request,
+    Response,
+)
+
+# select() does not accept infinity.
+_MAX_WAIT_S: Final = 3600.0
+
+_T = TypeVar("_T")
+
+
+class AdminRequests:
+    """Sends requests over connections of its own. The time limit runs from its construction on.
+
+    has_headers, brokers, identity: as `KafkaAdmin` has them.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        *,
+        has_headers: bool | None,
+        brokers: tuple[Node, ...],
+        identity: str,
+    ) -> None:
+        self._config = config
+        self._has_headers = has_headers
+        self._clock = time.monotonic
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._deadline = self._clock() + config.max_block_ms / 1000
+        self._backoff = ExponentialBackoff.of_ms(
+            config.retry_backoff_ms, config.retry_backoff_max_ms
+        )
+        self._client = ConsumerNetworkClient.of(
+            config, self._clock, self._random, identity=identity
+        )
+        self._nodes = {node.id: node for node in config.bootstrap_nodes}
+        self.brokers = brokers
+        self._client.set_initial_nodes(self.brokers)
+        self._controller_id: int | None = None
+        self._is_closed = False
+
+    @property
+    def principal(self) -> str:
+        """The name by which brokers know this client, empty if unknown."""
+        return self._client.principal
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._is_closed = True
+        self._client.close()
+
+    def metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
+        """Request metadata until a broker answers, and learn the brokers from the response."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        return self.until_answered(request, self._topics_of)
+
+    def _topics_of(self, answered: RequestFuture) -> list[MetadataResponseTopic] | None:
+        response = answered.response
+        # A broker that is starting lists no brokers yet.
+        if not isinstance(response, MetadataResponse) or not response.brokers:
+            return None
+        self._check_feature_level(answered.node_id)
+        nodes = {b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers}
+        self._client.set_nodes(nodes)
+        self._nodes.update(nodes)
+        self.brokers = tuple(nodes.values())
+        self._controller_id = response.controller_id if response.controller_id in nodes else None
+        return response.topics
+
+    def _check_feature_level(self, node_id: int | None) -> None:
+        if node_id is None or self._has_headers is None:
+            return
+        name = str(self._nodes.get(node_id, f"node {node_id}"))
+        versions = self._client.versions(node_id)
+        check_feature_level(name, versions, self._config, has_headers=self._has_headers)
+
+    def until_answered(self, request: Request, answer: Callable[[RequestFuture], _T | None]) -> _T:
+        """Send a request to any broker until `answer` returns something of the response.
+
+        answer: returns None for a retry. Raise its errors and those of the request, except for
+        those that are retriable; raise TimeoutException at the end of the time.
+        """
+        attempts = 0
+        while True:
+            try:
+                found = answer(self._wait_for(None, request))
+            except ApiException as error:
+                if not error_code(error.code).retriable:
+                    raise
+            else:
+                if found is not None:
+                    return found
+            if not self.pause(attempts):
+                raise self._timeout_error()
+            attempts += 1
+
+    def send(
+        self, message: Request, min_version: int = 0, *, to_controller: bool = False
+    ) -> Response:
+        """Send one request to any broker, or to the controller if it is known.
+
+        Return its response. Raise the error if there is none.
+        """
+        node_id = self._controller_id if to_controller else None
+        return self._wait_for(node_id, message, min_version).response
+
+    def _wait_for(
+        self, node_id: int | None, message: Request, min_version: int = 0
+    ) -> RequestFuture:
+        """Send one request, and wait until it has a response or an error."""
+        if self._is_closed:
+            raise IllegalStateException("this KafkaAdmin has been closed: create a new one")
+        future = self._client.send(node_id, message, min_version=min_version)
+        while not future.is_done:
+            remaining = self._deadline - self._clock()
+            if remaining <= 0:
+                raise self._timeout_error()
+            self._client.poll(min(remaining, _MAX_WAIT_S))
+        return future
+
+    def pause(self, attempts: int) -> bool:
+        """Wait before a retry; return False if the time is over."""
+        delay = self._backoff.delay_s(attempts, self._random)
+        time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
+        return self._clock() < self._deadline
+
+    def limit(self) -> str:
+        """Return the option with the time limit, for messages."""
+        return str(Option("max.block.ms", self._config.max_block_ms))
+
+    def _timeout_error(self) -> ApiException:
+        trouble = self._client.last_errors()
+        if not self._config.max_block_ms:
+            return TimeoutException(f"no broker can answer within {self.limit()}: increase it")
+        servers = Option("bootstrap.servers", self._config.bootstrap_servers)
+        said = f" ({trouble})" if trouble else ""
+        return NO_BROKER.error(limit=self.limit(), servers=servers, trouble=said)

@@ -1,0 +1,138 @@
+"""The requests of `KafkaAdmin` about delegation tokens (KIP-48)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TypeVar
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.admin.requests import AdminRequests
+from spark_kafka_sink.errors import (
+    ApiException,
+    IllegalArgumentException,
+    ProtocolError,
+    advice,
+    api_exception,
+    error_code,
+)
+from spark_kafka_sink.model import DelegationToken, Secret, check_text
+from spark_kafka_sink.network.request_client import RequestFuture
+from spark_kafka_sink.wire.delegation_token_messages import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribedDelegationToken,
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from spark_kafka_sink.wire.messages import Request
+
+_TokenResponse = TypeVar(
+    "_TokenResponse",
+    CreateDelegationTokenResponse,
+    RenewDelegationTokenResponse,
+    ExpireDelegationTokenResponse,
+    DescribeDelegationTokenResponse,
+)
+
+
+class TokenRequests:
+    """Requests about delegation tokens. Each is repeated until a broker answers it."""
+
+    def __init__(self, requests: AdminRequests) -> None:
+        self._requests = requests
+
+    def create(self, max_lifetime_ms: int | None) -> DelegationToken:
+        """Create a token for the principal of this client, and return it."""
+        request = CreateDelegationTokenRequest(max_lifetime_ms=max_lifetime_ms or -1)
+        made = self._about_tokens("created", request, CreateDelegationTokenResponse)
+        return _token(
+            made, made.issue_timestamp_ms, made.expiry_timestamp_ms, made.max_timestamp_ms
+        )
+
+    def renew(self, hmac: Secret) -> int:
+        """Renew a token, and return its expiry in ms since 1970."""
+        request = RenewDelegationTokenRequest(hmac=_bytes(hmac))
+        return self._about_tokens(
+            "renewed", request, RenewDelegationTokenResponse
+        ).expiry_timestamp_ms
+
+    def expire(self, hmac: Secret) -> None:
+        """Expire a token now."""
+        request = ExpireDelegationTokenRequest(hmac=_bytes(hmac))
+        self._about_tokens("expired", request, ExpireDelegationTokenResponse)
+
+    def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
+        """Return the tokens that this client may see; owners: only theirs."""
+        asked = None if owners is None else [_owner(owner) for owner in owners]
+        request = DescribeDelegationTokenRequest(owners=asked)
+        found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
+        return [
+            _token(each, each.issue_timestamp, each.expiry_timestamp, each.max_timestamp)
+            for each in found.tokens
+        ]
+
+    def _about_tokens(
+        self, done: str, request: Request, kind: type[_TokenResponse]
+    ) -> _TokenResponse:
+        """Send a request until a broker answers it. Raise the broker's error."""
+
+        def answer(future: RequestFuture) -> _TokenResponse | None:
+            response = future.response
+            if not isinstance(response, kind):
+                raise ProtocolError(f"a broker answered {type(response).__name__}")
+            row = error_code(response.error_code)
+            if row.code == codes.NONE:
+                return response
+            if not row.retriable:
+                raise _token_error(done, row.code)
+            return None
+
+        return self._requests.until_answered(request, answer)
+
+
+def _token(
+    answer: CreateDelegationTokenResponse | DescribedDelegationToken,
+    issue_timestamp_ms: int,
+    expiry_timestamp_ms: int,
+    max_timestamp_ms: int,
+) -> DelegationToken:
+    """Return a broker's token; the two responses have other names for the times."""
+    return DelegationToken(
+        token_id=answer.token_id,
+        hmac=Secret(base64.b64encode(answer.hmac).decode()),
+        owner=f"{answer.principal_type}:{answer.principal_name}",
+        issue_timestamp_ms=issue_timestamp_ms,
+        expiry_timestamp_ms=expiry_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+    )
+
+
+def _owner(owner: object) -> DescribeDelegationTokenOwner:
+    what = f"one of owners, {owner!r:.60},"
+    check_text(what, owner)
+    kind, colon, name = str(owner).partition(":")
+    if not (kind and colon and name):
+        message = f"{what} is no principal: expected its type and name, such as User:alice"
+        raise IllegalArgumentException(message)
+    return DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+
+
+def _bytes(hmac: Secret) -> bytes:
+    if not isinstance(hmac, Secret):  # what else it is may be a secret, and is not shown
+        kind = type(hmac).__name__
+        message = f"hmac is of type {kind}: expected the hmac of a DelegationToken"
+        raise IllegalArgumentException(message)
+    return base64.b64decode(hmac.value)
+
+
+def _token_error(done: str, code: int) -> ApiException:
+    row = error_code(code)
+    message = f"the delegation token cannot be {done}: {row.name} ({row.code})"
+    hint = advice(row.code)
+    return api_exception(row.code, f"{message}; {hint}" if hint else message)

@@ -1,0 +1,201 @@
+"""The requests of `KafkaAdmin` about topics: describe them, create them, read their settings."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.admin.requests import AdminRequests
+from spark_kafka_sink.admin.topics import NewTopic, TopicDescription
+from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.errors import (
+    NO_TOPIC,
+    ApiException,
+    UnsupportedVersionException,
+    api_exception,
+    error_code,
+    topic_refusal,
+)
+from spark_kafka_sink.wire.admin_messages import (
+    TOPIC_RESOURCE,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from spark_kafka_sink.wire.messages import MetadataResponseTopic
+
+logger = logging.getLogger(__name__)
+
+# The values of org.apache.kafka.common.acl.AclOperation that apply to topics; they are bit numbers.
+_OPERATIONS: Final = {
+    3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
+    10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
+}  # fmt: skip
+# The errors about a new topic's configuration, as opposed to its name.
+_CONFIG_ERRORS: Final = frozenset(
+    (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
+)
+
+
+class TopicRequests:
+    """Requests about topics. acls: of this client, for messages."""
+
+    def __init__(self, requests: AdminRequests, acls: Acls, request_timeout_ms: int) -> None:
+        self._requests = requests
+        self._acls = acls
+        self._request_timeout_ms = request_timeout_ms
+        self._created: set[str] = set()
+
+    def describe(self, names: Sequence[str], new: NewTopic | None) -> dict[str, TopicDescription]:
+        """Wait until all the topics exist, and return their descriptions.
+
+        new: the properties with which missing topics are created; None to create none.
+        """
+        found: dict[str, TopicDescription] = {}
+        attempts = 0
+        while True:
+            missing = [name for name in names if name not in found]
+            last_error = None
+            for answer in self._requests.metadata(missing):
+                error = _topic_error(answer, self._acls)
+                if error is None:
+                    is_new = answer.name in self._created
+                    found[answer.name or ""] = _description(answer, is_new=is_new)
+                elif not error_code(error.code).retriable:
+                    raise error
+                last_error = error or last_error
+            missing = [name for name in names if name not in found]
+            if not missing:
+                return found
+            if new is not None:
+                last_error = self._create(missing, new) or last_error
+            if not self._requests.pause(attempts):
+                raise self._missing_topic_error(missing[0], last_error)
+            attempts += 1
+
+    def configs(
+        self, topics: Sequence[str], names: Sequence[str]
+    ) -> dict[str, dict[str, str | None] | ApiException]:
+        """Return settings of topics, each with its own value or the brokers' default.
+
+        A topic whose settings cannot be read has the error instead.
+        """
+        resources = [
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
+            )
+            for topic in topics
+        ]
+        response = self._requests.send(DescribeConfigsRequest(resources=resources))
+        found: dict[str, dict[str, str | None] | ApiException] = {topic: {} for topic in topics}
+        results = response.results if isinstance(response, DescribeConfigsResponse) else []
+        for result in results:
+            topic = result.resource_name
+            if result.error_code != codes.NONE:
+                row = error_code(result.error_code)
+                message = f"the settings of topic {topic} cannot be read: {row.name} ({row.code})"
+                hint = self._acls.hint(row.code, topic, ("DESCRIBE_CONFIGS",))
+                found[topic] = api_exception(
+                    row.code,
+                    f"{message}; {hint}" if hint else message,
+                    topic=topic,
+                    api="DescribeConfigs",
+                )
+            else:
+                found[topic] = {config.name: config.value for config in result.configs}
+        return found
+
+    def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
+        """Ask the controller once to create topics. Return the last retriable error, if any."""
+        request = CreateTopicsRequest(
+            topics=[new.named(name) for name in names], timeout_ms=self._request_timeout_ms
+        )
+        try:
+            response = self._requests.send(request, new.min_version, to_controller=True)
+        except ApiException as error:
+            if not error_code(error.code).retriable:
+                raise
+            return error
+        last_error = None
+        for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
+            if result.error_code == codes.NONE:
+                self._created.add(result.name)
+            if result.error_code in (codes.NONE, codes.TOPIC_ALREADY_EXISTS):
+                continue
+            last_error = _creation_error(result, self._acls)
+            if not error_code(result.error_code).retriable:
+                raise last_error
+        return last_error
+
+    def check_creation(self, new: NewTopic) -> None:
+        """Raise the brokers' errors about topics with these properties, whatever their names."""
+        request = CreateTopicsRequest(
+            topics=[new.named(f"pykafka-{uuid.uuid4().hex}")],
+            timeout_ms=self._request_timeout_ms,
+            validate_only=True,
+        )
+        given = ", ".join(f"{name}={value}" for name, value in new.options.items())
+        failure = f"topics cannot be created with {given or 'the defaults of the brokers'}: "
+        try:
+            response = self._requests.send(request, new.min_version, to_controller=True)
+        except UnsupportedVersionException as error:
+            hint = "; brokers before 2.4 need topic.partitions and topic.replication"
+            message = f"{failure}{error}{hint if new.min_version else ''}"
+            raise api_exception(error.code, message, api="CreateTopics") from None
+        except ApiException as error:
+            logger.info("the settings of new topics were not checked: %s", error)
+            return
+        for result in response.topics if isinstance(response, CreateTopicsResponse) else []:
+            if result.error_code in _CONFIG_ERRORS:
+                message = failure + _reason(result)
+                raise api_exception(result.error_code, message, api="CreateTopics")
+
+    def _missing_topic_error(self, name: str, error: ApiException | None) -> ApiException:
+        found = f"topic {name} is not among them" if error is None else str(error)
+        late = NO_TOPIC.error(topic=name, api="Metadata", limit=self._requests.limit(), found=found)
+        late.__cause__ = error
+        return late
+
+
+def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | None:
+    if answer.error_code == codes.NONE:
+        return None
+    name = answer.name or ""
+    return topic_refusal(answer.error_code, name, acls.writer_advice(answer.error_code, name))
+
+
+def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
+    bits = answer.topic_authorized_operations
+    allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
+    # A client that sees a topic may describe it. Without DESCRIBE, the broker did not check rights.
+    known = "DESCRIBE" in allowed
+    return TopicDescription(
+        name=answer.name or "",
+        partitions=len(answer.partitions),
+        replication=min((len(each.replica_nodes) for each in answer.partitions), default=0),
+        allowed=allowed if known else None,
+        is_new=is_new,
+        is_internal=answer.is_internal,
+    )
+
+
+def _creation_error(result: CreatableTopicResult, acls: Acls) -> ApiException:
+    row = error_code(result.error_code)
+    message = f"topic {result.name} does not exist and cannot be created: {_reason(result)}"
+    if row.code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
+        message += "; grant CREATE on the topic or the cluster to this client"
+        message += f"; {acls.hint(row.code, result.name, ('CREATE',))}"
+    return api_exception(row.code, message, topic=result.name, api="CreateTopics")
+
+
+def _reason(result: CreatableTopicResult) -> str:
+    row = error_code(result.error_code)
+    return f"{row.name} ({row.code})" + (
+        f", {result.error_message}" if result.error_message else ""
+    )

@@ -1,0 +1,47 @@
+"""Open transactions of tasks that nobody will commit: how they are found, and how they are aborted.
+
+A driver lists the open transactions of its owner's tasks, and asks each coordinator for the
+producer id and epoch. It aborts each transaction by just these. So a transaction that begins later,
+with the same id and a newer epoch, is not harmed. InitProducerId would also abort that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.questions import (
+    ONGOING,
+    Described,
+    DescribeTransaction,
+    EndTxn,
+    OpenTransaction,
+)
+from spark_kafka_sink.commit.steps import Received, end_txn
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import ProducerIdAndEpoch
+
+# Transactional ids, each with the producer id and epoch of its open transaction.
+Leftovers: TypeAlias = frozenset[tuple[str, ProducerIdAndEpoch]]
+
+
+def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
+    """Return the ids of the owner's tasks in a list of open transactions."""
+    ids = (each.transactional_id for each in listed)
+    return sorted(each for each in ids if owner.slot_of(each) is not None)
+
+
+def open_transaction(at: Received) -> Leftovers:
+    """Return the transaction that a reply describes if it is open, else an empty set."""
+    if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
+        return frozenset()
+    if at.found is not Verdict.DONE or at.reply.state != ONGOING:
+        return frozenset()
+    return frozenset({(at.ask.transactional_id, at.reply.producer)})
+
+
+def aborts(leftovers: Leftovers, level: int) -> list[EndTxn]:
+    """Return the requests that abort the transactions, in the order of their ids."""
+    ordered = sorted(leftovers, key=lambda each: (each[0], each[1].producer_id, each[1].epoch))
+    return [end_txn(name, producer, level, commit=False) for name, producer in ordered]

@@ -1,0 +1,63 @@
+"""A task of mode `single` checks its partitions before its first row.
+
+No other attempt may have written to them in this transaction: the rows of one attempt cannot be
+undone alone, and a broker may take rows of the second attempt for duplicates of the first
+(`guards`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_kafka_sink.commit import guards
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.outcomes import Clear
+from spark_kafka_sink.commit.questions import (
+    Answer,
+    Ask,
+    DescribeProducers,
+    ProducersDescribed,
+    Question,
+)
+from spark_kafka_sink.commit.steps import Failure, FailureKind, Step, received
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Checking:
+    """The state of a check."""
+
+    plan: Plan
+    deadline: float
+    waiting: frozenset[Ask]
+    outcome: Clear | Failure | None = None
+
+
+def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Checking]:
+    """Return the machine of a task, and its questions."""
+    asks = tuple(DescribeProducers(each) for each in partitions)
+    machine = Checking(plan, deadline, frozenset(asks), None if asks else Clear())
+    return Step(machine, tuple(map(Question, asks)))
+
+
+def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
+        return Step(machine)
+    at = received(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    partition = answer.ask.partition
+    if not isinstance(at.reply, ProducersDescribed) or at.found is not Verdict.DONE:
+        failure = at.failure(f"{partition} could not be checked for another attempt")
+        return Step(replace(machine, outcome=failure))
+    if guards.is_taken(at.reply.producers, machine.plan.producer):
+        sentence = (
+            f"another attempt of this task has written to {partition}; in mode single the rows of "
+            "one attempt cannot be undone alone, so the job fails and nothing of it is visible: "
+            "run it again, or use exactlyOnce=two-phase"
+        )
+        return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))
+    waiting = machine.waiting - {answer.ask}
+    return Step(replace(machine, waiting=waiting, outcome=None if waiting else Clear()))

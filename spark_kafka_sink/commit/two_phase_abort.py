@@ -1,0 +1,204 @@
+"""The abort of mode `two-phase`: every transaction is aborted, unless the run is decided.
+
+First the abort proves that the decision can never appear: it aborts the driver's own transaction
+(A1) and reads the log. If the log has the decision, the outcome is `Decided`, and the caller
+commits by `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2).
+
+Tasks may still run and open transactions. So the list is repeated until it is empty twice in a row,
+for at most five seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
+from spark_kafka_sink.commit.log_record import NOTHING
+from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
+from spark_kafka_sink.commit.questions import (
+    Answer,
+    Ask,
+    DescribeTransaction,
+    Ended,
+    Listed,
+    ListTransactions,
+    LogRead,
+    ReadLog,
+)
+from spark_kafka_sink.commit.states import ABORT, AbortState, moved
+from spark_kafka_sink.commit.steps import (
+    MARKER_PAUSE_S,
+    Failure,
+    FailureKind,
+    Received,
+    Step,
+    asking,
+    end_txn,
+    received,
+)
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import ProducerIdAndEpoch
+
+_LIST_PAUSE_S: Final = 0.2
+# How long an abort waits for tasks that open transactions while it runs.
+_SETTLES_S: Final = 5.0
+
+_S = AbortState
+Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Aborting:
+    """The state of an abort.
+
+    producer: the driver's; each A1 raises its epoch at level 2. is_proved: whether the decision can
+    never appear. is_undecided: whether A1 proves that, unless the log has the decision.
+    empty_lists: the number of empty lists in a row. settles_at: when the wait for running tasks
+    ends.
+    """
+
+    state: AbortState
+    plan: Plan
+    level: int
+    deadline: float
+    producer: ProducerIdAndEpoch
+    leftovers: Leftovers
+    waiting: frozenset[Ask] = frozenset()
+    is_proved: bool = False
+    is_undecided: bool = False
+    empty_lists: int = 0
+    settles_at: float | None = None
+    outcome: Outcome | None = None
+
+
+def begin(
+    plan: Plan,
+    attempts: tuple[AttemptTransaction, ...],
+    *,
+    level: int,
+    deadline: float,
+) -> Step[Aborting]:
+    """Return the machine that aborts, and its first question.
+
+    attempts: those whose messages the driver has; there may be others.
+    """
+    owner = plan.run.owner
+    known = frozenset(
+        (owner.task_id(each.slot), each.producer) for each in attempts if each.slot is not None
+    )
+    machine = Aborting(_S.LISTING, plan, level, deadline, plan.producer, known)
+    return asking(machine, ListTransactions(f"{plan.run.driver_id}/"))
+
+
+def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting:
+        return Step(machine)
+    at = received(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    if at.asks_again or (at.found is Verdict.FATAL and machine.state is not _S.CLEANING):
+        failure = at.failure(f"the transactions of {machine.plan.run.owner} could not be aborted")
+        return _over(machine, _S.FAILED, failure)
+    return _STEPS[machine.state](machine, at)
+
+
+def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
+    found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
+    own = own_tasks(machine.plan.run.owner, found)
+    if machine.settles_at is None:
+        machine = replace(machine, settles_at=at.now + _SETTLES_S)
+    if own:
+        machine = replace(_moved(machine, _S.DESCRIBING), empty_lists=0)
+        return asking(machine, *map(DescribeTransaction, own))
+    machine = replace(machine, empty_lists=machine.empty_lists + 1)
+    return _list_again(machine, at.now) if machine.is_proved else _prove(machine)
+
+
+def _described(machine: Aborting, at: Received) -> Step[Aborting]:
+    leftovers = machine.leftovers | open_transaction(at)
+    machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
+    return Step(machine) if machine.waiting else _prove(machine)
+
+
+def _prove(machine: Aborting) -> Step[Aborting]:
+    driver = machine.plan.run.driver_id
+    ask = end_txn(driver, machine.producer, machine.level, commit=False)
+    return asking(_moved(machine, _S.PROVING), ask)
+
+
+def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
+    if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+        return _over(machine, _S.SUPERSEDED, Superseded())
+    if isinstance(at.reply, Ended) and at.reply.producer.is_valid:
+        machine = replace(machine, producer=at.reply.producer)
+    if machine.is_proved:
+        return _abort_all(machine, at.now)
+    # Also after a success: at level 1, EndTxn may have aborted the transaction of the record DONE.
+    is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
+    machine = replace(machine, is_undecided=is_aborted)
+    return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
+
+
+def _read(machine: Aborting, at: Received) -> Step[Aborting]:
+    reading = at.reply.reading if isinstance(at.reply, LogRead) else NOTHING
+    run = machine.plan.run
+    if reading.record is not None and reading.record.run == run.name:
+        return _over(machine, _S.DECIDED, Decided(reading.record))
+    # The coordinator answers before it has written the marker.
+    is_pending = reading.undecided is not None and reading.undecided.run == run.name
+    if is_pending and at.now < machine.deadline:
+        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S)
+    if machine.is_undecided and not is_pending:
+        return _abort_all(machine, at.now)
+    sentence = (
+        f"the decision of {run.owner} is committed, and the commit log does not have it yet: "
+        "nothing is aborted"
+    )
+    return _over(machine, _S.FAILED, Failure(FailureKind.NO_ANSWER, sentence))
+
+
+def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
+    machine = replace(machine, is_proved=True)
+    if not machine.leftovers:
+        return _list_again(machine, now)
+    asks = aborts(machine.leftovers, machine.level)
+    return asking(_moved(machine, _S.CLEANING), *asks)
+
+
+def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
+    # Any other answer than a request to wait means that it is no longer open.
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    if machine.waiting:
+        return Step(machine)
+    return _list_again(replace(machine, leftovers=frozenset()), at.now)
+
+
+def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
+    """List again until two lists in a row are empty, because tasks may still open transactions."""
+    is_quiet = machine.empty_lists >= 2
+    if is_quiet or (machine.settles_at is not None and now >= machine.settles_at):
+        return _over(machine, _S.ABORTED, Aborted(may_be_open=not is_quiet))
+    if machine.state is not _S.LISTING:
+        machine = _moved(machine, _S.LISTING)
+    ask = ListTransactions(f"{machine.plan.run.driver_id}/")
+    return asking(machine, ask, pause_s=_LIST_PAUSE_S)
+
+
+_STEPS: Final = {
+    _S.LISTING: _listed,
+    _S.DESCRIBING: _described,
+    _S.PROVING: _proved,
+    _S.READING: _read,
+    _S.CLEANING: _cleaned,
+}
+
+
+def _moved(machine: Aborting, state: AbortState) -> Aborting:
+    return replace(machine, state=moved(ABORT, machine.state, state), waiting=frozenset())
+
+
+def _over(machine: Aborting, state: AbortState, outcome: Outcome) -> Step[Aborting]:
+    return Step(replace(_moved(machine, state), outcome=outcome))

@@ -1,0 +1,112 @@
+"""A task of mode `two-phase` claims a transactional id before its first row.
+
+The task first checks that its plan is still the newest (T2). Then it looks for a slot whose id has
+no open transaction, from the number of its attempt on, and asks for the next epoch of that id (T3).
+This fences the task that had the slot before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.names import TaskSlot
+from spark_kafka_sink.commit.outcomes import Claimed
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    EMPTY,
+    Answer,
+    Ask,
+    Described,
+    DescribeTransaction,
+    Initialized,
+    InitProducerId,
+    Question,
+)
+from spark_kafka_sink.commit.states import TASK, TaskState, moved
+from spark_kafka_sink.commit.steps import Failure, Received, Step, received, superseded
+from spark_kafka_sink.commit.verdicts import Verdict
+
+_FREE: Final = frozenset((EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT))
+_S = TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Claiming:
+    """The state of a claim. slot: the one that is tried."""
+
+    state: TaskState
+    plan: Plan
+    slot: TaskSlot
+    deadline: float
+    asked: Ask | None
+    outcome: Claimed | Failure | None = None
+
+
+def begin(plan: Plan, partition: int, attempt_number: int, *, deadline: float) -> Step[Claiming]:
+    """Return the machine of a task, and its first question."""
+    ask = DescribeTransaction(plan.run.driver_id)
+    slot = TaskSlot(partition, attempt_number)
+    return Step(Claiming(_S.CHECKING, plan, slot, deadline, ask), (Question(ask),))
+
+
+def step(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
+    """Return the machine after an answer."""
+    if answer.ask != machine.asked:
+        return Step(machine)
+    at = received(*answer, now)
+    if now >= machine.deadline and at.found is not Verdict.DONE:
+        return _fail(machine, at.failure(f"no transactional id for {_task(machine)}"))
+    if at.asks_again and machine.state is not _S.CLAIMING:
+        return Step(machine, (at.again(),))
+    if at.found is Verdict.FATAL:
+        return _fail(machine, at.failure(f"no transactional id for {_task(machine)}"))
+    return _STEPS[machine.state](machine, at)
+
+
+def _checked_plan(machine: Claiming, at: Received) -> Step[Claiming]:
+    described = at.reply if isinstance(at.reply, Described) else Described()
+    if described.producer != machine.plan.producer:
+        return _fail(machine, superseded(machine.plan.run.owner))
+    return _look(machine)
+
+
+def _looked(machine: Claiming, at: Received) -> Step[Claiming]:
+    described = at.reply if isinstance(at.reply, Described) else Described()
+    if at.found is Verdict.DONE and described.state not in _FREE:
+        slot = machine.slot
+        return _look(replace(machine, slot=slot._replace(slot=slot.slot + 1)))
+    # This has to follow at once: it would abort another attempt that claims the id in between.
+    run = machine.plan.run
+    ask = InitProducerId(run.owner.task_id(machine.slot), run.timeout_ms)
+    state = moved(TASK, machine.state, _S.CLAIMING)
+    return Step(replace(machine, state=state, asked=ask), (Question(ask),))
+
+
+def _claimed(machine: Claiming, at: Received) -> Step[Claiming]:
+    if not isinstance(at.reply, Initialized) or at.found is not Verdict.DONE:
+        return _look(machine, at.again().pause_s)
+    state = moved(TASK, machine.state, _S.CLAIMED)
+    outcome = Claimed(machine.slot, at.reply.producer)
+    return Step(replace(machine, state=state, asked=None, outcome=outcome))
+
+
+_STEPS: Final = {_S.CHECKING: _checked_plan, _S.LOOKING: _looked, _S.CLAIMING: _claimed}
+
+
+def _look(machine: Claiming, pause_s: float = 0.0) -> Step[Claiming]:
+    ask = DescribeTransaction(machine.plan.run.owner.task_id(machine.slot))
+    is_next_slot = machine.state is _S.LOOKING
+    state = machine.state if is_next_slot else moved(TASK, machine.state, _S.LOOKING)
+    return Step(replace(machine, state=state, asked=ask), (Question(ask, pause_s),))
+
+
+def _fail(machine: Claiming, failure: Failure) -> Step[Claiming]:
+    state = moved(TASK, machine.state, _S.FAILED)
+    return Step(replace(machine, state=state, asked=None, outcome=failure))
+
+
+def _task(machine: Claiming) -> str:
+    return f"partition {machine.slot.partition} of {machine.plan.run.owner}"

@@ -1,0 +1,177 @@
+"""The brokers of a cluster: which of them to ask, and one request to one of them.
+
+It looks up the coordinator of a transactional id and the leader of a partition, and keeps both
+until `forget_coordinator` and `forget_leader`. It sends nothing again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit_client.generators import NoReplyError, Steps, look_up_wait_s, refused
+from spark_kafka_sink.errors import AuthenticationException, error_code
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
+from spark_kafka_sink.wire.messages import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    Request,
+    Response,
+)
+from spark_kafka_sink.wire.transaction_messages import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from spark_kafka_sink.wire.versions import NodeApiVersions
+
+_TRANSACTION: Final = 1
+
+_R = TypeVar("_R", bound=Response)
+
+
+class Brokers:
+    """The brokers of one cluster. Times are seconds of `clock`."""
+
+    def __init__(self, client: ConsumerNetworkClient, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._nodes: dict[int, Node] = {}
+        self._answered: set[int] = set()
+        self._coordinators: dict[str, int] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+
+    @property
+    def nodes(self) -> dict[int, Node]:
+        """The brokers by id, as far as they are known."""
+        return self._nodes
+
+    def versions(self) -> dict[int, NodeApiVersions]:
+        """Return the API versions of the brokers that have responded, by id."""
+        return {node_id: self._client.versions(node_id) for node_id in sorted(self._answered)}
+
+    # -- one request ------------------------------------------------------------------------------
+
+    def send(self, node_ids: Iterable[int], message: Request) -> dict[int, RequestFuture]:
+        """Send one request to each node at once, for `response_to`."""
+        return {node_id: self._client.send(node_id, message) for node_id in node_ids}
+
+    def ask(
+        self,
+        node_id: int | None,
+        message: Request,
+        kind: type[_R],
+        max_version: int | None = None,
+        min_version: int = 0,
+    ) -> Steps[_R]:
+        """Send one request to a node, or to any node, and return its response of class `kind`.
+
+        Raise NoReplyError if there is none, and the error of a login that brokers reject.
+        """
+        future = self._client.send(node_id, message, max_version, min_version)
+        return (yield from self.response_to(future, kind))
+
+    def ask_coordinator(
+        self, transactional_id: str, message: Request, kind: type[_R], version: int | None = None
+    ) -> Steps[tuple[int, _R]]:
+        """Send one request to the coordinator of an id; return its node and the response.
+
+        version: the only version to send, None for any. Raise as `ask` does.
+        """
+        node_id = yield from self._coordinator(transactional_id)
+        response = yield from self.ask(node_id, message, kind, version, version or 0)
+        return node_id, response
+
+    def response_to(self, future: RequestFuture, kind: type[_R]) -> Steps[_R]:
+        """Wait for the response to a request. Raise as `ask` does."""
+        while not future.is_done:
+            yield future
+        error = future.error
+        if isinstance(error, AuthenticationException):
+            raise error
+        if error is not None:
+            is_unanswered = error_code(error.code).retriable
+            raise NoReplyError(error.code, str(error), is_unanswered=is_unanswered)
+        if future.node_id is not None:
+            self._answered.add(future.node_id)
+        response = future.response
+        if not isinstance(response, kind):
+            message = f"expected {kind.__name__}, found {response!r}"
+            raise TypeError(message)
+        return response
+
+    # -- which broker to ask ----------------------------------------------------------------------
+
+    def metadata(self, topics: Sequence[str]) -> Steps[MetadataResponse]:
+        """Ask for topics, and learn the brokers."""
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+        )
+        attempts = 0
+        while True:
+            response = yield from self.ask(None, request, MetadataResponse)
+            # A broker that is starting lists no brokers yet.
+            if response.brokers:
+                break
+            yield self._clock() + look_up_wait_s(attempts)
+            attempts += 1
+        self._nodes = {
+            b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers
+        }
+        self._client.set_nodes(self._nodes)
+        return response
+
+    def _coordinator(self, transactional_id: str) -> Steps[int]:
+        known = self._coordinators.get(transactional_id)
+        if known is not None:
+            return known
+        if not self._nodes:
+            yield from self.metadata([])
+        request = FindCoordinatorRequest(
+            key=transactional_id, key_type=_TRANSACTION, coordinator_keys=[transactional_id]
+        )
+        response = yield from self.ask(None, request, FindCoordinatorResponse)
+        found = response.coordinators[0] if response.coordinators else response
+        code = found.error_code
+        if code == codes.NONE and not found.host:
+            code = codes.COORDINATOR_NOT_AVAILABLE
+        if code != codes.NONE:
+            what = f"the look-up of the coordinator of {transactional_id}"
+            raise refused(code, what, found.error_message)
+        node = Node(id=found.node_id, host=found.host, port=found.port)
+        if self._nodes.get(node.id) != node:
+            self._nodes[node.id] = node
+            self._client.set_nodes(self._nodes)
+        self._coordinators[transactional_id] = node.id
+        return node.id
+
+    def leader(self, partition: TopicPartition) -> Steps[int]:
+        """Return the node that leads a partition. Raise NoReplyError if it cannot be looked up."""
+        known = self._leaders.get(partition)
+        if known is not None:
+            return known
+        response = yield from self.metadata([partition.topic])
+        what = f"the look-up of the leader of {partition}"
+        for topic in response.topics:
+            if topic.error_code != codes.NONE:
+                raise refused(topic.error_code, what)
+            for each in topic.partitions:
+                if each.leader_id >= 0 and each.leader_id in self._nodes:
+                    at = TopicPartition(topic.name or "", each.partition_index)
+                    self._leaders[at] = each.leader_id
+                elif each.partition_index == partition.partition:
+                    raise refused(codes.LEADER_NOT_AVAILABLE, what)
+        if partition not in self._leaders:
+            raise refused(codes.UNKNOWN_TOPIC_OR_PARTITION, what)
+        return self._leaders[partition]
+
+    def forget_coordinator(self, transactional_id: str) -> None:
+        """Look up the coordinator again before the next request to it."""
+        self._coordinators.pop(transactional_id, None)
+
+    def forget_leader(self, partition: TopicPartition) -> None:
+        """Look up the leader again before the next request to it."""
+        self._leaders.pop(partition, None)

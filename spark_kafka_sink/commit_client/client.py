@@ -1,0 +1,360 @@
+"""CommitClient: runs the machines of `commit` against the brokers of a cluster.
+
+It has connections of its own, and may have many questions under way. It decides nothing, and sends
+nothing again by itself: a question whose request got no response has the reply `Unanswered`.
+`answers` resumes the generator of each question (see `generators`) in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
+
+from spark_kafka_sink.commit.log_record import LOG_PARTITION
+from spark_kafka_sink.commit.questions import (
+    Added,
+    AddPartitions,
+    AllRecordsRead,
+    Answer,
+    Ask,
+    Described,
+    DescribeProducers,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Initialized,
+    InitProducerId,
+    Listed,
+    ListTransactions,
+    LogRead,
+    MarkerRead,
+    ProducersDescribed,
+    Question,
+    ReadAllRecords,
+    ReadLog,
+    ReadMarker,
+    Reply,
+    Unanswered,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit_client.brokers import Brokers
+from spark_kafka_sink.commit_client.commit_log import CommitLog
+from spark_kafka_sink.commit_client.generators import (
+    NoReplyError,
+    Steps,
+    T,
+    UnderWay,
+    look_up_wait_s,
+    pause_until,
+)
+from spark_kafka_sink.commit_client.partitions import Partitions
+from spark_kafka_sink.commit_client.required_versions import check_versions, transaction_version
+from spark_kafka_sink.commit_client.transactions import Transactions
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import TimeoutException, api_exception, error_code
+from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.network.request_client import ConsumerNetworkClient
+from spark_kafka_sink.records.batch import Buffer
+from spark_kafka_sink.records.default_record import read_batches
+from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
+
+# select() takes no infinity.
+_LONGEST_WAIT_S: Final = 3600.0
+_JITTER: Final = (0.8, 1.2)
+_MOST_UNDER_WAY: Final = 64
+
+_Machine = TypeVar("_Machine", bound="_HasOutcome")
+_Step: TypeAlias = tuple[_Machine, tuple[Question, ...]]
+
+
+class _HasOutcome(Protocol):
+    """A machine of `commit`."""
+
+    @property
+    def outcome(self) -> object:
+        """The result, None while it has questions."""
+
+
+class CommitClient:
+    """Questions to the brokers of one cluster; a context manager, for one thread at a time.
+
+    log_topic: the topic whose partition 0 is the commit log. brokers: that another client learned
+    from the cluster. identity: `login_identity` of the configuration.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        log_topic: str,
+        brokers: Iterable[Node] = (),
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        identity: str = "",
+    ) -> None:
+        self._clock = clock
+        self._random = Random()  # noqa: S311 - jitter, not secrets
+        self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
+        self._client.set_initial_nodes(brokers)
+        self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
+        self._brokers = Brokers(self._client, clock)
+        self._partitions = Partitions(self._brokers)
+        self._log = CommitLog(
+            self._brokers, self._partitions, self._log_partition, config.request_timeout_ms
+        )
+        transactions = Transactions(self._brokers)
+        self._methods: Mapping[type[Ask], Callable[..., Steps[Reply]]] = {
+            ListTransactions: transactions.list_open,
+            DescribeTransaction: transactions.describe,
+            InitProducerId: transactions.init_producer_id,
+            AddPartitions: transactions.add_partitions,
+            WriteRecord: self._log.write,
+            EndTxn: transactions.end,
+            ReadLog: self._log.read,
+            ReadAllRecords: self._log.read_all,
+            DescribeProducers: self._partitions.describe_producers,
+            ReadMarker: self._partitions.read_marker,
+        }
+        self._is_checked = False
+        self._under_way: list[tuple[Ask, UnderWay[Reply]]] = []
+        self._waiting: deque[Question] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection; questions without an answer get none."""
+        self._client.close()
+
+    # -- the cluster ------------------------------------------------------------------------------
+
+    def check_brokers(self, deadline: float) -> None:
+        """Connect to every broker, and check that it can do what exactly once needs.
+
+        A client does this once. A broker that does not answer is not checked. Raise
+        UnsupportedVersionException that names the broker and the API, and TimeoutException if no
+        broker answers before the deadline.
+        """
+        if self._is_checked:
+            return
+        self._connect(deadline)
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        for future in self._brokers.send(self._brokers.nodes, request).values():
+            with suppress(NoReplyError):
+                self._complete(self._brokers.response_to(future, MetadataResponse), deadline)
+        nodes = self._brokers.nodes
+        for node_id, versions in self._brokers.versions().items():
+            if node_id in nodes:
+                check_versions(nodes[node_id], versions)
+        self._is_checked = True
+
+    def level(self, deadline: float) -> int:
+        """Return 2 if the cluster has finalized transaction.version 2, else 1.
+
+        Raise TimeoutException if no broker answers before the deadline.
+        """
+        if not self._brokers.versions():
+            self._connect(deadline)
+        return transaction_version(self._brokers.versions().values())
+
+    def brokers(self) -> tuple[Node, ...]:
+        """Return the brokers of the cluster, as far as they are known."""
+        return tuple(self._brokers.nodes.values())
+
+    def _connect(self, deadline: float) -> None:
+        """Ask for the brokers until one responds."""
+        attempts = 0
+        while True:
+            try:
+                self._complete(self._brokers.metadata([]), deadline)
+            except NoReplyError as error:
+                if not error.is_unanswered:
+                    raise api_exception(error.code, error.reason, api="Metadata") from None
+                self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
+                attempts += 1
+            else:
+                return
+
+    # -- what tasks ask ---------------------------------------------------------------------------
+
+    def log_ends(
+        self, partitions: Iterable[TopicPartition], deadline: float
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of partitions, with records of open transactions.
+
+        Raise ApiException, and TimeoutException at the deadline.
+        """
+        return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
+
+    def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
+        """Return the batch that begins at an offset, as it is in the log; None if none does.
+
+        Raise as `log_ends` does.
+        """
+        question = partial(self._partitions.fetch, offset=offset)
+        found = self._until(question, partition, deadline)
+        batches = read_batches(found.records or b"")
+        return next((each.data for each in batches if each.header.base_offset == offset), None)
+
+    def _until(
+        self,
+        question: Callable[[TopicPartition], Steps[T]],
+        partition: TopicPartition,
+        deadline: float,
+    ) -> T:
+        """Put a question to the leader of a partition until it answers."""
+        attempts = 0
+        while True:
+            try:
+                return self._complete(question(partition), deadline)
+            except NoReplyError as error:
+                is_over = not error_code(error.code).retriable or self._clock() >= deadline
+                if is_over:
+                    topic, number = partition
+                    raise api_exception(
+                        error.code, error.reason, topic=topic, partition=number
+                    ) from None
+                self._brokers.forget_leader(partition)
+                self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
+                attempts += 1
+
+    def _complete(self, steps: Steps[T], deadline: float) -> T:
+        """Resume one generator until it returns. Raise TimeoutException."""
+        under_way: UnderWay[T] = UnderWay(steps)
+        while (found := under_way.resume(self._clock())) is None:
+            now = self._clock()
+            if now >= deadline:
+                trouble = self._client.last_errors()
+                message = f"no broker has answered in time{f' ({trouble})' if trouble else ''}"
+                raise TimeoutException(message)
+            self._client.poll(max(0.0, min(under_way.resumes_at, deadline) - now))
+        return found
+
+    # -- machines and their questions -------------------------------------------------------------
+
+    def run(
+        self, begun: _Step[_Machine], step: Callable[[_Machine, Answer, float], _Step[_Machine]]
+    ) -> _Machine:
+        """Run a machine of `commit` to its end, and return it with its outcome.
+
+        begun: the result of its `begin`; step: its `step`. Raise as `answers` does.
+        """
+        machine, questions = begun
+        self.ask(questions)
+        try:
+            while machine.outcome is None:
+                for answer in self.answers():
+                    machine, questions = step(machine, answer, self._clock())
+                    if machine.outcome is not None:
+                        break
+                    self.ask(questions)
+        finally:
+            self._under_way.clear()
+            self._waiting.clear()
+        return machine
+
+    def now(self) -> float:
+        """Return the time by the clock of machines, for their deadlines."""
+        return self._clock()
+
+    def take_warnings(self) -> list[str]:
+        """Return what was ignored in the log, and why, since the last call."""
+        return self._log.take_warnings()
+
+    def ask(self, questions: Iterable[Question]) -> None:
+        """Begin to ask questions; `answers` returns the replies."""
+        self._waiting += questions
+
+    def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
+        """Wait for the next replies, at most `timeout_s`. Return [] if there is no question.
+
+        Raise the error of a login or a certificate that brokers reject, or this client.
+        """
+        deadline = self._clock() + timeout_s
+        while self._waiting or self._under_way:
+            while self._waiting and len(self._under_way) < _MOST_UNDER_WAY:
+                question = self._waiting.popleft()
+                self._under_way.append((question.ask, UnderWay(self._steps(question))))
+            found = self._resume_all()
+            if found:
+                return found
+            now = self._clock()
+            if now >= deadline:
+                break
+            due = min(each.resumes_at for _, each in self._under_way)
+            self._client.poll(max(0.0, min(due, deadline) - now))
+        return []
+
+    def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
+        """Ask questions, and return the replies to all of them in the same order."""
+        asked = list(asks)
+        self.ask(Question(ask) for ask in asked)
+        found: dict[Ask, Reply] = {}
+        while len(found) < len(set(asked)):
+            found.update(self.answers())
+        return [found[ask] for ask in asked]
+
+    def _resume_all(self) -> list[Answer]:
+        found, still = [], []
+        for ask, each in self._under_way:
+            reply = each.resume(self._clock())
+            if reply is None:
+                still.append((ask, each))
+            else:
+                found.append(Answer(ask, reply))
+        self._under_way = still
+        return found
+
+    def _steps(self, question: Question) -> Steps[Reply]:
+        ask = question.ask
+        if question.pause_s > 0:
+            # Others that were refused at the same time pause as well.
+            yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
+        if question.looks_up:
+            self._forget(ask)
+        try:
+            return (yield from self._methods[type(ask)](ask))
+        except NoReplyError as error:
+            if error.is_unanswered:
+                self._forget(ask)
+                return Unanswered(error.code, error.reason)
+            return _FAILED[type(ask)](error=error.code, reason=error.reason)
+
+    def _forget(self, ask: Ask) -> None:
+        """Look up again which broker to ask."""
+        transactional_id = getattr(ask, "transactional_id", None)
+        if transactional_id is not None:
+            self._brokers.forget_coordinator(transactional_id)
+        if isinstance(ask, DescribeProducers | ReadMarker):
+            self._brokers.forget_leader(ask.partition)
+        if isinstance(ask, WriteRecord | ReadLog | ReadAllRecords):
+            self._brokers.forget_leader(self._log_partition)
+
+
+# The reply to each question that got an error code in place of an answer.
+_FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
+    ListTransactions: Listed,
+    DescribeTransaction: Described,
+    InitProducerId: Initialized,
+    AddPartitions: Added,
+    WriteRecord: Written,
+    EndTxn: Ended,
+    ReadLog: LogRead,
+    ReadAllRecords: AllRecordsRead,
+    DescribeProducers: ProducersDescribed,
+    ReadMarker: MarkerRead,
+}

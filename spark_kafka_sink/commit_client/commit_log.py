@@ -1,0 +1,130 @@
+"""The commit log of a cluster: its records are written in a transaction, and read to the end.
+
+The log is partition 0 of its topic. Each process keeps what it has read, and reads on from there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.log_record import LogEntry, LogReader, encode
+from spark_kafka_sink.commit.questions import (
+    AllRecordsRead,
+    LogRead,
+    ReadAllRecords,
+    ReadLog,
+    Reply,
+    WriteRecord,
+    Written,
+)
+from spark_kafka_sink.commit_client.brokers import Brokers
+from spark_kafka_sink.commit_client.generators import Steps, left_out, reason_of, refused
+from spark_kafka_sink.commit_client.partitions import Partitions, batches_of
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.records.batch import batch_header
+from spark_kafka_sink.records.default_record import one_record
+from spark_kafka_sink.wire.messages import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from spark_kafka_sink.wire.primitives import Records
+
+_ALL_REPLICAS: Final = -1
+# Produce 12 adds the partition to the transaction, 13 names topics by their ids.
+_LAST_PRODUCE_V1: Final = 11
+_PRODUCE_V2: Final = 12
+
+
+class CommitLog:
+    """The commit log. Each question raises as `Brokers.ask` does."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        partitions: Partitions,
+        partition: TopicPartition,
+        request_timeout_ms: int,
+    ) -> None:
+        self._brokers = brokers
+        self._partitions = partitions
+        self._log = partition
+        self._request_timeout_ms = request_timeout_ms
+        # What was read for each key, None for all keys, and the offset to read from next.
+        self._read: dict[str | None, tuple[LogReader, int]] = {}
+        self._warnings: list[str] = []
+
+    def take_warnings(self) -> list[str]:
+        """Return what was ignored in the log, and why, since the last call."""
+        taken, self._warnings = self._warnings, []
+        return taken
+
+    def write(self, ask: WriteRecord) -> Steps[Reply]:
+        """Write a record in the transaction of its producer."""
+        node_id = yield from self._brokers.leader(self._log)
+        key = ask.transactional_id
+        value = encode(key, ask.record)
+        section, info = one_record(key.encode(), value, ask.record.written_at)
+        header = batch_header(info, [section], ask.producer, ask.sequence, transactional=True)
+        records = Records((header, section), len(header) + len(section))
+        data = PartitionProduceData(index=self._log.partition, records=records)
+        request = ProduceRequest(
+            transactional_id=ask.transactional_id,
+            acks=_ALL_REPLICAS,
+            timeout_ms=self._request_timeout_ms,
+            topic_data=[TopicProduceData(name=self._log.topic, partition_data=[data])],
+        )
+        is_v2 = ask.level >= 2
+        response = yield from self._brokers.ask(
+            node_id,
+            request,
+            ProduceResponse,
+            max_version=_PRODUCE_V2 if is_v2 else _LAST_PRODUCE_V1,
+            min_version=_PRODUCE_V2 if is_v2 else 0,
+        )
+        for topic in response.responses:
+            for each in topic.partition_responses:
+                reason = reason_of(each.error_code, f"Produce to {self._log}", node_id)
+                return Written(
+                    each.base_offset,
+                    each.log_append_time_ms != -1,
+                    each.error_code,
+                    "; ".join(filter(None, (reason, each.error_message))),
+                )
+        raise left_out("Produce", node_id)
+
+    def read(self, ask: ReadLog) -> Steps[Reply]:
+        """Read the records of an owner up to the high watermark."""
+        reader = yield from self._read_to_end(ask.key)
+        return LogRead(reader.reading(ask.key))
+
+    def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
+        """Read the records of all owners up to the high watermark."""
+        reader = yield from self._read_to_end(None)
+        keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
+        return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
+
+    def _read_to_end(self, key: str | None) -> Steps[LogReader]:
+        end = yield from self._partitions.end(self._log)
+        reader, position = self._read.get(key) or (LogReader(key), 0)
+        while position < end:
+            found = yield from self._partitions.fetch(self._log, position)
+            if found.error_code == codes.OFFSET_OUT_OF_RANGE:
+                # Compaction does not move the start of a log, but an operator can delete records.
+                start = found.log_start_offset
+                if start <= position:
+                    raise refused(found.error_code, f"Fetch of {self._log} at {position}")
+                self._warnings.append(
+                    f"the records below offset {start} of {self._log} were deleted: versions that "
+                    "only they had are written again"
+                )
+                position = start
+                continue
+            batches = batches_of(self._log, found)
+            reader.read(LogEntry.of(each) for each in batches)
+            position = batches[-1].header.last_offset + 1
+            self._read[key] = (reader, position)
+        self._warnings += reader.take_warnings()
+        return reader

@@ -1,0 +1,158 @@
+"""The questions to the leader of a partition: its producers, its end, its batches, its markers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.questions import (
+    ActiveProducer,
+    DescribeProducers,
+    MarkerRead,
+    ProducersDescribed,
+    ReadMarker,
+    Reply,
+)
+from spark_kafka_sink.commit_client.brokers import Brokers
+from spark_kafka_sink.commit_client.generators import (
+    NoReplyError,
+    Steps,
+    left_out,
+    reason_of,
+    refused,
+)
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.default_record import DefaultBatch, read_batches
+from spark_kafka_sink.wire.describe_messages import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from spark_kafka_sink.wire.fetch_messages import (
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    PartitionData,
+)
+
+# Before, a new leader may return an end that is below committed records (KIP-207).
+LISTS_RELIABLE_ENDS_SINCE: Final = 5
+# Fetch 13 names topics by their ids.
+_LAST_FETCH_BY_NAME: Final = 12
+_FETCH_BYTES: Final = 8 * 1024 * 1024
+_FETCH_WAIT_MS: Final = 500
+
+
+class Partitions:
+    """Asks leaders. Each method is a question, and raises as `Brokers.ask` does."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def describe_producers(self, ask: DescribeProducers) -> Steps[Reply]:
+        """Return the producers of a partition."""
+        node_id = yield from self._brokers.leader(ask.partition)
+        topic = TopicRequest(name=ask.partition.topic, partition_indexes=[ask.partition.partition])
+        response = yield from self._brokers.ask(
+            node_id, DescribeProducersRequest(topics=[topic]), DescribeProducersResponse
+        )
+        for found in response.topics:
+            for each in found.partitions:
+                producers = tuple(
+                    ActiveProducer(
+                        ProducerIdAndEpoch(one.producer_id, one.producer_epoch),
+                        one.last_sequence,
+                        one.current_txn_start_offset,
+                    )
+                    for one in each.active_producers
+                )
+                api = f"DescribeProducers of {ask.partition}"
+                reason = reason_of(each.error_code, api, node_id)
+                return ProducersDescribed(producers, each.error_code, reason)
+        raise left_out("DescribeProducers", node_id)
+
+    def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
+        """Return the next marker of a producer from an offset on."""
+        end = yield from self.end(ask.partition)
+        position, records = ask.offset, 0
+        while position < end:
+            found = yield from self.fetch(ask.partition, position)
+            if found.error_code == codes.OFFSET_OUT_OF_RANGE:
+                return MarkerRead(is_gone=True)
+            batches = batches_of(ask.partition, found)
+            for each in batches:
+                header = each.header
+                if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
+                    continue
+                if not header.is_control:
+                    records += header.record_count
+                elif (marker := each.marker()) is not None:
+                    return MarkerRead(marker, records)
+            position = batches[-1].header.last_offset + 1
+        return MarkerRead()
+
+    def end(self, partition: TopicPartition) -> Steps[int]:
+        """Return the high watermark of a partition."""
+        node_id = yield from self._brokers.leader(partition)
+        requested = ListOffsetsPartition(
+            partition_index=partition.partition, timestamp=LATEST_TIMESTAMP
+        )
+        response = yield from self._brokers.ask(
+            node_id,
+            ListOffsetsRequest(
+                isolation_level=READ_UNCOMMITTED,
+                topics=[ListOffsetsTopic(name=partition.topic, partitions=[requested])],
+            ),
+            ListOffsetsResponse,
+            min_version=LISTS_RELIABLE_ENDS_SINCE,
+        )
+        for topic in response.topics:
+            for each in topic.partitions:
+                if each.error_code != codes.NONE:
+                    raise refused(each.error_code, f"ListOffsets of {partition}")
+                return each.offset
+        raise left_out("ListOffsets", node_id)
+
+    def fetch(self, partition: TopicPartition, offset: int) -> Steps[PartitionData]:
+        """Return the data of a partition from an offset on, with its error code."""
+        node_id = yield from self._brokers.leader(partition)
+        requested = FetchPartition(
+            partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
+        )
+        request = FetchRequest(
+            max_wait_ms=_FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=_FETCH_BYTES,
+            isolation_level=READ_UNCOMMITTED,
+            topics=[FetchTopic(topic=partition.topic, partitions=[requested])],
+        )
+        response = yield from self._brokers.ask(
+            node_id, request, FetchResponse, max_version=_LAST_FETCH_BY_NAME
+        )
+        if response.error_code != codes.NONE:
+            raise refused(response.error_code, f"Fetch of {partition}")
+        for topic in response.responses:
+            for each in topic.partitions:
+                return each
+        raise left_out("Fetch", node_id)
+
+
+def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
+    """Return the batches of a fetch below the end, where there is always one.
+
+    Raise NoReplyError for an error code, and if there is no batch.
+    """
+    if found.error_code != codes.NONE:
+        raise refused(found.error_code, f"Fetch of {partition}")
+    batches = list(read_batches(found.records or b""))
+    if not batches:
+        reason = f"Fetch of {partition} has no records below the end"
+        raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
+    return batches

@@ -1,0 +1,130 @@
+"""The abort of mode two-phase: what the driver asks, and what it says. The model has the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.pure.planned_run import (
+    ATTEMPT,
+    DECIDED,
+    FINE,
+    LEFT,
+    LOSER,
+    OWNER,
+    PLAN,
+    PRODUCER,
+    RAISED,
+    TASK,
+    WRITER,
+)
+from support.pure.scripted_machine import kinds, run
+
+from spark_kafka_sink.commit import two_phase_abort
+from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
+from spark_kafka_sink.commit.questions import (
+    ONGOING,
+    Described,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Listed,
+    ListTransactions,
+    LogRead,
+    OpenTransaction,
+    Question,
+    ReadLog,
+    Reply,
+    Unanswered,
+)
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+
+
+def abort(
+    script: dict[Any, list[Reply]], *, level: int = 2, seconds: float = 1.0
+) -> tuple[Any, list[Question]]:
+    """Run an abort; script: what is other than fine."""
+    begun = two_phase_abort.begin(PLAN, (ATTEMPT,), level=level, deadline=100.0)
+    machine, asked = run(begun, two_phase_abort.step, FINE | script, seconds=seconds)
+    return machine.outcome, asked
+
+
+def test_an_abort_proves_that_nothing_can_be_decided_and_ends_all_until_it_is_quiet() -> None:
+    lists = [Listed(), Listed(frozenset({OpenTransaction(LEFT, 21)})), Listed(), Listed()]
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: list(lists),
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        "abort": [Ended(RAISED), Ended(), Ended(RAISED), Ended()],
+    }
+    outcome, asked = abort(script, seconds=0.1)
+    assert outcome == Aborted()
+    ends = [each.ask for each in asked if isinstance(each.ask, EndTxn)]
+    assert [(each.transactional_id, each.producer) for each in ends] == [
+        (OWNER.driver_id, PRODUCER), (TASK, WRITER), (OWNER.driver_id, RAISED), (LEFT, LOSER)
+    ]  # fmt: skip
+    assert kinds(asked).count(ListTransactions) == 4
+
+
+def test_an_abort_ends_after_five_seconds_and_says_that_tasks_may_go_on() -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+    }
+    outcome, asked = abort(script)
+    assert outcome == Aborted(may_be_open=True)
+    assert len(asked) < 20
+
+
+@pytest.mark.parametrize(("level", "error"), [(2, 90), (1, 90), (2, 47), (2, 49)])
+def test_an_abort_of_a_run_that_was_overtaken_does_nothing_more(level: int, error: int) -> None:
+    outcome, asked = abort({"abort": [Ended(error=error)]}, level=level)
+    assert outcome == Superseded()
+    assert kinds(asked) == [ListTransactions, "abort"]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_abort_after_the_decision_hands_it_over(level: int) -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        ReadLog: [LogRead(LogReading(DECIDED, 3))],
+    }
+    outcome, asked = abort(script, level=level)
+    assert outcome == Decided(DECIDED)
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog]
+
+
+def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
+    of_other = LogRead(LogReading(replace(DECIDED, run="run 0"), 3))
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48), Ended(), Ended(error=48)],
+        ReadLog: [of_other],
+    }
+    outcome, asked = abort(script, level=1, seconds=0.1)
+    assert outcome == Aborted()
+    assert EndTxn(TASK, WRITER, commit=False, version=4) in [each.ask for each in asked]
+    # At level 2 the same answer means that the decision is committed.
+    outcome, asked = abort(script | {"abort": [Ended(error=48)]})
+    assert isinstance(outcome, Failure)
+    assert "nothing is aborted" in outcome.sentence
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_abort_waits_for_the_marker_of_the_decision(level: int) -> None:
+    pending = LogRead(LogReading(undecided=DECIDED))
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        ReadLog: [pending, pending, LogRead(LogReading(DECIDED, 3))],
+    }
+    outcome, asked = abort(script, level=level)
+    assert outcome == Decided(DECIDED)
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog, ReadLog, ReadLog]
+    outcome, _ = abort(script | {ReadLog: [pending]}, level=level)
+    assert isinstance(outcome, Failure)
+
+
+def test_an_abort_without_an_answer_in_time_is_a_failure() -> None:
+    outcome, _ = abort({"abort": [Unanswered(13)]}, seconds=30.0)
+    assert outcome.kind is FailureKind.NO_ANSWER
