@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 import pyarrow as pa
-from benchmarks.test_work_per_row import ONE_BATCH_EACH, PLENTY, values, work_of
+from benchmarks.test_work_per_row import ONE_BATCH_EACH, PLENTY, lines_of, values
 from support.pure.idle_producer import idle_producer
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
@@ -29,7 +29,7 @@ def lines_to_append(partitions: int) -> int:
     batch = pa.record_batch({"value": values(rows), "partition": numbers})
     with idle_producer(partitions, batch_size=ONE_BATCH_EACH, buffer_memory=PLENTY) as producer:
         producer.append(TOPIC, batch)  # what makes the batches does not count
-        return work_of(partial(producer.append, TOPIC, batch)).lines
+        return lines_of(partial(producer.append, TOPIC, batch))
 
 
 def lines_to_send(partitions: int) -> int:
@@ -48,7 +48,7 @@ def lines_to_send(partitions: int) -> int:
             producer.answer(request)
         producer.done()
 
-    return work_of(send).lines
+    return lines_of(send)
 
 
 def test_appending_runs_few_lines_for_a_partition() -> None:

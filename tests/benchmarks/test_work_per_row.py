@@ -100,15 +100,33 @@ def work_of(call: Callable[[], None]) -> Work:
         most = max(most, sys.getallocatedblocks())
         return count
 
+    before = sys.getallocatedblocks()
+    _trace(call, count)
+    return Work(lines, most - before)
+
+
+def lines_of(call: Callable[[], None]) -> int:
+    """Count the lines alone: to count the objects, Python walks through all of its memory."""
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    _trace(call, count)
+    return lines
+
+
+def _trace(call: Callable[[], None], count: TraceFunction) -> None:
     gc.disable()  # what is collected runs lines of its own
-    tracing, before = sys.gettrace(), sys.getallocatedblocks()
+    tracing = sys.gettrace()
     sys.settrace(count)
     try:
         call()
     finally:
         sys.settrace(tracing)
         gc.enable()
-    return Work(lines, most - before)
 
 
 def assert_as_much(few: Work, many: Work) -> None:
