@@ -94,10 +94,15 @@ class CommitLog:
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
-                # Compaction deletes no offsets, but an operator may delete records.
-                position = max(position, found.log_start_offset)
-                if found.log_start_offset <= position:
+                # Compaction does not move the start of a log, but an operator can delete records.
+                start = found.log_start_offset
+                if start <= position:
                     raise refused(found.error_code, f"Fetch of {self._log} at {position}")
+                self._warnings.append(
+                    f"the records below offset {start} of {self._log} were deleted: versions that "
+                    "only they had are written again"
+                )
+                position = start
                 continue
             batches = batches_of(self._log, found)
             reader.read(LogEntry.of(each) for each in batches)

@@ -71,18 +71,18 @@ def test_a_message_set_of_kafka_python_is_read_as_its_rows(
 def test_a_log_of_all_formats_is_read_in_order_up_to_the_batch_that_is_cut_off(
     parts: list[tuple[list[Row], int, int]], cut: int
 ) -> None:
-    log, whole, offset = b"", [], 0
+    log, complete, offset = b"", [], 0
     for rows, magic, codec in parts:
         if magic == 2:
             log += batch_of(rows, codec=codec, first_offset=offset)
         else:
             log += old_batch_of(rows, magic, codec=codec, first_offset=offset)
-        whole += expected(rows, offset, magic=magic)
+        complete += expected(rows, offset, magic=magic)
         offset += len(rows)
     last = batch_of([Row(b"k", b"v" * 200, (), 1)], first_offset=offset)
     log += last[:cut]
-    assert [row for batch in read_log(log) for row in found(batch.records())] == whole
-    assert found_by_kafka_python(log) == whole
+    assert [row for batch in read_log(log) for row in found(batch.records())] == complete
+    assert found_by_kafka_python(log) == complete
 
 
 def test_an_empty_log_has_no_batches() -> None:
@@ -102,21 +102,21 @@ def test_a_log_append_time_is_the_time_of_every_record() -> None:
 
 def test_offsets_that_compaction_left_are_kept() -> None:
     rows = [Row(None, bytes([n]), (), n) for n in range(5)]
-    whole = batch_of(rows, first_offset=100)
+    complete = batch_of(rows, first_offset=100)
     # Cut out the records but the second and the fourth, as a log cleaner would.
-    size = 61 + (len(whole) - 61) // 5
-    records = [whole[61 + n * (size - 61) : 61 + (n + 1) * (size - 61)] for n in (1, 3)]
-    body = whole[21:57] + struct.pack(">i", 2) + b"".join(records)
+    size = 61 + (len(complete) - 61) // 5
+    records = [complete[61 + n * (size - 61) : 61 + (n + 1) * (size - 61)] for n in (1, 3)]
+    body = complete[21:57] + struct.pack(">i", 2) + b"".join(records)
     length = struct.pack(">i", 9 + len(body))
-    batch = only(checked(whole[:8] + length + whole[12:21] + body))
+    batch = only(checked(complete[:8] + length + complete[12:21] + body))
     assert [(r.offset, r.value) for r in found(batch.records())] == [(101, b"\1"), (103, b"\3")]
     assert batch.last_offset == 104
 
 
 @EVERY_CODEC
 def test_a_batch_that_compaction_emptied_still_has_its_place(codec: int) -> None:
-    whole = batch_of([Row(None, b"a", (), 1)] * 3, first_offset=7)
-    batch = only(with_attributes(emptied(whole), codec))
+    complete = batch_of([Row(None, b"a", (), 1)] * 3, first_offset=7)
+    batch = only(with_attributes(emptied(complete), codec))
     assert found(batch.records()) == []
     assert (batch.base_offset, batch.last_offset) == (7, 9)
 
