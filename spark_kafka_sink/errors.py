@@ -151,6 +151,45 @@ class IllegalArgumentException(KafkaException):
     """An argument is never valid, such as a negative time limit."""
 
 
+class LostRows(NamedTuple):
+    """Rows of a write that are lost: those that a task of Spark wrote to a partition of Kafka."""
+
+    task: int
+    topic: str
+    partition: int
+    first_offset: int
+    records: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records} records of task {self.task} in {self.topic}-{self.partition} from "
+            f"offset {self.first_offset} on"
+        )
+
+
+class TornCommitException(KafkaException):
+    """A write was decided, and brokers have aborted a part of it: these rows are lost.
+
+    owner: who wrote. written: the version or the micro-batch. committed: how many of its
+    transactions are visible. lost: where rows are lost, as far as it is known here.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        owner: str = "",
+        written: str = "",
+        committed: int = 0,
+        lost: tuple[LostRows, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.written = written
+        self.committed = committed
+        self.lost = lost
+
+
 class ApiException(KafkaException):
     """A broker answered with an error, or did not answer; `code` is its error code."""
 
@@ -562,7 +601,13 @@ _ROWS: Final = (
     ErrorCode(56, "KAFKA_STORAGE_ERROR", KafkaStorageException),
     ErrorCode(57, "LOG_DIR_NOT_FOUND", ApiException),
     ErrorCode(58, "SASL_AUTHENTICATION_FAILED", SaslAuthenticationException),
-    ErrorCode(59, "UNKNOWN_PRODUCER_ID", UnknownProducerIdException),
+    ErrorCode(
+        59,
+        "UNKNOWN_PRODUCER_ID",
+        UnknownProducerIdException,
+        "the partition no longer has records of this producer: they were deleted, or the topic was "
+        "created again; write them again",
+    ),
     ErrorCode(60, "REASSIGNMENT_IN_PROGRESS", ApiException),
     ErrorCode(
         61,

@@ -173,6 +173,15 @@ class CommitRecord:
         """Return the record once every transaction is committed."""
         return replace(self, state=RecordState.DONE, transactions=())
 
+    @property
+    def last_written(self) -> str:
+        """The version or the micro-batch that was written last, in words."""
+        if self.version is not None:
+            return f"version {self.version}"
+        if self.streams:
+            return f"micro-batch {self.streams[-1].batch_id} of query {self.streams[-1].query_id}"
+        return "nothing"
+
     def last_batch(self, query_id: str) -> StreamMark | None:
         """Return the last micro-batch of a query, None if none was written."""
         return next((mark for mark in self.streams if mark.query_id == query_id), None)
@@ -378,7 +387,7 @@ class LogReader:
         undecided = [each[key].record for each in self._pending.values() if key in each]
         return replace(found, undecided=undecided[-1] if undecided else None)
 
-    def keys(self) -> Iterator[str]:
+    def owners(self) -> Iterator[str]:
         """Yield the driver ids of the owners that have a record, committed or not."""
         pending = (key for of_producer in self._pending.values() for key in of_producer)
         yield from dict.fromkeys([*self._committed, *pending])

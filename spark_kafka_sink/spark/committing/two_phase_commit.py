@@ -46,6 +46,8 @@ def commit_record(
         return
     if isinstance(outcome, Failure):
         raise exception_of(outcome, run, config, written)
+    if isinstance(outcome, Torn):
+        raise outcome.exception(run.owner, attempts)
     raise _error(plan, outcome)
 
 
@@ -61,12 +63,6 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
             f"the write of {owner} is decided, and a part of it could not be committed in time: "
             f"{outcome.failure.sentence}; run it again, or python -m spark_kafka_sink.recover, "
             f"within {plan.run.timeout_ms} ms, or these rows are lost"
-        )
-    elif isinstance(outcome, Torn):
-        lost = ", ".join(f"{e.partition} from offset {e.first_offset}" for e in outcome.lost)
-        message = (
-            f"the write of {owner} was decided, and brokers have aborted a part of its rows: "
-            f"{lost}; see python -m spark_kafka_sink.recover"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
@@ -111,4 +107,6 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
         return f"the write of {owner} failed after it was decided, so it IS committed"
     if isinstance(outcome, Failure):
         return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+    if isinstance(outcome, Torn):
+        return str(outcome.exception(owner))
     return str(_error(plan, outcome))

@@ -24,7 +24,6 @@ from spark_kafka_sink.errors import (
     ConfigException,
     KafkaException,
     TimeoutException,
-    listed,
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
@@ -95,7 +94,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if isinstance(outcome, Skipped):
         return outcome.record
     if isinstance(outcome, Torn):
-        raise _torn(run, outcome)
+        raise outcome.exception(run.owner)
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
@@ -116,15 +115,6 @@ def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartitio
 def _warn(client: CommitClient) -> None:
     for warning in client.take_warnings():
         warn_once(logger, f"commit log: {warning}")
-
-
-def _torn(run: Run, torn: Torn) -> KafkaException:
-    lost = listed(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
-    message = (
-        f"the last run of {run.owner} was decided, and brokers have aborted a part of its rows: "
-        f"{lost}; see python -m spark_kafka_sink.recover"
-    )
-    return KafkaException(message)
 
 
 # -- the commit log -------------------------------------------------------------------------------

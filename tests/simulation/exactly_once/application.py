@@ -211,7 +211,7 @@ class JobRun:
             self._say(Said.FAILED)
 
     def _say_torn(self, torn: Torn) -> None:
-        self._record.lost = {each.producer for each in torn.lost}
+        self._record.lost = {each.transaction.producer for each in torn.lost}
         self._say(Said.TORN)
 
     def _say(self, said: Said) -> None:
@@ -336,7 +336,7 @@ class JobRun:
             return
         # commit() raises, and Spark calls abort().
         if isinstance(outcome, Torn):
-            self._record.lost = {each.producer for each in outcome.lost}
+            self._record.lost = {each.transaction.producer for each in outcome.lost}
             self._abort(Said.TORN)
         else:
             self._abort(Said.FAILED if isinstance(outcome, Failure) else Said.UNKNOWN)

@@ -11,6 +11,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, encode
 from spark_kafka_sink.commit.questions import (
     AddPartitions,
+    AllRecordsRead,
     Answer,
     Described,
     DescribeProducers,
@@ -26,6 +27,7 @@ from spark_kafka_sink.commit.questions import (
     OpenTransaction,
     ProducersDescribed,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -489,7 +491,7 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     assert read.reading.undecided == RECORD.after_version(5)
     assert client.answers_to([ReadLog(OWNER)]) == [read]
     assert len(cluster.asked(FetchRequest)) == 1
-    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT)]
+    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT, 1)]
     assert client.answers_to([ReadMarker(LOG, 0, 1)]) == [MarkerRead()]
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
     assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(is_gone=True)]
@@ -512,6 +514,24 @@ def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_wa
     cluster.log_end += 1
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
     assert client.answers_to([ReadLog(OWNER)])[0].error == codes.OFFSET_OUT_OF_RANGE
+
+
+def test_the_records_of_all_owners_are_read_at_once(cluster: Cluster, client: CommitClient) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    log.add(PRODUCER, encode(OWNER, RECORD.after_version(5)))
+    cluster.log, cluster.log_end = log.data, log.end
+    (read,) = client.answers_to([ReadAllRecords("pykafka/")])
+    assert isinstance(read, AllRecordsRead)
+    ((key, reading),) = read.readings
+    assert (key, reading.record, reading.undecided) == (OWNER, RECORD, RECORD.after_version(5))
+    assert client.answers_to([ReadAllRecords("py/")]) == [AllRecordsRead()]
+    cluster.codes = {MetadataRequest: [29]}
+    client.ask([Question(ReadAllRecords("pykafka/"), looks_up=True)])
+    ((_, refused),) = client.answers()
+    assert isinstance(refused, AllRecordsRead)
+    assert refused.error == 29
 
 
 @dataclass(frozen=True)

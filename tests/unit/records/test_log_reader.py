@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,8 @@ from support.oracles.log_records import (
 from support.oracles.record_batches import BATCHES, PRODUCERS, Producer, Row
 
 from spark_kafka_sink.errors import CorruptRecordException
-from spark_kafka_sink.records.log_reader import LogBatch, read_log
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.records.log_reader import LogBatch, is_same_batch, read_log
 
 FIRST_OFFSETS = st.integers(0, 2**40) | st.just(2**62)
 EVERY_CODEC = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -47,6 +49,36 @@ def test_a_batch_of_kafka_python_is_read_as_its_rows(
     assert (batch.base_offset, batch.last_offset) == (first_offset, first_offset + len(rows) - 1)
     assert batch.producer_id == producer.id_and_epoch.producer_id
     assert (batch.is_transactional, batch.is_control) == (producer.transactional, False)
+
+
+@EVERY_CODEC
+@given(rows=BATCHES, first_offset=FIRST_OFFSETS, producer=PRODUCERS, other=BATCHES)
+def test_a_batch_that_a_broker_has_compressed_again_is_the_same(
+    codec: int, rows: list[Row], first_offset: int, producer: Producer, other: list[Row]
+) -> None:
+    sent = batch_of(rows, codec=0, first_offset=0, producer=producer)
+    stored = batch_of(rows, codec=codec, first_offset=first_offset, producer=producer)
+    assert is_same_batch(sent, stored)
+    others = batch_of(other, codec=codec, first_offset=first_offset, producer=producer)
+    assert is_same_batch(sent, others) == (expected(rows, 0) == expected(other, 0))
+
+
+@pytest.mark.parametrize("field", ["key", "value", "headers", "timestamp_ms", "sequence"])
+def test_a_batch_with_another_field_is_another(field: str) -> None:
+    row = Row(b"k", b"v", (("h", b"1"),), 1_700_000_000_000)
+    producer = Producer(ProducerIdAndEpoch(7, 1), 5, transactional=True)
+    sent = batch_of([row, row], codec=0, first_offset=0, producer=producer)
+    changes: dict[str, Any] = {
+        "key": b"x",
+        "value": None,
+        "headers": (),
+        "timestamp_ms": 1_700_000_000_001,
+    }
+    other = row._replace(**{field: changes[field]}) if field in changes else row
+    if field == "sequence":
+        producer = producer._replace(base_sequence=6)
+    found = batch_of([row, other], codec=1, first_offset=9, producer=producer)
+    assert not is_same_batch(sent, found)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
