@@ -35,8 +35,6 @@ from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException
 from spark_kafka_sink.recover import main
-from spark_kafka_sink.spark import exactly_once
-from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
@@ -44,14 +42,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
 VALUES = ["a", "b", "c", "d", "e", "f"]
 EVERY_MODE = pytest.mark.parametrize("mode", ["two-phase", "single"])
-
-
-@pytest.fixture(autouse=True)
-def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
-    yield
-    close_all()
 
 
 @pytest.fixture
