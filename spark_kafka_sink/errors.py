@@ -170,8 +170,8 @@ class LostRows(NamedTuple):
 class TornCommitException(KafkaException):
     """A write was decided, and brokers have aborted a part of it: these rows are lost.
 
-    owner: who wrote. written: the version or the micro-batch. committed: how many of its
-    transactions are visible. lost: where rows are lost, as far as it is known here.
+    owner: the application and its target. written: the version or the micro-batch. committed: how
+    many of its transactions are visible. lost: where rows are lost, as far as it is known here.
     """
 
     def __init__(
@@ -459,7 +459,7 @@ class CommitFailedException(KafkaException):
 
 
 class ErrorCode(NamedTuple):
-    """What is known of a code that a broker may answer with.
+    """An error code of brokers: its name, and what is known of it.
 
     kind: the exception that it becomes. advice: what a user who writes can do about it (for those
     who read: `consumer.list_offsets`), with the names of options in braces.
@@ -477,7 +477,7 @@ class ErrorCode(NamedTuple):
 
     @property
     def refresh_metadata(self) -> bool:
-        """Whether the code means that what is known of leaders is stale."""
+        """Whether the code means that the known leaders may be stale."""
         return issubclass(self.kind, InvalidMetadataException)
 
 
@@ -761,7 +761,7 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Return the exception; known: the details of the sentence besides the topic."""
+        """Return the exception; known: the values of the sentence besides the topic."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 

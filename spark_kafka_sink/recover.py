@@ -405,7 +405,7 @@ _FATES: Final = {
     Fate.COMMITTED: "are committed",
     Fate.OPEN: "are still to be committed",
     Fate.LOST: "were aborted by brokers",
-    Fate.IN_DOUBT: "are committed or aborted, which nobody can tell any more",
+    Fate.IN_DOUBT: "are committed or aborted, which can no longer be found out",
     Fate.UNKNOWN: "are not known now",
 }
 

@@ -323,7 +323,7 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether an operator accepts that nobody can tell what a transaction came to."""
+    """Return whether an operator accepts that the outcome of a transaction is unknown."""
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 

@@ -138,12 +138,12 @@ _S = RecoveryState
 
 
 class Fate(Enum):
-    """What a decided transaction has come to."""
+    """The outcome of a decided transaction."""
 
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"
     LOST = "its rows are lost"
-    IN_DOUBT = "committed or aborted: nobody can tell any more"
+    IN_DOUBT = "committed or aborted: it can no longer be found out"
     UNKNOWN = "not known now"
 
 
@@ -157,11 +157,11 @@ class OpenSince(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What is known of an owner.
+    """The state of an owner.
 
     fates: of the decided transactions, in the order of the record; empty if the record is not
-    DECIDED. was_open: which of them were open before. undecided: what is open besides.
-    lost: those whose rows are lost. failures: why something is not known.
+    DECIDED. was_open: those of them that were open. undecided: the other open transactions. lost:
+    those whose rows are lost. failures: why the outcome of others is not known.
     """
 
     found: FoundOwner

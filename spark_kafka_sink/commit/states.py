@@ -109,7 +109,7 @@ class ResolveState(Enum):
     READING_MARKER = "reads its marker in one of its partitions"
     COMMITTED = "its rows are visible"
     ABORTED = "its rows are lost"
-    UNKNOWN = "nobody could say in time"
+    UNKNOWN = "not known in time"
 
 
 class RecoveryState(Enum):

@@ -1,4 +1,4 @@
-"""The options of exactly once: the mode, and who writes.
+"""The options of exactly once: the mode, and the application that writes.
 
 An application names itself by `txnAppId`, and what it writes by `txnVersion`, as Delta names them.
 A version is written once. `commit` has the protocol, this module only the options.
@@ -26,7 +26,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
-# The brokers' transaction.max.timeout.ms by default: a job has as much time as it can get.
+# The brokers' default of transaction.max.timeout.ms: jobs get the longest time that is allowed.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",

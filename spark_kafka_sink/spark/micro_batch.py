@@ -1,4 +1,4 @@
-"""Which micro-batch a task or a job belongs to, as Spark's local properties tell.
+"""The micro-batch that a task or a job belongs to, from Spark's local properties.
 
 Python data sources get the number of a micro-batch only when it is committed. Its tasks know the
 query, too, and so does the thread in which foreachBatch calls a function, in a classic session.

@@ -166,7 +166,7 @@ class ExpiredRowsReport:
         )
 
     def described(self) -> str:
-        """Return it in a few words."""
+        """Return the report in a few words."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
             f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "

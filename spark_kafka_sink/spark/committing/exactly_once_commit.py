@@ -1,7 +1,8 @@
 """Commit and abort of a write with exactly once, on the driver.
 
 The process that commits is not the one that planned. All that it needs is in the plan, which the
-writer or the messages of the tasks carry. What is committed and how is the modes' own.
+writer or the messages of the tasks carry. `single_commit` and `two_phase_commit` commit by one mode
+each.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def commit_batch(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
 ) -> None:
-    """Commit a batch job, and publish its report; say so if its version was written before.
+    """Commit a batch job, and publish its report; report a skip if its version was written before.
 
     plan: the owner's record in that case. batch_id: of the micro-batch that the job writes, if any.
     Raise KafkaException if it is not committed.
@@ -91,7 +92,7 @@ def _rows_read(report: CommitReport) -> int:
 
 
 def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
-    """End a transaction without rows, which level 1 has begun at the plan: it holds up readers."""
+    """End a transaction without rows: at level 1, the plan has begun it, and readers wait."""
     if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
         single_commit.abort_run(options, plan)
 

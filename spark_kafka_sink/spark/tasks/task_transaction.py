@@ -61,7 +61,7 @@ def task_transaction(
 def _why_it_ended(
     plan: Plan, options: SinkOptions, transaction: SingleTask | TwoPhaseTask, task_s: float
 ) -> str | None:
-    """Return the sentence, None if the transaction is open or nobody can tell."""
+    """Return the sentence, None if the transaction is open or its state is unknown."""
     if transaction.transactional_id is None:
         return None
     ask = DescribeTransaction(transaction.transactional_id)
