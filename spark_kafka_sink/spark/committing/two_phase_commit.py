@@ -16,10 +16,10 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
     Unfinished,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import Failure, FailureKind, superseded
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, is_superseded
 from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -42,6 +42,9 @@ def commit_record(
             plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
         )
         outcome = client.run(begun, two_phase.step).outcome
+        is_over = isinstance(outcome, Failure) and outcome.kind is FailureKind.TIMED_OUT
+        if is_over and is_superseded(client, plan):
+            outcome = superseded(run.owner)
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
