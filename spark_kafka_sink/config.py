@@ -520,7 +520,10 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Return options of TLS and SASL that security.protocol does not use; raise or warn of them."""
+    """Return the options of TLS and SASL that have no effect with the security.protocol.
+
+    Raise ConfigException if there are any; with `lenient`, log a warning.
+    """
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:

@@ -110,12 +110,22 @@ class ResolveState(Enum):
     READING_MARKER = "reads its marker in one of its partitions"
     COMMITTED = "its rows are visible"
     ABORTED = "its rows are lost"
-    UNKNOWN = "nobody could say in time"
+    UNKNOWN = "not known in time"
+
+
+class RecoveryState(Enum):
+    """The state of the recovery of one owner, by an operator and beside a job that may live."""
+
+    DESCRIBING = "asks for each transaction that is open or decided"
+    READING_MARKERS = "reads how decided ones have ended, and changes nothing"
+    ENDING = "commits what is decided"
+    RECOVERED = "it is known what is open, visible and lost"
+    FAILED = "brokers did not tell"
 
 
 _S = TypeVar("_S", bound=Enum)
 _P, _T, _C, _A = PlanState, TaskState, CommitState, AbortState
-_1, _R = SingleState, ResolveState
+_1, _R, _O = SingleState, ResolveState, RecoveryState
 
 PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.PEEKING: frozenset({_P.LISTING, _P.FENCING, _P.ENDING, _P.SKIPPED, _P.FAILED}),
@@ -178,6 +188,11 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.ASKING_AGAIN: frozenset({_R.COMMITTED, _R.DESCRIBING, _R.UNKNOWN}),
     _R.DESCRIBING: frozenset({_R.COMMITTED, _R.READING_MARKER}),
     _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
+}
+RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
+    _O.DESCRIBING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING_MARKERS: frozenset({_O.RECOVERED}),
+    _O.ENDING: frozenset({_O.RECOVERED}),
 }
 
 

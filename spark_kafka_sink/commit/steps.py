@@ -26,6 +26,7 @@ from spark_kafka_sink.commit.questions import (
     InitProducerId,
     ListTransactions,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -118,6 +119,7 @@ class FailureKind(Enum):
     NO_ANSWER = "no broker has answered in time"
     CONFLICT = "two attempts wrote to one partition"
     LOST = "a partition does not hold what was acknowledged"
+    IN_DOUBT = "committed or aborted: it can no longer be found out"
     NOT_FIT = "the broker is not fit for mode single"
     BELOW_FLOOR = "the version is too old"
     NEWER_FORMAT = "the commit log was written by a newer version"
@@ -151,6 +153,7 @@ _CALLS: Final[dict[type, Call]] = {
     WriteRecord: Call.PRODUCE,
     DescribeProducers: Call.DESCRIBE_PRODUCERS,
     ReadLog: Call.FETCH,
+    ReadAllRecords: Call.FETCH,
     ReadMarker: Call.FETCH,
 }
 

@@ -59,7 +59,6 @@ from spark_kafka_sink.commit.steps import (
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 
 _MARGIN_SHARE: Final = 0.2
@@ -293,8 +292,7 @@ def _too_late(machine: Committing, left_ms: int) -> Failure:
     timeout_ms = machine.plan.run.timeout_ms
     sentence = (
         f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions end "
-        f"after {timeout_ms} ms: raise {Option('transaction.timeout.ms')} (and the brokers' "
-        "transaction.max.timeout.ms where needed), or write less at a time"
+        f"after {timeout_ms} ms"
     )
     return Failure(FailureKind.TIMED_OUT, sentence)
 

@@ -230,7 +230,7 @@ def test_rows_of_an_attempt_that_are_in_no_message_fail_the_job_or_are_aborted(
     job: SingleJob, mode: str, client: CommitClient
 ) -> None:
     writer = job.plan()
-    job.attempt(writer, 0, batches(2, ["nobody knows"]))
+    job.attempt(writer, 0, batches(2, ["unreported"]))
     messages = [job.attempt(writer, 0, batches(0, ["a"]), 1), *others(job, writer)]
     if mode == "two-phase":
         handed_over(writer).commit(messages)

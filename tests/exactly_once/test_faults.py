@@ -74,6 +74,37 @@ def test_a_task_goes_on_after_a_lost_response(
     assert job.committed == VALUES
 
 
+def test_tasks_use_the_connections_of_the_tasks_before_them(
+    job: SingleJob, proxy: FaultProxy
+) -> None:
+    job.run({0: ["first"]})
+    writer = job.plan(txnVersion="2")
+    before = proxy.requests[API_VERSIONS]
+    messages = job.write(writer, ROWS)
+    assert proxy.requests[API_VERSIONS] == before
+    writer.commit(messages)
+    assert proxy.requests[API_VERSIONS] == before
+    assert job.committed == [*VALUES, "first"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "uncompressed"])
+def test_a_batch_that_was_sent_twice_is_recognised_in_a_topic_with_its_own_codec(
+    proxied: Proxied, proxy: FaultProxy, codec: str
+) -> None:
+    new_topic = topic_maker(proxied[0])
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    servers = {"kafka.bootstrap.servers": f"127.0.0.1:{proxy.port}"}
+    topic = new_topic(4, {"compression.type": codec})
+    sink = {"exactlyOnce": "single", "kafka.compression.type": "lz4"}
+    job = SingleJob(proxied[0], topic, 4, log, **servers, **sink)
+    writer = job.plan()
+    lost = proxy.inject(Fault(kind=Kind.DROP_ANSWER, api_key=PRODUCE))
+    messages = job.write(writer, ROWS)
+    assert lost.happened.is_set()
+    writer.commit(messages)
+    assert job.committed == VALUES
+
+
 @pytest.mark.parametrize("api_key", [PRODUCE, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS])
 def test_the_checks_of_a_commit_go_on_after_a_lost_response(
     job: SingleJob, proxy: FaultProxy, api_key: int

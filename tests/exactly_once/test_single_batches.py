@@ -208,6 +208,6 @@ def test_a_right_that_is_missing_is_named(guarded_kafka: KafkaCluster) -> None:
     )
     for created in admin.create_acls([right]).values():
         created.result()
-    said = f"InitProducerId.*--operation WRITE.*--transactional-id {transactional_id}"
+    said = "InitProducerId.*--operation WRITE.* prefixed --transactional-id pykafka/"
     with pytest.raises(TransactionalIdAuthorizationException, match=said):
         job.plan()

@@ -69,7 +69,7 @@ def check_by_both_clients(
 
 
 def check_partitions(report: dict[str, Any], records: list[Record], numbers: Sequence[int]) -> None:
-    """Assert that a report tells of each partition what a reader found there."""
+    """Assert that a report has of each partition what a reader found there."""
     assert [entry["partition"] for entry in report["partitions"]] == list(numbers)
     assert sum(entry["records"] for entry in report["partitions"]) == len(records)
     offsets: dict[int, list[int]] = {number: [] for number in numbers}

@@ -562,7 +562,7 @@ def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     try:
         producer.flush()
     except TransactionAbortedException as error:  # pragma: no cover - what must not be
-        pytest.fail(f"the next transaction was told of the one before: {error}")
+        pytest.fail(f"the next transaction has the error of the one before: {error}")
     producer.commit_transaction()
     assert committed_values(cluster.bootstrap, topic) == ["kept"]
 

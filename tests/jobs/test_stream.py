@@ -100,8 +100,8 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
 def test_every_micro_batch_has_its_line(runs: dict[str, Runs], mode: str) -> None:
     said = runs[mode].first + runs[mode].second.output
     lines = [line for line in said.splitlines() if line.startswith("micro-batch")]
-    told = [line.rpartition(" rows in ")[0] for line in lines]
-    assert told == [f"micro-batch {number}: 200" for number in range(4)]
+    progress = [line.rpartition(" rows in ")[0] for line in lines]
+    assert progress == [f"micro-batch {number}: 200" for number in range(4)]
 
 
 def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> None:

@@ -263,12 +263,16 @@ def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damag
     write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
     ended = project.make("soak", "SEEDS=7")
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if "java" not in line][-12:] == [
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-16:] == [
         "python -m simulation --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --transactions --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --sessions --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.exactly_once --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.exactly_once --seeds 4 --versions 500 --first 0",
         "inputs: ",
         "python -m simulation.threads --seeds 7 --first 0",
         "inputs: ",

@@ -267,6 +267,20 @@ class Controller:
                     self.complete_waiting(leader)
         self.tell_all()
 
+    def fence(self, broker: Broker) -> None:
+        """Let others lead what a broker leads that lives, and go on without it where they can."""
+        for tp, truth in self.truth.items():
+            others = frozenset(n for n in truth.in_sync - {broker.id} if self.brokers[n].is_alive)
+            if not others:
+                continue
+            if truth.leader == broker.id:
+                self.truth[tp] = truth._replace(in_sync=others)
+                self.elect(tp)
+            elif broker.id in truth.in_sync and truth.leader != NO_LEADER:
+                self._alter(tp, others)
+                self.complete_waiting(self.brokers[truth.leader])
+        self.tell_all()
+
     def start(self, broker: Broker) -> None:
         """Start a broker again with its logs."""
         if broker.is_alive:

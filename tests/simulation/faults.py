@@ -95,6 +95,7 @@ class Faults:
             "pause producer": self._pause_producer,
             "throttle": self._throttle,
             "lag": self._lag,
+            "isolate": self._isolate,
             "transient error": self._transient_error,
             "forget": self._forget,
             "move coordinator": self._move_coordinator,
@@ -201,6 +202,15 @@ class Faults:
 
     def _lag(self, fault: Fault, broker: Broker) -> None:
         broker.lags_until = self._until(fault)
+        self._later(fault, self._cluster.tell_all)
+
+    def _isolate(self, fault: Fault, broker: Broker) -> None:
+        """Let a broker lose its controller and the other brokers, but not its clients.
+
+        Others lead its partitions and go on without it, and it does not know.
+        """
+        broker.lags_until = self._until(fault)
+        self._cluster.fence(broker)
         self._later(fault, self._cluster.tell_all)
 
     def _transient_error(self, fault: Fault, broker: Broker) -> None:

@@ -190,7 +190,7 @@ class SimulatedSelector:
         now = self._scheduler.now
         channel.last_arrival = max(channel.last_arrival, channel.stalled_until, now + self._delay())
         self._scheduler.at(channel.last_arrival, self._arrived, channel)
-        self._scheduler.at(channel.stalled_until, self._tell, channel, Sent(channel_id))
+        self._scheduler.at(channel.stalled_until, self._report, channel, Sent(channel_id))
 
     def close(self, channel_id: int) -> None:
         """Close from the producer's side; sent messages may still arrive."""
@@ -250,7 +250,7 @@ class SimulatedSelector:
         if channel.session.is_open:
             self._end_session(channel)
         if tell_client:
-            self._scheduler.after(self._delay(), self._tell_closed, channel, "connection reset")
+            self._scheduler.after(self._delay(), self._report_closed, channel, "connection reset")
         else:
             channel.is_silent = True
 
@@ -283,10 +283,10 @@ class SimulatedSelector:
         if not self._is_known(channel):
             return
         if not channel.session.broker.is_alive:
-            self._tell_closed(channel, "connection refused")
+            self._report_closed(channel, "connection refused")
             return
         channel.is_up = True
-        self._tell(channel, Connected(channel.id))
+        self._report(channel, Connected(channel.id))
 
     def _arrived(self, channel: Channel) -> None:
         if channel.transit and channel.session.is_open and not channel.is_silent:
@@ -302,18 +302,18 @@ class SimulatedSelector:
         channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
         data = frame_of(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
-        self._scheduler.at(channel.last_answer, self._tell, channel, received)
+        self._scheduler.at(channel.last_answer, self._report, channel, received)
         if channel.repeats:
             channel.repeats = False
-            self._scheduler.at(channel.last_answer, self._tell, channel, received)
+            self._scheduler.at(channel.last_answer, self._report, channel, received)
 
-    def _tell(self, channel: Channel, event: SelectorEvent) -> None:
+    def _report(self, channel: Channel, event: SelectorEvent) -> None:
         if self._is_known(channel) and not channel.is_silent:
             if isinstance(event, Received) and not channel.session.is_open:
                 return
             self._occur(event)
 
-    def _tell_closed(self, channel: Channel, reason: str) -> None:
+    def _report_closed(self, channel: Channel, reason: str) -> None:
         if self._is_known(channel):
             self._occur(Closed(channel.id, reason))
 

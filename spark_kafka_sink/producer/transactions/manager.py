@@ -393,6 +393,10 @@ class TransactionManager:
 
     # -- what goes wrong --------------------------------------------------------------------------
 
+    def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - of JoinedTransaction
+        """Return whether an acknowledged batch is to be compared with what the log has."""
+        return False
+
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
         """Return whether a batch was refused because of another producer of the transaction."""
         return False

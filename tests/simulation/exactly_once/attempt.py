@@ -13,7 +13,7 @@ from simulation.exactly_once.job import Job, RunRecord
 from simulation.exactly_once.process import Places
 from simulation.exactly_once.scenario import TOPIC, Scenario
 from simulation.exactly_once.writer import Writer
-from spark_kafka_sink.commit import guards, single, two_phase
+from spark_kafka_sink.commit import guards, single_check, two_phase_claim
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import Claimed
@@ -22,7 +22,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
-from spark_kafka_sink.records.batch import crc_of
 
 _CHUNKS: Final = 3
 
@@ -42,7 +41,7 @@ class Executor:
 
     @property
     def writer(self) -> Writer:
-        """The producer; it is made anew after a failed task."""
+        """The producer; another one is made after a failed task."""
         if self._writer is None:
             self._writer = Writer(self._places, self.name, self._config)
         return self._writer
@@ -138,11 +137,11 @@ class Attempt:
         deadline = self._scheduler.now + self._scenario.configs["max.block.ms"] / 1000
         if errand.job.is_single:
             self._join(plan.run.driver_id, plan.producer)
-            begun = single.look(plan, (self._partition,), deadline=deadline)
-            self._executor.asker.ask(begun, single.step_look, self._looked)
+            begun = single_check.begin(plan, (self._partition,), deadline=deadline)
+            self._executor.asker.ask(begun, single_check.step, self._looked)
         else:
-            claim = two_phase.begin_task(plan, errand.task, errand.number, deadline=deadline)
-            self._executor.asker.ask(claim, two_phase.step_task, self._claimed)
+            claim = two_phase_claim.begin(plan, errand.task, errand.number, deadline=deadline)
+            self._executor.asker.ask(claim, two_phase_claim.step, self._claimed)
 
     def _looked(self, outcome: object) -> None:
         if isinstance(outcome, Failure):
@@ -256,7 +255,7 @@ class Attempt:
         return any(
             entry.base_offset == duplicate.base_offset
             and bool(entry.batch.data)
-            and crc_of(entry.batch.data) == duplicate.crc
+            and duplicate.is_in(entry.batch.data)
             for entry in log.entries
         )
 

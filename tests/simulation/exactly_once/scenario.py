@@ -88,6 +88,10 @@ def scenario(seed: int, *, versions: int | None = None) -> Scenario:
         Fault(random.uniform(0, heal_at), "move coordinator", 0.0, random.randrange(60))
         for _ in range(random.choice([0, 1, 3]))
     ]
+    faults += [
+        Fault(random.uniform(0, heal_at), "isolate", random.uniform(0.5, 5), random.randrange(60))
+        for _ in range(random.choice([0, 0, 1, 3]))
+    ]
     is_calm = random.random() < 0.2
     return Scenario(
         seed=seed,

@@ -31,7 +31,9 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.network import client, request_client
 from spark_kafka_sink.network.selector import HostResolver
 
+# Between two applications of a job, while there is something to write, and afterwards.
 _NEXT_S: Final = 1.0
+_AGAIN_S: Final = 6.0
 _LOOK_S: Final = 0.5
 # For an application without faults to write one version, after others have left what they have.
 _PATIENCE_S: Final = 120.0
@@ -147,7 +149,9 @@ class Simulation:
         job = application.job
         self._alive[job.number] -= 1
         if self._alive[job.number] == 0:
-            self.scheduler.after(self._random.uniform(0, _NEXT_S), self._start_if_none, job)
+            is_written = all(map(job.is_written, job.versions))
+            longest = _AGAIN_S if is_written or job.is_torn else _NEXT_S
+            self.scheduler.after(self._random.uniform(0, longest), self._start_if_none, job)
 
     def _start_if_none(self, job: Job) -> None:
         if self._alive[job.number] == 0:
