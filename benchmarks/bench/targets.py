@@ -159,9 +159,9 @@ def _seconds_over(other: str) -> Callable[[Cells, str], Spread]:
 
 def _seconds_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
     def figure(cells: Cells, cell: str) -> Spread:
-        turns = (_result(cells, cell, each).turns for each in (name, other))
+        compared = (_result(cells, cell, each).turns for each in (name, other))
         return Spread.of(
-            [timing.seconds - theirs.seconds for timing, theirs in zip(*turns, strict=True)]
+            [timing.seconds - theirs.seconds for timing, theirs in zip(*compared, strict=True)]
         )
 
     return figure

@@ -86,7 +86,7 @@ def test_a_timeout_between_the_commits_of_transactions_is_torn_and_says_what_is_
     messages = job.write(writer, ROWS)
 
     def commit() -> None:
-        with pytest.raises(KafkaException, match=f"aborted a part of its rows: {job.topic}-3 from"):
+        with pytest.raises(KafkaException, match=f"records of task 3 in {job.topic}-3 from"):
             handed_over(writer).commit(messages)
 
     # The first EndTxn is the decision.
@@ -94,7 +94,7 @@ def test_a_timeout_between_the_commits_of_transactions_is_torn_and_says_what_is_
     assert moments.pauses(moment, lambda: wait_for_timeouts(client, job.topic, TIMEOUT_MS), commit)
     handed_over(writer).abort(messages)
     assert job.committed == ["a", "b", "c"]
-    with pytest.raises(KafkaException, match=f"aborted a part of its rows: {job.topic}-3 from"):
+    with pytest.raises(KafkaException, match=f"records of task 3 in {job.topic}-3 from"):
         job.run(ROWS)
 
 
