@@ -34,7 +34,7 @@ def commit_record(
     """Commit what the tasks of a run wrote, with the record that says so.
 
     written: how many rows that is, for errors. Raise KafkaException if it is not committed, or if
-    that is not known: another run finds out, and writes nothing if it is.
+    that is not known. In that case another run finds out, and writes only what is not committed.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -65,7 +65,7 @@ def commit_record(
 
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a run that has failed; return what came of it, in a sentence."""
+    """Abort the transaction of a run that has failed; return the result as a sentence."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
