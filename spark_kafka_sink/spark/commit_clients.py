@@ -17,8 +17,7 @@ from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import ANY_TOPIC
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
-from spark_kafka_sink.commit.single import is_newer
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.steps import Failure, FailureKind, is_newer
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig

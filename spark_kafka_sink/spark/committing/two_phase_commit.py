@@ -16,10 +16,10 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
     Unfinished,
 )
-from spark_kafka_sink.commit.steps import Failure, FailureKind, superseded
+from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, is_superseded
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -42,9 +42,6 @@ def commit_record(
             plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
         )
         outcome = client.run(begun, two_phase.step).outcome
-        is_over = isinstance(outcome, Failure) and outcome.kind is FailureKind.TIMED_OUT
-        if is_over and is_superseded(client, plan):
-            outcome = superseded(run.owner)
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
@@ -73,7 +70,7 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
 
 
 def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End what a failed run has open; return what came of it, in a sentence.
+    """End what a failed run has open; return the result as a sentence.
 
     If the run was decided, its transactions are committed: it cannot be aborted any more.
     """
@@ -87,7 +84,7 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):
         more = (
-            f", what tasks still open ends within {plan.run.timeout_ms} ms"
+            f"; brokers abort what tasks still open, within {plan.run.timeout_ms} ms"
             if outcome.may_be_open
             else ""
         )

@@ -163,6 +163,13 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
         DESCRIPTION: f"name<br/>id = q<br/>runId = {RUN_ID}<br/>batch = 7",
     }
     assert micro_batch_of(properties.get) == MicroBatch("q", 7, RUN_ID, "name")
+    in_lines = {**properties, DESCRIPTION: f"name\nid = q\nrunId = {RUN_ID}\nbatch = 7"}
+    assert micro_batch_of(in_lines.get) == MicroBatch("q", 7, RUN_ID, "name")
+    for nameless in ("", "\n"):
+        described = f"{nameless}id = q\nrunId = {RUN_ID}\nbatch = 7"
+        assert micro_batch_of({**properties, DESCRIPTION: described}.get) == MicroBatch(
+            "q", 7, RUN_ID
+        )
     unnamed = {**properties, DESCRIPTION: f"id = q<br/>runId = {RUN_ID}<br/>batch = 7"}
     assert micro_batch_of(unnamed.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, DESCRIPTION: "mine"}.get) == MicroBatch("q", 7, "")
