@@ -111,6 +111,19 @@ def test_the_loser_of_two_runs_says_one_sentence(
     assert job.committed == ["new"]
 
 
+def test_an_abort_after_the_commit_blames_no_newer_run(
+    cluster: KafkaCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = new_job(cluster, "single")
+    writer = job.plan()
+    messages = job.write(writer, ROWS)
+    handed_over(writer).commit(messages)
+    capfd.readouterr()
+    handed_over(writer).abort(messages)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "failed after its transaction had ended" in said
+
+
 @pytest.mark.parametrize(
     ("which", "allowed", "said"),
     [
