@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from spark_kafka_sink.commit import resolve
+from spark_kafka_sink.commit import read_back, resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
@@ -40,6 +40,7 @@ from spark_kafka_sink.commit.questions import (
     LogRead,
     ReadLog,
     WriteRecord,
+    Written,
 )
 from spark_kafka_sink.commit.resolve import Resolving
 from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
@@ -83,6 +84,7 @@ class Planning:
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
     ends: tuple[Resolving, ...] = ()
+    offset: int = -1
     outcome: Outcome | None = None
 
 
@@ -236,6 +238,20 @@ def _write_done(machine: Planning, record: CommitRecord) -> Step[Planning]:
 def _written_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
+    if isinstance(at.reply, Written):
+        machine = replace(machine, offset=at.reply.offset)
+    return asking(_moved(machine, _S.LOOKING), ReadLog(machine.run.driver_id))
+
+
+def _looked(machine: Planning, at: Received) -> Step[Planning]:
+    run = machine.run
+    name = run.name if machine.record is None else machine.record.run
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
+    failure = read_back.check(at, run.owner, name, machine.offset, machine.record)
+    if failure is not None:
+        return _over(machine, failure)
     ask = end_txn(machine.run.driver_id, machine.producer, machine.run.level, commit=True)
     return asking(_moved(machine, _S.ENDING_DONE), ask)
 
@@ -297,6 +313,7 @@ _STEPS: Final = {
     _S.READING: _read,
     _S.ADDING_LOG: _added_log,
     _S.WRITING_DONE: _written_done,
+    _S.LOOKING: _looked,
     _S.ENDING_DONE: _ended_done,
     _S.CLEANING: _cleaned,
     _S.ADDING: _added,

@@ -104,4 +104,4 @@ class CommitLog:
             position = batches[-1].header.last_offset + 1
             self._read[ask.key] = (reader, position)
         self._warnings += reader.take_warnings()
-        return LogRead(reader.reading(ask.key))
+        return LogRead(reader.reading(ask.key), end=position)

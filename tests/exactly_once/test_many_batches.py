@@ -20,7 +20,12 @@ from support.oracles.readers import committed_values
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import single, two_phase
+from spark_kafka_sink.commit import (
+    single,
+    single_check,
+    two_phase,
+    two_phase_claim,
+)
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
 from spark_kafka_sink.commit.names import checked_owner
@@ -96,11 +101,11 @@ class Stream:
     def _attempt(self, plan: Plan, task: int, batch_id: int) -> AttemptTransaction:
         slot, producer, name = None, plan.producer, plan.run.driver_id
         if self._is_single:
-            looked = single.look(plan, (self._partitions[task],), deadline=self._deadline)
-            assert self._outcome(looked, single.step_look) == Clear()
+            looked = single_check.begin(plan, (self._partitions[task],), deadline=self._deadline)
+            assert self._outcome(looked, single_check.step) == Clear()
         else:
-            claiming = two_phase.begin_task(plan, task, 0, deadline=self._deadline)
-            claimed = self._outcome(claiming, two_phase.step_task)
+            claiming = two_phase_claim.begin(plan, task, 0, deadline=self._deadline)
+            claimed = self._outcome(claiming, two_phase_claim.step)
             assert isinstance(claimed, Claimed), claimed
             slot, producer = claimed.slot, claimed.producer
             name = plan.run.owner.task_id(slot)
@@ -141,9 +146,7 @@ class Stream:
     ) -> object:
         level = self._run.level
         if not self._is_single:
-            begun = two_phase.begin_commit(
-                plan, attempts, record, level=level, deadline=self._deadline
-            )
+            begun = two_phase.begin(plan, attempts, record, level=level, deadline=self._deadline)
             return self._outcome(begun, two_phase.step)
         begun_single = single.begin_commit(
             plan,

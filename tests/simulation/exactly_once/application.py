@@ -16,7 +16,11 @@ from simulation.exactly_once.job import Job, RunRecord, Said
 from simulation.exactly_once.process import Places
 from simulation.exactly_once.scenario import TOPIC, Mischief, Scenario
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import single, two_phase
+from spark_kafka_sink.commit import (
+    single,
+    two_phase,
+    two_phase_abort,
+)
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -316,7 +320,7 @@ class JobRun:
             )
             committer.ask(begun, single.step, self._committed)
         else:
-            begun = two_phase.begin_commit(
+            begun = two_phase.begin(
                 self._plan, written, record, level=self._level, deadline=deadline
             )
             committer.ask(begun, two_phase.step, self._committed)
@@ -349,8 +353,8 @@ class JobRun:
             committer.ask(begun, single.step, lambda outcome: self._aborted(said, outcome))
             return
         known = tuple(each for each in self._messages.values() if each is not None)
-        begun = two_phase.begin_abort(self._plan, known, level=self._level, deadline=deadline)
-        committer.ask(begun, two_phase.step_abort, lambda outcome: self._aborted(said, outcome))
+        begun = two_phase_abort.begin(self._plan, known, level=self._level, deadline=deadline)
+        committer.ask(begun, two_phase_abort.step, lambda outcome: self._aborted(said, outcome))
 
     def _aborted(self, said: Said, outcome: object) -> None:
         if isinstance(outcome, Decided):

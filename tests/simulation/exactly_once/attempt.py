@@ -13,7 +13,7 @@ from simulation.exactly_once.job import Job, RunRecord
 from simulation.exactly_once.process import Places
 from simulation.exactly_once.scenario import TOPIC, Scenario
 from simulation.exactly_once.writer import Writer
-from spark_kafka_sink.commit import guards, single, two_phase
+from spark_kafka_sink.commit import guards, single_check, two_phase_claim
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import Claimed
@@ -138,11 +138,11 @@ class Attempt:
         deadline = self._scheduler.now + self._scenario.configs["max.block.ms"] / 1000
         if errand.job.is_single:
             self._join(plan.run.driver_id, plan.producer)
-            begun = single.look(plan, (self._partition,), deadline=deadline)
-            self._executor.asker.ask(begun, single.step_look, self._looked)
+            begun = single_check.begin(plan, (self._partition,), deadline=deadline)
+            self._executor.asker.ask(begun, single_check.step, self._looked)
         else:
-            claim = two_phase.begin_task(plan, errand.task, errand.number, deadline=deadline)
-            self._executor.asker.ask(claim, two_phase.step_task, self._claimed)
+            claim = two_phase_claim.begin(plan, errand.task, errand.number, deadline=deadline)
+            self._executor.asker.ask(claim, two_phase_claim.step, self._claimed)
 
     def _looked(self, outcome: object) -> None:
         if isinstance(outcome, Failure):

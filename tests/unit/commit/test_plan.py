@@ -94,6 +94,10 @@ def logged(record: CommitRecord) -> LogRead:
     return LogRead(LogReading(record, 3))
 
 
+# The log with the record DONE that the plan has just written behind the one that it has read.
+READ_BACK = LogRead(LogReading(DECIDED, 3, DONE), end=4)
+
+
 def test_the_first_plan_lists_then_fences_then_reads() -> None:
     outcome, asked = plan({})
     assert outcome == Planned(Plan(RUN, PRODUCER))
@@ -167,12 +171,12 @@ def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
     script: dict[Any, list[Reply]] = {
         ListTransactions: [listed],
         DescribeTransaction: [Described(ONGOING, WRITER)],
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
     }
     outcome, asked = plan(script)
     # The epoch that the end of DONE gave is the next one; the decided one is no leftover.
     assert outcome == Planned(Plan(RUN, RAISED, DONE))
-    assert kinds(asked)[4:] == ["commit", WriteRecord, "commit"]
+    assert kinds(asked)[4:] == ["commit", WriteRecord, ReadLog, "commit"]
     assert asked[4].ask == EndTxn(TASK, WRITER, commit=True, version=5)
     assert asked[5].ask.record == DONE  # type: ignore[union-attr]
 
@@ -180,7 +184,7 @@ def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
 def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None:
     outcome, asked = plan(
         {
-            ReadLog: [logged(DECIDED), logged(DONE)],
+            ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
             InitProducerId: [Initialized(PRODUCER), Initialized(RAISED)],
             "commit": [Ended()],
         },
@@ -188,7 +192,7 @@ def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None
     )
     assert outcome == Planned(Plan(replace(RUN, level=1), RAISED, DONE))
     assert kinds(asked)[3:] == [
-        "commit", AddPartitions, WriteRecord, "commit", InitProducerId, ReadLog
+        "commit", AddPartitions, WriteRecord, ReadLog, "commit", InitProducerId, ReadLog
     ]  # fmt: skip
     assert {each.ask.version for each in asked if isinstance(each.ask, EndTxn)} == {4}
 
@@ -221,7 +225,7 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
 
 def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
         "commit": [Ended(error=90), Ended(error=90), Ended(RAISED)],
         DescribeTransaction: [Described(error=105)],
     }
@@ -234,7 +238,7 @@ def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:
 
 def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
         "commit": [Ended(error=48), Ended(error=48), Ended(RAISED)],
         DescribeTransaction: [Described(COMPLETE_COMMIT, ProducerIdAndEpoch(20, 2))],
     }
@@ -272,13 +276,24 @@ def test_a_timeout_above_that_of_the_brokers_is_said_with_both_options() -> None
     )
 
 
+def test_done_is_not_written_over_a_record_that_the_plan_did_not_see() -> None:
+    newer = replace(DONE, run="run 3")
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), LogRead(LogReading(newer, 5, DONE), end=7)]
+    }
+    outcome, asked = plan(script)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert kinds(asked)[-2:] == [WriteRecord, ReadLog]
+
+
 @pytest.mark.parametrize("ask", [WriteRecord, "commit"])
 def test_a_plan_that_is_overtaken_says_so(ask: Any) -> None:  # noqa: ANN401
     replies: dict[Any, list[Reply]] = {
         WriteRecord: [Written(error=47)],
         "commit": [Ended(RAISED), Ended(error=90)],
     }
-    outcome, _ = plan({ReadLog: [logged(DECIDED)], ask: replies[ask]})
+    outcome, _ = plan({ReadLog: [logged(DECIDED), READ_BACK], ask: replies[ask]})
     with pytest.raises(ProducerFencedException, match="superseded by a newer run of application"):
         raise outcome.exception()
 
