@@ -23,10 +23,10 @@ class PlanState(Enum):
     FENCING = "asks for the driver's next epoch [D1]"
     READING = "reads the owner's record [D2]"
     ENDING = "commits what is decided [D3]"
-    ADDING_LOG = "adds the log to the transaction of the record DONE [D3]"
-    WRITING_DONE = "writes the record DONE [D3]"
-    LOOKING = "reads the log again, up to the record DONE [D3]"
-    ENDING_DONE = "commits the record DONE [D3]"
+    ADDING_LOG = "adds the log to the transaction of the record DONE [D3, D4]"
+    WRITING_DONE = "writes the record DONE [D3, D4]"
+    LOOKING = "reads the log again, up to the record DONE [D3, D4]"
+    ENDING_DONE = "commits the record DONE [D3, D4]"
     CLEANING = "aborts what older runs left [D4]"
     ADDING = "adds all partitions to the transaction of mode single"
     PLANNED = "tasks may run"
@@ -123,7 +123,18 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
     _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
-    _P.READING: frozenset({_P.ENDING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
+    _P.READING: frozenset(
+        {
+            _P.ENDING,
+            _P.ADDING_LOG,
+            _P.WRITING_DONE,
+            _P.CLEANING,
+            _P.ADDING,
+            _P.PLANNED,
+            _P.SKIPPED,
+            _P.FAILED,
+        }
+    ),
     _P.ENDING: frozenset(
         {_P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.SKIPPED, _P.TORN, _P.FAILED}
     ),

@@ -94,8 +94,7 @@ class Scenario:
     machine come in any order. stopped: the first driver has stopped for ever, when all of its
     attempts had written, or once it had decided; "" for no such driver. slow: whether markers are
     written in a step of their own. gives_up: whether commit() may raise at any time. old_reads: how
-    often a driver reads the log at a leader that was replaced and has an old end of it; an abort at
-    level 1 does not.
+    often a plan or a commit reads the log at a leader that was replaced and has an old end of it.
     """
 
     level: int
@@ -307,7 +306,7 @@ class Model:
         self, state: State, number: int, driver: Driver, at: int, raw: tuple[Any, ...]
     ) -> Iterator[State]:
         """Let a driver read an old end of the log."""
-        if driver.phase == ABORTING and self.scenario.level < 2:
+        if driver.phase == ABORTING:
             return
         fewer = state._replace(old_reads=state.old_reads - 1)
         for end in range(len(raw)):

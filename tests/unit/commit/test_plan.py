@@ -26,6 +26,7 @@ from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     LogReading,
+    RecordState,
     VersionSet,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
@@ -96,6 +97,9 @@ def logged(record: CommitRecord) -> LogRead:
 
 # The log with the record DONE that the plan has just written behind the one that it has read.
 READ_BACK = LogRead(LogReading(DECIDED, 3, DONE), end=4)
+# A record that says nothing, and the log up to it.
+NOTHING_YET = CommitRecord(RecordState.DONE, RUN.name, rows=0, written_at=0)
+PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
 
 
 def test_the_first_plan_lists_then_fences_then_reads() -> None:
@@ -119,10 +123,12 @@ def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_other
             OpenTransaction("another", 31),
         })
     )  # fmt: skip
-    outcome, asked = plan({ListTransactions: [listed]})
-    assert isinstance(outcome, Planned)
+    outcome, asked = plan({ListTransactions: [listed], ReadLog: [LogRead(), PROVED]})
+    assert outcome == Planned(Plan(RUN, RAISED, NOTHING_YET))
+    # Before that, a record proves that the log has no newer one that commits them.
     assert kinds(asked) == [
-        ListTransactions, DescribeTransaction, InitProducerId, ReadLog, "abort"
+        ListTransactions, DescribeTransaction, InitProducerId, ReadLog,
+        WriteRecord, ReadLog, "commit", "abort",
     ]  # fmt: skip
     assert asked[-1].ask == EndTxn(LEFT, LOSER, commit=False, version=5)
 
@@ -130,8 +136,20 @@ def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_other
 @pytest.mark.parametrize("error", [48, 90, 49])
 def test_what_has_ended_meanwhile_is_left_alone(error: int) -> None:
     listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
-    outcome, _ = plan({ListTransactions: [listed], "abort": [Ended(error=error)]})
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [listed], "abort": [Ended(error=error)], ReadLog: [LogRead(), PROVED]
+    }  # fmt: skip
+    outcome, _ = plan(script)
     assert isinstance(outcome, Planned)
+
+
+def test_nothing_is_aborted_while_the_log_may_have_a_record_that_commits_it() -> None:
+    listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
+    decided = LogRead(LogReading(DECIDED, 3, NOTHING_YET), end=5)
+    outcome, asked = plan({ListTransactions: [listed], ReadLog: [LogRead(), decided]})
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert kinds(asked)[-1] is ReadLog
 
 
 def test_a_version_that_is_written_is_skipped_and_nothing_is_fenced() -> None:
