@@ -241,7 +241,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    nothing = CommitRecord(RecordState.DONE, machine.run.name, rows=0, written_at=0)
+    # It is no run's: a commit that finds its own name in the log takes itself for decided.
+    nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
 

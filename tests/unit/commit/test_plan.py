@@ -98,7 +98,7 @@ def logged(record: CommitRecord) -> LogRead:
 # The log with the record DONE that the plan has just written behind the one that it has read.
 READ_BACK = LogRead(LogReading(DECIDED, 3, DONE), end=4)
 # A record that says nothing, and the log up to it.
-NOTHING_YET = CommitRecord(RecordState.DONE, RUN.name, rows=0, written_at=0)
+NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
 PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
 
 
