@@ -111,7 +111,13 @@ def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setitem(planning._STEPS, PlanState.READING, read)
 
 
-def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
+def _aborts_unproved(patch: pytest.MonkeyPatch, _: Model) -> None:
+    patch.setattr(planning, "_clean", planning._abort_leftovers)
+
+
+def _reads_before_fencing(patch: pytest.MonkeyPatch, model: Model) -> None:
+    """Without reading back either, which alone would find the same."""
+    _does_not_read_back(patch, model)
     peeked, fenced = planning._peeked, planning._fenced
 
     def peek(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
@@ -128,7 +134,9 @@ def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setitem(planning._STEPS, PlanState.FENCING, fence)
 
 
-def _reads_once_at_level_1(patch: pytest.MonkeyPatch, _: Model) -> None:
+def _reads_once_at_level_1(patch: pytest.MonkeyPatch, model: Model) -> None:
+    """Without reading back either, which alone would find the same."""
+    _does_not_read_back(patch, model)
     fenced = planning._fenced
 
     def fence(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
@@ -211,6 +219,11 @@ MUTANTS: Final = [
         "the log is not read back",
         replace(_UNCANCELLED, versions=(1, 1), old_reads=2),
         _does_not_read_back,
+    ),
+    Mutant(
+        "leftovers are aborted without proof that the log was read to its end",
+        replace(_UNCANCELLED, versions=(1, 1), old_reads=2),
+        _aborts_unproved,
     ),
     Mutant("no fence", _TWO_RUNS, _no_fence),
     Mutant("the log is read before the fence", _TWO_RUNS, _reads_before_fencing),
