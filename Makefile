@@ -40,7 +40,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-matrix test-lowest check kafka mutants soak bench audit clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench audit clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -54,10 +54,10 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long and make test-security), and what make test-matrix, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-faults and make soak run."
 
 test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --durations 15 $(ARGS)
 
 test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
@@ -71,6 +71,9 @@ kafka: $(VENV)/.test
 test-faults: java $(VENV)/.test  ## many random faults of network and brokers, one after another; FAULT_SEED=n repeats a run, ROUNDS=n makes it longer
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) FAULT_ROUNDS=$(or $(ROUNDS),150) exec $(BIN)/pytest -s --timeout 7200 tests/integration/test_faults.py tests/integration/test_cluster_faults.py $(ARGS)
+
+test-exactly-once: java $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, one after another; up to 90 minutes
+	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --timeout 1800 -s --durations 15 tests/exactly_once tests/unit/commit tests/unit/commit_client $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka

@@ -520,7 +520,10 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Return options of TLS and SASL that security.protocol does not use; raise or warn of them."""
+    """Return the options of TLS and SASL that have no effect with the security.protocol.
+
+    Raise ConfigException if there are any; with `lenient`, log a warning.
+    """
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
     if unused is None:
@@ -658,7 +661,7 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
+    """Return the int of a text, as Java reads it, or of an integral float; others as they are."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_integral else value

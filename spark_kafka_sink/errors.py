@@ -151,6 +151,45 @@ class IllegalArgumentException(KafkaException):
     """An argument is never valid, such as a negative time limit."""
 
 
+class LostRows(NamedTuple):
+    """Rows of a write that are lost: those that a task of Spark wrote to a partition of Kafka."""
+
+    task: int
+    topic: str
+    partition: int
+    first_offset: int
+    records: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records} records of task {self.task} in {self.topic}-{self.partition} from "
+            f"offset {self.first_offset} on"
+        )
+
+
+class TornCommitException(KafkaException):
+    """A write was decided, and brokers have aborted a part of it: these rows are lost.
+
+    owner: the application and its target. written: the version or the micro-batch. committed: how
+    many of its transactions are visible. lost: where rows are lost, as far as it is known here.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        owner: str = "",
+        written: str = "",
+        committed: int = 0,
+        lost: tuple[LostRows, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.written = written
+        self.committed = committed
+        self.lost = lost
+
+
 class ApiException(KafkaException):
     """A broker answered with an error, or did not answer; `code` is its error code."""
 
@@ -420,7 +459,7 @@ class CommitFailedException(KafkaException):
 
 
 class ErrorCode(NamedTuple):
-    """What is known of a code that a broker may answer with.
+    """An error code of brokers: its name, and what is known of it.
 
     kind: the exception that it becomes. advice: what a user who writes can do about it (for those
     who read: `consumer.list_offsets`), with the names of options in braces.
@@ -438,7 +477,7 @@ class ErrorCode(NamedTuple):
 
     @property
     def refresh_metadata(self) -> bool:
-        """Whether the code means that what is known of leaders is stale."""
+        """Whether the code means that the known leaders may be stale."""
         return issubclass(self.kind, InvalidMetadataException)
 
 
@@ -562,7 +601,13 @@ _ROWS: Final = (
     ErrorCode(56, "KAFKA_STORAGE_ERROR", KafkaStorageException),
     ErrorCode(57, "LOG_DIR_NOT_FOUND", ApiException),
     ErrorCode(58, "SASL_AUTHENTICATION_FAILED", SaslAuthenticationException),
-    ErrorCode(59, "UNKNOWN_PRODUCER_ID", UnknownProducerIdException),
+    ErrorCode(
+        59,
+        "UNKNOWN_PRODUCER_ID",
+        UnknownProducerIdException,
+        "the partition no longer has records of this producer: they were deleted, or the topic was "
+        "created again; write them again",
+    ),
     ErrorCode(60, "REASSIGNMENT_IN_PROGRESS", ApiException),
     ErrorCode(
         61,
@@ -716,7 +761,7 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Return the exception; known: the details of the sentence besides the topic."""
+        """Return the exception; known: the values of the sentence besides the topic."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 

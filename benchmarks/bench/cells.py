@@ -47,6 +47,11 @@ class Cell:
     kind: Kind = Kind.WARM
     tls: bool = False
     """Whether sinks take part over TLS, too, and no other contenders."""
+    exactly_once: bool = False
+    """Whether this sink takes part in each mode of exactlyOnce, and no other contenders.
+
+    The rows are laid out by Kafka partition, which mode single needs.
+    """
 
     def __str__(self) -> str:
         key = f"keys of {self.key_bytes} bytes" if self.key_bytes else "no keys"
@@ -55,6 +60,7 @@ class Cell:
             f"{self.rows:,} rows, values of {self.value_bytes:,} bytes, {key}{headers}, "
             f"{self.partitions:,} partitions, compression {self.compression}, {self.kind.value}"
             f"{', also over TLS' if self.tls else ''}"
+            f"{', laid out, with and without exactlyOnce' if self.exactly_once else ''}"
         )
 
 
@@ -64,7 +70,7 @@ class Contender:
 
     in_spark: whether it is a Spark job. in_workers: whether that runs in Python workers.
     partitions: the partitions of its topic, if these are not the cell's. over_tls: the contender
-    that this one is, over TLS.
+    that this one is, over TLS. exactly_once: the value of the option exactlyOnce.
     """
 
     what: str
@@ -73,6 +79,7 @@ class Contender:
     in_workers: bool = False
     partitions: int | None = None
     over_tls: str | None = None
+    exactly_once: str | None = None
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
@@ -97,6 +104,8 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "R1s": Contender("R1 over TLS", in_workers=True, over_tls="R1"),
     "R2s": Contender("R2 over TLS", over_tls="R2"),
     "R2ts": Contender("R2t over TLS", over_tls="R2t"),
+    "R1e": Contender("R1 with exactlyOnce=true", in_workers=True, exactly_once="true"),
+    "R1x": Contender("R1 with exactlyOnce=single", in_workers=True, exactly_once="single"),
 }
 
 # Rows for at least about a second of work on two cores, by the size of a value.
@@ -118,6 +127,13 @@ def _cells() -> dict[str, Cell]:
                 found[name] = Cell(rows=rows, value_bytes=value_bytes, partitions=count)
         found[f"{size}-tls"] = Cell(rows=rows, value_bytes=value_bytes, tls=True)
         found[f"{size}-headers"] = Cell(rows=rows, value_bytes=value_bytes, headers=True)
+    for count in (4, 100):
+        name = f"1KB-{count}p-once"
+        found[name] = Cell(rows=1_000_000, value_bytes=1000, partitions=count, exactly_once=True)
+    found["100B-once"] = Cell(rows=3_000_000, exactly_once=True)
+    found["10MB-once"] = Cell(rows=10_000, value_bytes=1000, partitions=4, exactly_once=True)
+    found["200tasks-once"] = Cell(rows=200_000, value_bytes=1000, partitions=200, exactly_once=True)
+    found["stream-once"] = Cell(rows=10_000, partitions=4, kind=Kind.STREAM, exactly_once=True)
     found["1row"] = Cell(rows=1)
     found["1000rows"] = Cell(rows=1000)
     found["cold"] = Cell(rows=100_000, kind=Kind.COLD)

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import json
 import re
 import shutil
@@ -32,7 +33,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import raw_socket
-from bench.cells import CONTENDERS, TUNED, USUAL_PARTITIONS, Cell, Kind
+from bench.cells import CONTENDERS, OURS, TUNED, USUAL_PARTITIONS, Cell, Kind
+from bench.rows import marked
 from bench.topics import Topics
 from bench.worker_contenders import (
     SOURCES,
@@ -144,6 +146,11 @@ def write_of(name: str, setting: Setting) -> Write:
         raise NotRunError("it is for cells with TLS")
     if plain is None and setting.cell.tls and name not in _WITH_TLS:
         raise NotRunError("it is not compared over TLS")
+    compares_modes = name == OURS or CONTENDERS[name].exactly_once is not None
+    if setting.cell.exactly_once and not compares_modes:
+        raise NotRunError("it has no exactlyOnce")
+    if CONTENDERS[name].exactly_once is not None and not setting.cell.exactly_once:
+        raise NotRunError("it is for cells with exactlyOnce")
     if plain is not None and setting.tls is None:
         raise NotRunError("--tls-bootstrap and --tls-truststore are not set")
     return _BUILDERS[name](setting)
@@ -185,7 +192,26 @@ def _tls_options(setting: Setting) -> dict[str, str]:
 
 def _ours(setting: Setting, *, tls: bool = False) -> Write:
     more = _tls_options(setting) if tls else {}
-    return _spark_writer("pykafka", _kafka_options(setting) | more)
+    write = _spark_writer("pykafka", _kafka_options(setting) | more)
+    if not setting.cell.exactly_once:
+        return write
+    partitions = setting.cell.partitions
+    return lambda frame, topic, rows: write(marked(frame, topic, partitions), topic, rows)
+
+
+_VERSIONS: Final = itertools.count(time.time_ns())
+
+
+def _exactly_once(name: str, setting: Setting) -> Write:
+    """Return the sink with the contender's mode, which writes a new version at each call."""
+
+    def write(frame: DataFrame, topic: str, rows: int) -> None:
+        mode = str(CONTENDERS[name].exactly_once)
+        version = {"exactlyOnce": mode, "txnAppId": name, "txnVersion": str(next(_VERSIONS))}
+        laid_out = marked(frame, topic, setting.cell.partitions)
+        _spark_writer("pykafka", _kafka_options(setting) | version)(laid_out, topic, rows)
+
+    return write
 
 
 def _to_one_partition(setting: Setting) -> Write:
@@ -337,6 +363,8 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R1s": functools.partial(_ours, tls=True),
     "R2s": functools.partial(_jvm_sink, tuned=False, tls=True),
     "R2ts": functools.partial(_jvm_sink, tuned=True, tls=True),
+    "R1e": functools.partial(_exactly_once, "R1e"),
+    "R1x": functools.partial(_exactly_once, "R1x"),
     "R3": functools.partial(_python_writer, "confluent_kafka", ConfluentKafkaSource),
     "R4": functools.partial(_python_writer, "kafka", KafkaPythonSource),
     "R6": _perf_test,

@@ -113,7 +113,7 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     def texts(size: str) -> Iterator[str]:
         for ending in _BY_PARTITIONS.values():
             ours = cells[size + ending].results[_OURS]
-            thousands = [ours.rows / turn.seconds / 1e3 for turn in ours.turns]
+            thousands = [ours.rows / timing.seconds / 1e3 for timing in ours.turns]
             yield Spread.of(thousands).text(0 if size != "10KB" else 1)
 
     lines = ([what, *texts(size)] for size, what in SIZES.items() if f"{size}-1p" in cells)
@@ -130,7 +130,7 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
             if result is None or not result.turns:
                 yield "-"
             else:
-                spread = Spread.of([turn.seconds * 1e3 for turn in result.turns])
+                spread = Spread.of([timing.seconds * 1e3 for timing in result.turns])
                 yield spread.text(0)
 
     names = [name for name in ("1row", "1000rows", "stream", "cold", "cold-1000p") if name in cells]

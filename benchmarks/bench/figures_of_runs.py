@@ -49,13 +49,13 @@ def left_text(run: Run, cell: str, other: str) -> str:
 
 def used_s(result: Result) -> float:
     """Return the CPU seconds per row of all processes, in the median turn."""
-    return statistics.median(_cpu_s(turn) for turn in result.turns) / result.rows
+    return statistics.median(_cpu_s(timing) for timing in result.turns) / result.rows
 
 
 def cores_busy(result: Result) -> float:
     """Return the number of cores that the processes kept busy in the median turn."""
-    return statistics.median(_cpu_s(turn) / turn.seconds for turn in result.turns)
+    return statistics.median(_cpu_s(timing) / timing.seconds for timing in result.turns)
 
 
-def _cpu_s(turn: Turn) -> float:
-    return turn.cpu.jvm + turn.cpu.python + turn.cpu.broker
+def _cpu_s(timing: Turn) -> float:
+    return timing.cpu.jvm + timing.cpu.python + timing.cpu.broker

@@ -121,10 +121,10 @@ def _requests(share: Share, topic: str, batch: EncodedBatch, batches: int) -> li
     frames = [_frame(topic, group, batch) for group in groups]
     requests: list[_Frame] = []
     while batches:
-        turn = len(requests) % len(groups)
-        group = groups[turn][:batches]
-        is_complete = len(group) == len(groups[turn])
-        requests.append(frames[turn] if is_complete else _frame(topic, group, batch))
+        timing = len(requests) % len(groups)
+        group = groups[timing][:batches]
+        is_complete = len(group) == len(groups[timing])
+        requests.append(frames[timing] if is_complete else _frame(topic, group, batch))
         batches -= len(group)
     return requests
 

@@ -65,14 +65,14 @@ def rows_of(results: Mapping[str, Result]) -> list[Row]:
 def _row(result: Result, base: Result | None) -> Row:
     if base is not None and not base.turns:
         base = None
-    peaks = [turn.peak_mb for turn in result.turns if turn.peak_mb is not None]
+    peaks = [timing.peak_mb for timing in result.turns if timing.peak_mb is not None]
     jvm_s, python_s, broker_s = cpu_s_of(result)
     return Row(
         name=result.name,
         rate_ratio=None if base is None else rate_ratio_of(result, base),
         cpu_ratio=None if base is None else cpu_ratio_of(result, base),
         rate=rate_of(result),
-        milliseconds=Spread.of([turn.seconds * 1e3 for turn in result.turns]),
+        milliseconds=Spread.of([timing.seconds * 1e3 for timing in result.turns]),
         jvm_s=jvm_s,
         python_s=python_s,
         broker_s=broker_s,
@@ -219,6 +219,7 @@ _COLOURS: Final = dict(
             *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
             *("lightblue", "navajowhite", "lightgreen"),
             *("navy", "darkred", "sienna"),
+            *("teal", "indigo"),
         ),
         strict=True,
     )

@@ -49,14 +49,14 @@ class Spread:
 
 def rate_of(result: Result) -> Spread:
     """Return the rows per second."""
-    return Spread.of([result.rows / turn.seconds for turn in result.turns])
+    return Spread.of([result.rows / timing.seconds for timing in result.turns])
 
 
 def rate_ratio_of(result: Result, other: Result) -> Spread:
     """Return the rows per second relative to another contender."""
     share = result.rows / other.rows
     pairs = zip(result.turns, other.turns, strict=True)
-    return Spread.of([share * theirs.seconds / turn.seconds for turn, theirs in pairs])
+    return Spread.of([share * theirs.seconds / timing.seconds for timing, theirs in pairs])
 
 
 def cpu_ratio_of(result: Result, other: Result) -> Spread | None:
@@ -65,12 +65,12 @@ def cpu_ratio_of(result: Result, other: Result) -> Spread | None:
         return None
     share = result.rows / other.rows
     pairs = zip(result.turns, other.turns, strict=True)
-    return Spread.of([_client_s(turn) / _client_s(theirs) / share for turn, theirs in pairs])
+    return Spread.of([_client_s(timing) / _client_s(theirs) / share for timing, theirs in pairs])
 
 
 def cpu_s_of(result: Result) -> tuple[float, float, float]:
     """Return the median CPU seconds per turn: of the JVM, of Python, of brokers."""
-    used = [turn.cpu for turn in result.turns]
+    used = [timing.cpu for timing in result.turns]
     jvm, python, broker = (
         statistics.median(each)
         for each in zip(*((one.jvm, one.python, one.broker) for one in used), strict=True)
@@ -78,8 +78,8 @@ def cpu_s_of(result: Result) -> tuple[float, float, float]:
     return jvm, python, broker
 
 
-def _client_s(turn: Turn) -> float:
-    return turn.cpu.jvm + turn.cpu.python
+def _client_s(timing: Turn) -> float:
+    return timing.cpu.jvm + timing.cpu.python
 
 
 _NAME: Final = "results.json"

@@ -9,6 +9,7 @@ their code.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.cells import BASELINE, CONTENDERS, OURS, Cell, Contender, Kind
 from bench.contenders import NotRunError, Setting, Tls, Write, write_of
 from bench.meter import Meter, Usage
-from bench.rows import cache, row_numbers, row_stream, sink_columns
+from bench.rows import cache, lay_out, row_numbers, row_stream, sink_columns
 from bench.topics import RoundTopics, Topics
 from spark_kafka_sink.errors import KafkaException
 
@@ -115,6 +116,12 @@ class CellRun:
     def _partitions(self, name: str) -> int:
         return _contender(name).partitions or self._cell.partitions
 
+    def _markers(self, name: str) -> float:
+        """Return how many records a contender may add to its rows: of each task, a marker."""
+        if name == _ONLY_FULL_BATCHES:
+            return math.inf
+        return self._cell.partitions if _contender(name).exactly_once is not None else 0
+
     def _round_zero(self, result: Result) -> None:
         if self._cell.kind is Kind.COLD and not _contender(result.name).in_spark:
             result.not_run = "it has no workers that could be cold"
@@ -134,7 +141,7 @@ class CellRun:
             self._records[result.name] = found.records
             if found.records < result.rows:
                 result.not_run = f"only {found.records:,} of {result.rows:,} rows arrived"
-            elif found.records > result.rows and result.name != _ONLY_FULL_BATCHES:
+            elif found.records > result.rows + self._markers(result.name):
                 result.not_run = f"{found.records:,} records arrived of {result.rows:,} rows"
             result.log_bytes = found.log_bytes * result.rows // max(1, found.records)
         except NotRunError as error:
@@ -182,7 +189,7 @@ class CellRun:
             number, name = next(turns, (0, ""))
             if not name:
                 return
-            cached = cache(frame)
+            cached = cache(self._laid_out(frame))
             self._turn(name, number, writes[name], cached, topics)
             cached.unpersist()
 
@@ -241,8 +248,11 @@ class CellRun:
         """Return this number of the cell's rows, cached in Spark's memory."""
         if rows not in self._frames:
             numbers = row_numbers(self._bench.spark, rows)
-            self._frames[rows] = cache(sink_columns(numbers, self._cell, "id"))
+            self._frames[rows] = cache(self._laid_out(sink_columns(numbers, self._cell, "id")))
         return self._frames[rows]
+
+    def _laid_out(self, frame: DataFrame) -> DataFrame:
+        return lay_out(frame, self._cell.partitions) if self._cell.exactly_once else frame
 
     def _forget_frames(self) -> None:
         for frame in self._frames.values():

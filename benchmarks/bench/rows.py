@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 
 from bench.cells import HEADERS, Cell
+from spark_kafka_sink.spark.layout_mark import as_metadata
 
 # A piece of a value: 16 characters that repeat, 8 hexadecimal digits that do not.
 _PIECE: Final = (
@@ -39,6 +40,21 @@ def cache(frame: DataFrame) -> DataFrame:
     """Cache rows in Spark's memory, so that no contender pays for generating them."""
     frame.persist().count()
     return frame
+
+
+def lay_out(frame: DataFrame, partitions: int) -> DataFrame:
+    """Return rows with a column ``partition``, the rows of each partition in their own task."""
+    number = functions.pmod(functions.xxhash64("value"), functions.lit(partitions))
+    chosen = frame.withColumn("partition", number.cast("int"))
+    return chosen.repartitionById(partitions, functions.col("partition"))
+
+
+def marked(frame: DataFrame, topic: str, partitions: int) -> DataFrame:
+    """Return rows that `lay_out` laid out, with the mark that `atomic_layout` would leave."""
+    column = functions.col("partition").alias(
+        "partition", metadata=as_metadata({topic: partitions})
+    )
+    return frame.withColumn("partition", column)
 
 
 def sink_columns(numbers: DataFrame, cell: Cell, name: str) -> DataFrame:

@@ -120,9 +120,7 @@ def _over_tls(of: str, other: str) -> tuple[str, str]:
 def _tls_rate_to(other: str) -> Callable[[Cells, str], Spread]:
     """Return how the sinks' rates over TLS compare."""
     ours, theirs = _over_tls(OURS, other)
-    return lambda cells, cell: rate_ratio_of(
-        _result(cells, cell, ours), _result(cells, cell, theirs)
-    )
+    return _rate_between(ours, theirs)
 
 
 def _tls_rate_to_plain(other: str) -> Callable[[Cells, str], Spread]:
@@ -156,11 +154,23 @@ def _log_to(other: str) -> Callable[[Cells, str], Spread | None]:
 
 
 def _seconds_over(other: str) -> Callable[[Cells, str], Spread]:
+    return _seconds_between(OURS, other)
+
+
+def _seconds_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
     def figure(cells: Cells, cell: str) -> Spread:
-        pairs = zip(_ours(cells, cell).turns, _result(cells, cell, other).turns, strict=True)
-        return Spread.of([turn.seconds - theirs.seconds for turn, theirs in pairs])
+        compared = (_result(cells, cell, each).turns for each in (name, other))
+        return Spread.of(
+            [timing.seconds - theirs.seconds for timing, theirs in zip(*compared, strict=True)]
+        )
 
     return figure
+
+
+def _rate_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
+    return lambda cells, cell: rate_ratio_of(
+        _result(cells, cell, name), _result(cells, cell, other)
+    )
 
 
 def free_sink_s(cells: Cells, cell: str) -> float:
@@ -240,6 +250,14 @@ def _targets() -> Iterator[Target]:
         yield Target("rows/s over TLS, R1s to R2s", cell, _tls_rate_to("R2"), least=1.0)
         what = "rows/s over TLS, R1s to R2ts, to the same without TLS"
         yield Target(what, cell, _tls_rate_to_plain(tuned), least=1.0)
+    for cell in ("1KB-4p-once", "1KB-100p-once"):
+        for name, mode, limit in (("R1e", "true", 0.9), ("R1x", "single", 0.85)):
+            figure = _rate_between(name, OURS)
+            yield Target(f"rows/s with exactlyOnce={mode} to R1", cell, figure, least=limit)
+    for name, mode in (("R1e", "true"), ("R1x", "single")):
+        figure = _seconds_between(name, OURS)
+        what = f"s of exactlyOnce={mode} over R1, a micro-batch"
+        yield Target(what, "stream-once", figure, most=0.06, unit=" s")
     over_noop = _seconds_over(_NOOP)
     yield Target("s over Spark's noop sink", "1row", over_noop, most=0.3, unit=" s")
 

@@ -64,12 +64,17 @@ class Acls:
         return cls(principal, described, servers, logged_in)
 
     def hint(
-        self, code: int, name: str | None, operations: tuple[str, ...] | None = None
+        self,
+        code: int,
+        name: str | None,
+        operations: tuple[str, ...] | None = None,
+        *,
+        is_prefix: bool = False,
     ) -> str | None:
         """Return the command that grants what an error denied, None for other errors.
 
         name: of the topic, the group or the transactional id. operations: None for those that
-        a writer needs.
+        a writer needs. is_prefix: whether to grant it for all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:
@@ -82,6 +87,7 @@ class Acls:
         words.append(f"User:{principal or _UNKNOWN}")
         for operation in operations or usual:
             words += ["--operation", operation]
+        words += ["--resource-pattern-type", "prefixed"] if is_prefix else []
         words.append(resource)
         if resource != _CLUSTER:
             words.append(name or _UNKNOWN)

@@ -78,7 +78,7 @@ def kerberos_options(
     named, file = Option("sasl.kerberos.principal"), Option("sasl.kerberos.keytab")
     if not principal:
         raise ConfigException(
-            f"{file} needs {named}, which says whose key to take"
+            f"{file} needs {named}, the principal whose key is in it"
             if keytab
             else f"GSSAPI needs credentials: set {named} and {file}, or "
             f"{named} alone for tickets that kinit has put into the ticket cache, or "

@@ -198,7 +198,9 @@ class OAuthBearerExchange:
     def step(self, challenge: bytes) -> bytes | None:
         """Return None if the broker accepted the token, else the acknowledgement to send."""
         if self.is_complete or self._refusal is not None:
-            raise self._failed(self._refusal or "it continues after it accepted the token")
+            if self._refusal is None:
+                raise self._failed("the broker continues after it accepted the token")
+            raise self._failed(f"the broker says: {self._refusal}")
         if not challenge:
             self.is_complete = True
             return None
@@ -207,10 +209,9 @@ class OAuthBearerExchange:
             self._refused(self._token)
         return _SEPARATOR.encode()
 
-    def _failed(self, words: str) -> SaslAuthenticationException:
+    def _failed(self, why: str) -> SaslAuthenticationException:
         return SaslAuthenticationException(
-            f"the login by {OAUTHBEARER} failed: the broker says: {words}; "
-            f"{token_facts(self._token.value)}"
+            f"the login by {OAUTHBEARER} failed: {why}; {token_facts(self._token.value)}"
         )
 
 

@@ -159,7 +159,7 @@ class ChunkFeeder:
             raise
 
     def _end(self, chunk: RowChunk) -> None:
-        """Be done with a chunk; may be called twice."""
+        """End a chunk; may be called twice."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)

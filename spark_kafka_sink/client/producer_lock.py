@@ -118,7 +118,7 @@ class ProducerLock(ABC):
 class _Change:
     """The guard of a change: ``with lock, change:``.
 
-    interrupted: called if an exception interrupts the change that is not one of the producer's own.
+    interrupted: called with the exception that interrupts a change, unless it is a KafkaException.
     """
 
     __slots__ = ("_interrupted",)

@@ -116,7 +116,7 @@ def transaction_manager(
     random: Random,
     acls: Acls,
 ) -> TransactionManager:
-    """Return the machine of a producer's transactions; config: of one with a transactional.id."""
+    """Return the TransactionManager of a configuration with a transactional.id."""
     return TransactionManager(
         config.transactional_id or "",
         config.transaction_timeout_ms,
@@ -206,7 +206,7 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return what ends an open transaction, or continues its end; None if none is open."""
+        """Return the call that ends an open transaction, or continues its end; None without one."""
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call

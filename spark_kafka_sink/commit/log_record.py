@@ -142,13 +142,17 @@ class CommitRecord:
     """The record of one owner.
 
     run: of the driver that wrote it. rows: of the last version or micro-batch. written_at: in
-    milliseconds since 1970, by the driver's clock. application, query, checkpoint: for operators.
+    milliseconds since 1970, by the driver's clock. version: the last one, None after a micro-batch.
+
+    For operators, since an owner may be a hash; empty if they are not known. application: its name
+    in Spark. query: its name. checkpoint: of a stream.
     """
 
     state: RecordState
     run: str
     rows: int
     written_at: int
+    version: int | None = None
     versions: VersionSet = VersionSet()
     streams: tuple[StreamMark, ...] = ()
     transactions: tuple[DecidedTransaction, ...] = ()
@@ -158,16 +162,25 @@ class CommitRecord:
 
     def after_version(self, version: int) -> CommitRecord:
         """Return the record with a version that is written."""
-        return replace(self, versions=self.versions.adding(version))
+        return replace(self, version=version, versions=self.versions.adding(version))
 
     def after_batch(self, mark: StreamMark) -> CommitRecord:
         """Return the record with a micro-batch that is written; the 10 newest queries are kept."""
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
-        return replace(self, streams=(*others, mark)[-MAX_STREAMS:])
+        return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
 
     def done(self) -> CommitRecord:
         """Return the record once every transaction is committed."""
         return replace(self, state=RecordState.DONE, transactions=())
+
+    @property
+    def last_written(self) -> str:
+        """The version or the micro-batch that was written last, in words."""
+        if self.version is not None:
+            return f"version {self.version}"
+        if self.streams:
+            return f"micro-batch {self.streams[-1].batch_id} of query {self.streams[-1].query_id}"
+        return "nothing"
 
     def last_batch(self, query_id: str) -> StreamMark | None:
         """Return the last micro-batch of a query, None if none was written."""
@@ -194,6 +207,7 @@ def encode(key: str, record: CommitRecord) -> bytes:
         "run": record.run,
         "rows": record.rows,
         "at": record.written_at,
+        "version": record.version,
         "versions": record.versions.packed(),
         "floor": record.versions.floor,
         "streams": [list(mark) for mark in record.streams],
@@ -252,14 +266,14 @@ def _decoded(key: str | None, value: bytes | None, *, is_transactional: bool) ->
 
 
 def _record(content: Mapping[str, Any]) -> CommitRecord:
-    floor = content["floor"]
+    floor, version = content["floor"], content["version"]
     texts = {name: content[name] for name in ("run", "application", "query", "checkpoint")}
     numbers = [content["rows"], content["at"], *content["versions"]]
     is_sound = (
         content["state"] in RecordState.__members__
         and all(isinstance(text, str) for text in texts.values())
         and all(map(_is_int, numbers))
-        and (floor is None or _is_int(floor))
+        and all(number is None or _is_int(number) for number in (floor, version))
     )
     if not is_sound:
         raise TypeError("fields")
@@ -267,6 +281,7 @@ def _record(content: Mapping[str, Any]) -> CommitRecord:
         state=RecordState[content["state"]],
         rows=content["rows"],
         written_at=content["at"],
+        version=version,
         versions=VersionSet.unpacked(content["versions"], floor),
         streams=tuple(_mark(each) for each in content["streams"]),
         transactions=tuple(_transaction(each, content["topics"]) for each in content["txns"]),
@@ -372,7 +387,7 @@ class LogReader:
         undecided = [each[key].record for each in self._pending.values() if key in each]
         return replace(found, undecided=undecided[-1] if undecided else None)
 
-    def keys(self) -> Iterator[str]:
+    def owners(self) -> Iterator[str]:
         """Yield the driver ids of the owners that have a record, committed or not."""
         pending = (key for of_producer in self._pending.values() for key in of_producer)
         yield from dict.fromkeys([*self._committed, *pending])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction
-from spark_kafka_sink.commit.names import TaskSlot
+from spark_kafka_sink.commit.names import Owner, TaskSlot
 from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.errors import LostRows, TornCommitException, listed
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 
@@ -45,12 +48,49 @@ class Committed:
     record: CommitRecord
 
 
+class LostTransaction(NamedTuple):
+    """A decided transaction that was aborted, with the number of its records in its partition.
+
+    The record names one partition of a transaction; the task may have written to others, too.
+    """
+
+    transaction: DecidedTransaction
+    records: int
+
+    @property
+    def rows(self) -> LostRows:
+        """What is lost in this partition."""
+        slot, _, (topic, partition), first_offset = self.transaction
+        return LostRows(slot.partition, topic, partition, first_offset, self.records)
+
+
 @dataclass(frozen=True, slots=True)
 class Torn:
     """A run was decided, and some of its transactions were aborted: their rows are lost."""
 
     record: CommitRecord
-    lost: tuple[DecidedTransaction, ...]
+    lost: tuple[LostTransaction, ...]
+
+    def exception(
+        self, owner: Owner, attempts: Iterable[AttemptTransaction] = ()
+    ) -> TornCommitException:
+        """Return the exception for a user. attempts: what the tasks wrote, where it is known."""
+        written = {each.slot: each.written for each in attempts}
+        rows = tuple(
+            LostRows(each.transaction.slot.partition, *one.partition, one.first_offset, one.records)
+            for each in self.lost
+            for one in written.get(each.transaction.slot, ())
+        ) or tuple(each.rows for each in self.lost)
+        every, what = len(self.record.transactions), self.record.last_written
+        message = (
+            f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
+            f"{every} transactions, so that rows are lost: {listed(map(str, rows))}; write them "
+            "again where they are needed, and let the next run go on: python -m "
+            f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
+        )
+        return TornCommitException(
+            message, owner=str(owner), written=what, committed=every - len(self.lost), lost=rows
+        )
 
 
 @dataclass(frozen=True, slots=True)

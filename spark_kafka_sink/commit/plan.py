@@ -75,9 +75,10 @@ class Planning:
     """The state of a plan.
 
     version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
-    the target topics in mode `single`. leftovers: open transactions that D0 has found, without
-    those that the record commits. offset: of the record DONE that the plan has written.
-    is_proved: whether that record is committed, so that none of the leftovers is decided.
+    the target topics in mode `single`. accepts_torn: whether an operator lets the owner go on if
+    rows of its last run are lost. leftovers: open transactions that D0 has found, without those
+    that the record commits. offset: of the record DONE that the plan has written. is_proved:
+    whether that record is committed, so that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -86,6 +87,7 @@ class Planning:
     lists: bool
     version: int | None
     partitions: tuple[TopicPartition, ...]
+    accepts_torn: bool = False
     waiting: frozenset[Ask] = frozenset()
     leftovers: Leftovers = frozenset()
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
@@ -103,13 +105,14 @@ def begin(
     lists: bool = True,
     version: int | None = None,
     partitions: tuple[TopicPartition, ...] = (),
+    accepts_torn: bool = False,
 ) -> Step[Planning]:
     """Return the machine, and its first question.
 
     lists: whether an older run may have left open transactions: at the first plan of a process, and
     after a run that failed.
     """
-    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions)
+    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions, accepts_torn)
     if version is not None:
         return asking(machine, ReadLog(run.driver_id))
     ask, state = _first_of_plan(machine)
@@ -217,7 +220,8 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
-    unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
+    failures = (each.failure for each in machine.ends if each.failure is not None)
+    unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
     is_fenced = machine.producer.is_valid
@@ -357,7 +361,13 @@ def _planned(machine: Planning) -> Planned:
 
 
 def _lost(machine: Planning) -> bool:
-    return any(each.state is ResolveState.ABORTED for each in machine.ends)
+    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends)
+    return is_lost and not machine.accepts_torn
+
+
+def _accepts(machine: Planning, failure: Failure) -> bool:
+    """Return whether an operator accepts that the outcome of a transaction is unknown."""
+    return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 
 def _torn(machine: Planning, record: CommitRecord) -> Torn:

@@ -98,6 +98,16 @@ class ReadLog:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAllRecords:
+    """To the leader of the log's partition: the records of all owners, as `ReadLog` reads one.
+
+    prefix: the beginning of the driver ids that are wanted.
+    """
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeProducers:
     """To the leader: the producers of a partition."""
 
@@ -121,6 +131,7 @@ Ask: TypeAlias = (
     | WriteRecord
     | EndTxn
     | ReadLog
+    | ReadAllRecords
     | DescribeProducers
     | ReadMarker
 )
@@ -213,6 +224,15 @@ class LogRead:
     end: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class AllRecordsRead:
+    """What the log has of each owner, by its driver id."""
+
+    readings: tuple[tuple[str, LogReading], ...] = ()
+    error: int = codes.NONE
+    reason: str = ""
+
+
 class ActiveProducer(NamedTuple):
     """A producer of a partition: its last sequence, and the start of its transaction or -1."""
 
@@ -234,10 +254,12 @@ class ProducersDescribed:
 class MarkerRead:
     """The next marker; None if the log has none up to its end.
 
-    is_gone: the offset is below the log's start, so the marker may have been deleted.
+    records: of the producer, from the offset up to the marker. is_gone: the offset is below the
+    log's start, so the marker may have been deleted.
     """
 
     marker: Marker | None = None
+    records: int = 0
     is_gone: bool = False
     error: int = codes.NONE
     reason: str = ""
@@ -259,6 +281,7 @@ Reply: TypeAlias = (
     | Written
     | Ended
     | LogRead
+    | AllRecordsRead
     | ProducersDescribed
     | MarkerRead
     | Unanswered

@@ -46,7 +46,7 @@ def check(
             f"the transaction of {owner} was aborted before its record was committed: by a newer "
             "run, or because of its timeout"
         )
-        return Failure(FailureKind.SUPERSEDED, sentence)
+        return Failure(FailureKind.TIMED_OUT, sentence)
     if reading.record == followed:
         return None
     sentence = (

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import DecidedTransaction
 from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.outcomes import LostTransaction
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     Answer,
@@ -41,6 +43,8 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
+RECORDS_ARE_GONE: Final = "its records are no longer in the log"
+NO_MARKER: Final = "it has no marker yet"
 _FINAL: Final = frozenset((ResolveState.COMMITTED, ResolveState.ABORTED, ResolveState.UNKNOWN))
 _ENDS: Final = {Marker.COMMIT: ResolveState.COMMITTED, Marker.ABORT: ResolveState.ABORTED}
 _S = ResolveState
@@ -51,7 +55,7 @@ class Resolving:
     """The commit of one transaction.
 
     partition, first_offset: where one of its records is. asked: the question without an answer.
-    failure: why it is UNKNOWN.
+    records: how many it has in the partition, if its marker was read. failure: why it is UNKNOWN.
     """
 
     state: ResolveState
@@ -62,6 +66,7 @@ class Resolving:
     level: int
     deadline: float
     asked: Ask | None
+    records: int = 0
     failure: Failure | None = None
 
     @property
@@ -129,10 +134,14 @@ def step_all(
 
 def lost(
     machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
-) -> tuple[DecidedTransaction, ...]:
+) -> tuple[LostTransaction, ...]:
     """Return the transactions that were aborted; both are in the same order."""
     pairs = zip(machines, transactions, strict=True)
-    return tuple(each for machine, each in pairs if machine.state is ResolveState.ABORTED)
+    return tuple(
+        LostTransaction(each, machine.records)
+        for machine, each in pairs
+        if machine.state is ResolveState.ABORTED
+    )
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
@@ -146,6 +155,9 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
+        is_deleted = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+        if is_deleted and machine.state is _S.READING_MARKER:
+            failure = _in_doubt(machine, "its topic is not there any more")
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
     return _STEPS[machine.state](machine, at)
 
@@ -179,17 +191,23 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
 def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
     read = at.reply if isinstance(at.reply, MarkerRead) else MarkerRead()
     if read.marker is not None:
-        return _over(machine, _ENDS[read.marker])
+        return _over(replace(machine, records=read.records), _ENDS[read.marker])
     if read.is_gone or at.now >= machine.deadline:
-        why = "its records are no longer in the log" if read.is_gone else "it has no marker yet"
-        sentence = (
-            f"what {machine.transactional_id} wrote to {machine.partition} from offset "
-            f"{machine.first_offset} on may be committed or aborted: {why}"
-        )
-        failure = Failure(FailureKind.NO_ANSWER, sentence)
-        return _over(replace(machine, failure=failure), _S.UNKNOWN)
+        why = RECORDS_ARE_GONE if read.is_gone else NO_MARKER
+        return _over(replace(machine, failure=_in_doubt(machine, why)), _S.UNKNOWN)
     ask = end_txn(machine.transactional_id, machine.producer, machine.level, commit=True)
     return _ask(machine, _S.ENDING, ask, MARKER_PAUSE_S)
+
+
+def in_doubt(
+    transactional_id: str, partition: TopicPartition, first_offset: int, why: str
+) -> Failure:
+    """Return the failure for a transaction that has ended, and whose marker cannot be read."""
+    sentence = (
+        f"what {transactional_id} wrote to {partition} from offset {first_offset} on may be "
+        f"committed or aborted: {why}"
+    )
+    return Failure(FailureKind.IN_DOUBT, sentence)
 
 
 _STEPS: Final = {
@@ -198,6 +216,10 @@ _STEPS: Final = {
     _S.DESCRIBING: _described,
     _S.READING_MARKER: _marker_read,
 }
+
+
+def _in_doubt(machine: Resolving, why: str) -> Failure:
+    return in_doubt(machine.transactional_id, machine.partition, machine.first_offset, why)
 
 
 def _over(machine: Resolving, state: ResolveState) -> Step[Resolving]:

@@ -49,6 +49,7 @@ class CommitState(Enum):
     """The state of a commit of mode two-phase."""
 
     CHECKING = "looks at each transaction and its partitions [C2]"
+    EXPLAINING = "asks whether a newer run is why a check has failed"
     ADDING = "adds the log to the driver's transaction [C3]"
     WRITING = "writes the record DECIDED [C3]"
     LOOKING = "looks at each transaction again, and reads the log up to the record [C3]"
@@ -111,12 +112,22 @@ class ResolveState(Enum):
     READING_MARKER = "reads its marker in one of its partitions"
     COMMITTED = "its rows are visible"
     ABORTED = "its rows are lost"
-    UNKNOWN = "nobody could say in time"
+    UNKNOWN = "not known in time"
+
+
+class RecoveryState(Enum):
+    """The state of the recovery of one owner, by an operator and beside a job that may live."""
+
+    DESCRIBING = "asks for each transaction that is open or decided"
+    READING_MARKERS = "reads how decided ones have ended, and changes nothing"
+    ENDING = "commits what is decided"
+    RECOVERED = "it is known what is open, visible and lost"
+    FAILED = "brokers did not tell"
 
 
 _S = TypeVar("_S", bound=Enum)
 _P, _T, _C, _A = PlanState, TaskState, CommitState, AbortState
-_1, _R = SingleState, ResolveState
+_1, _R, _O = SingleState, ResolveState, RecoveryState
 
 PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.PEEKING: frozenset({_P.LISTING, _P.FENCING, _P.ENDING, _P.SKIPPED, _P.FAILED}),
@@ -151,10 +162,11 @@ TASK: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     _T.CLAIMING: frozenset({_T.LOOKING, _T.CLAIMED, _T.FAILED}),
 }
 COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
-    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.FAILED}),
+    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.EXPLAINING, _C.FAILED}),
+    _C.EXPLAINING: frozenset({_C.FAILED}),
     _C.ADDING: frozenset({_C.WRITING, _C.FAILED}),
     _C.WRITING: frozenset({_C.LOOKING, _C.FAILED}),
-    _C.LOOKING: frozenset({_C.DECIDING, _C.FAILED}),
+    _C.LOOKING: frozenset({_C.DECIDING, _C.EXPLAINING, _C.FAILED}),
     _C.DECIDING: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
     _C.READING: frozenset({_C.ENDING, _C.ASKING_AGAIN, _C.DONE, _C.UNDECIDED, _C.FAILED}),
     _C.ASKING_AGAIN: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
@@ -191,6 +203,11 @@ RESOLVE: Final[Mapping[ResolveState, frozenset[ResolveState]]] = {
     _R.ASKING_AGAIN: frozenset({_R.COMMITTED, _R.DESCRIBING, _R.UNKNOWN}),
     _R.DESCRIBING: frozenset({_R.COMMITTED, _R.READING_MARKER}),
     _R.READING_MARKER: frozenset({_R.COMMITTED, _R.ABORTED, _R.ENDING, _R.UNKNOWN}),
+}
+RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
+    _O.DESCRIBING: frozenset({_O.READING_MARKERS, _O.ENDING, _O.RECOVERED, _O.FAILED}),
+    _O.READING_MARKERS: frozenset({_O.RECOVERED}),
+    _O.ENDING: frozenset({_O.RECOVERED}),
 }
 
 

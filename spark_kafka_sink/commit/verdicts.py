@@ -24,7 +24,7 @@ END_TXN_2: Final = 5
 
 
 class Call(Enum):
-    """A request to a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """A request to a broker; the value is the API's name. EndTxn is two calls: commit and abort."""
 
     LIST_TRANSACTIONS = "ListTransactions"
     DESCRIBE_TRANSACTIONS = "DescribeTransactions"

@@ -20,6 +20,7 @@ from spark_kafka_sink.commit.log_record import LOG_PARTITION
 from spark_kafka_sink.commit.questions import (
     Added,
     AddPartitions,
+    AllRecordsRead,
     Answer,
     Ask,
     Described,
@@ -35,6 +36,7 @@ from spark_kafka_sink.commit.questions import (
     MarkerRead,
     ProducersDescribed,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -59,7 +61,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import TimeoutException, api_exception, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient
-from spark_kafka_sink.records.batch import BatchHeader
+from spark_kafka_sink.records.batch import Buffer
 from spark_kafka_sink.records.default_record import read_batches
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
@@ -115,6 +117,7 @@ class CommitClient:
             WriteRecord: self._log.write,
             EndTxn: transactions.end,
             ReadLog: self._log.read,
+            ReadAllRecords: self._log.read_all,
             DescribeProducers: self._partitions.describe_producers,
             ReadMarker: self._partitions.read_marker,
         }
@@ -197,16 +200,15 @@ class CommitClient:
         """
         return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
 
-    def header_at(
-        self, partition: TopicPartition, offset: int, deadline: float
-    ) -> BatchHeader | None:
-        """Return the header of the batch that begins at an offset; None if no batch does.
+    def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
+        """Return the batch that begins at an offset, as it is in the log; None if none does.
 
         Raise as `log_ends` does.
         """
-        found = self._until(partial(self._partitions.fetch, offset=offset), partition, deadline)
-        headers = [each.header for each in read_batches(found.records or b"")]
-        return next((each for each in headers if each.base_offset == offset), None)
+        question = partial(self._partitions.fetch, offset=offset)
+        found = self._until(question, partition, deadline)
+        batches = read_batches(found.records or b"")
+        return next((each.data for each in batches if each.header.base_offset == offset), None)
 
     def _until(
         self,
@@ -339,7 +341,7 @@ class CommitClient:
             self._brokers.forget_coordinator(transactional_id)
         if isinstance(ask, DescribeProducers | ReadMarker):
             self._brokers.forget_leader(ask.partition)
-        if isinstance(ask, WriteRecord | ReadLog):
+        if isinstance(ask, WriteRecord | ReadLog | ReadAllRecords):
             self._brokers.forget_leader(self._log_partition)
 
 
@@ -352,6 +354,7 @@ _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     WriteRecord: Written,
     EndTxn: Ended,
     ReadLog: LogRead,
+    ReadAllRecords: AllRecordsRead,
     DescribeProducers: ProducersDescribed,
     ReadMarker: MarkerRead,
 }

@@ -9,7 +9,15 @@ from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import LogEntry, LogReader, encode
-from spark_kafka_sink.commit.questions import LogRead, ReadLog, Reply, WriteRecord, Written
+from spark_kafka_sink.commit.questions import (
+    AllRecordsRead,
+    LogRead,
+    ReadAllRecords,
+    ReadLog,
+    Reply,
+    WriteRecord,
+    Written,
+)
 from spark_kafka_sink.commit_client.brokers import Brokers
 from spark_kafka_sink.commit_client.generators import Steps, left_out, reason_of, refused
 from spark_kafka_sink.commit_client.partitions import Partitions, batches_of
@@ -44,8 +52,8 @@ class CommitLog:
         self._partitions = partitions
         self._log = partition
         self._request_timeout_ms = request_timeout_ms
-        # What was read for each key, and the offset to read from next.
-        self._read: dict[str, tuple[LogReader, int]] = {}
+        # What was read for each key, None for all keys, and the offset to read from next.
+        self._read: dict[str | None, tuple[LogReader, int]] = {}
         self._warnings: list[str] = []
 
     def take_warnings(self) -> list[str]:
@@ -89,19 +97,35 @@ class CommitLog:
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
         """Read the records of an owner up to the high watermark."""
+        reader, end = yield from self._read_to_end(ask.key)
+        return LogRead(reader.reading(ask.key), end=end)
+
+    def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
+        """Read the records of all owners up to the high watermark."""
+        reader, _ = yield from self._read_to_end(None)
+        keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
+        return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
+
+    def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
+        """Return the reader of a key, None for all, and the offset up to which it has read."""
         end = yield from self._partitions.end(self._log)
-        reader, position = self._read.get(ask.key) or (LogReader(ask.key), 0)
+        reader, position = self._read.get(key) or (LogReader(key), 0)
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
-                # Compaction deletes no offsets, but an operator may delete records.
-                position = max(position, found.log_start_offset)
-                if found.log_start_offset <= position:
+                # Compaction does not move the start of a log, but an operator can delete records.
+                start = found.log_start_offset
+                if start <= position:
                     raise refused(found.error_code, f"Fetch of {self._log} at {position}")
+                self._warnings.append(
+                    f"the records below offset {start} of {self._log} were deleted: versions that "
+                    "only they had are written again"
+                )
+                position = start
                 continue
             batches = batches_of(self._log, found)
             reader.read(LogEntry.of(each) for each in batches)
             position = batches[-1].header.last_offset + 1
-            self._read[ask.key] = (reader, position)
+            self._read[key] = (reader, position)
         self._warnings += reader.take_warnings()
-        return LogRead(reader.reading(ask.key), end=position)
+        return reader, position

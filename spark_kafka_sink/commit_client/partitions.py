@@ -81,7 +81,7 @@ class Partitions:
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
         """Return the next marker of a producer from an offset on."""
         end = yield from self.end(ask.partition)
-        position = ask.offset
+        position, records = ask.offset, 0
         while position < end:
             found = yield from self.fetch(ask.partition, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
@@ -89,11 +89,12 @@ class Partitions:
             batches = batches_of(ask.partition, found)
             for each in batches:
                 header = each.header
-                is_meant = header.is_control and header.producer_id == ask.producer_id
-                if is_meant and header.base_offset >= ask.offset:
-                    marker = each.marker()
-                    if marker is not None:
-                        return MarkerRead(marker)
+                if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
+                    continue
+                if not header.is_control:
+                    records += header.record_count
+                elif (marker := each.marker()) is not None:
+                    return MarkerRead(marker, records)
             position = batches[-1].header.last_offset + 1
         return MarkerRead()
 

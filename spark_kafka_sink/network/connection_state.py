@@ -61,7 +61,7 @@ class ConnectionAction(Enum):
     BEGIN_EXCHANGE = "send the first message of the login"
     REPORT_READY = "report that the node takes requests"
     SEND_HELD = "send the requests that were held during the renewal"
-    LEAVE_UNANSWERED = "return the requests that no response will come to"
+    RETURN_UNANSWERED = "return the requests that no response will come to"
 
 
 class Transition(NamedTuple):
@@ -72,7 +72,7 @@ class Transition(NamedTuple):
 
 
 _S, _E, _A = ConnectionState, ConnectionEvent, ConnectionAction
-_CLOSE: Final = {_E.CLOSE: Transition(_S.CLOSED, _A.LEAVE_UNANSWERED)}
+_CLOSE: Final = {_E.CLOSE: Transition(_S.CLOSED, _A.RETURN_UNANSWERED)}
 EVENTS: Final[Mapping[ConnectionState, Mapping[ConnectionEvent, Transition]]] = {
     _S.CONNECTING: {
         _E.CONNECT: Transition(_S.CHECKING_API_VERSIONS, _A.ASK_API_VERSIONS),

@@ -146,8 +146,11 @@ class BatchCompletion:
         """Complete a batch that a broker has (or, with acks=0, was sent)."""
         if batch.state is BatchState.ABANDONED:
             self._late(batch, succeeded=True)
-        else:
-            self._end(batch, batch.succeed(base_offset, log_append_time_ms), succeeded=True)
+            return
+        ends = batch.succeed(base_offset, log_append_time_ms)
+        if self._transactions is not None and self._transactions.reads_back(batch):
+            batch.keep()
+        self._end(batch, ends, succeeded=True)
 
     def failed(
         self,
@@ -377,10 +380,12 @@ def _decide_in_transaction(
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
         return Decision.GIVE_UP if is_lost else Decision.RETRY
+    if not transactions.may_renumber:
+        return Decision.GIVE_UP
     if log_start_offset == -1:
         return Decision.RETRY
     was_deleted = sequences.last_acked_offset(batch.topic_partition) < log_start_offset
-    if not was_deleted or not transactions.may_renumber:
+    if not was_deleted:
         return Decision.GIVE_UP
     # Retention has removed the producer's last records: the broker accepts sequence 0 again.
     return Decision.RENUMBER

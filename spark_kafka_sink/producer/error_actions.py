@@ -25,7 +25,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """The request to a broker; the value is the API's name. An EndTxn is one of two calls."""
+    """The request to a broker; the value is the API's name. EndTxn is two calls, by its outcome."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"

@@ -32,7 +32,6 @@ from spark_kafka_sink.records.batch import (
     RECORD_BATCH_OVERHEAD,
     BatchInfo,
     batch_header,
-    crc_of,
 )
 from spark_kafka_sink.records.compression import Buffer, Codec
 from spark_kafka_sink.records.decoder import read_fields
@@ -137,6 +136,7 @@ class ProducerBatch:
         "error",
         "is_transactional",
         "is_unanswered",
+        "kept",
         "last_error",
         "leader_epoch",
         "log_append_time_ms",
@@ -194,6 +194,8 @@ class ProducerBatch:
         self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
+        # The batch as it was sent, if it is still needed once it is done.
+        self.kept = b""
         self.error: KafkaException | None = None
         # The errors of single records that the broker rejected, by their number (KIP-467).
         self.record_errors: dict[int, KafkaException] = {}
@@ -236,11 +238,6 @@ class ProducerBatch:
     def size_bytes(self) -> int:
         """Bytes of the batch as it will be sent; before it is packed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
-
-    @property
-    def crc(self) -> int:
-        """The checksum of the batch as it was last sent; 0 before."""
-        return 0 if self._header is None else crc_of(self._header)
 
     @property
     def records(self) -> Buffer:
@@ -345,6 +342,10 @@ class ProducerBatch:
             memoryview(section), self.record_count, 0, self.base_timestamp_ms
         ).timestamps_ms
         return int(times.min()), int(times.max())
+
+    def keep(self) -> None:
+        """Keep the batch as it was sent, beyond the release of its records."""
+        self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:
         """Note the size of the batch in an older format, in which it is sent."""

@@ -84,12 +84,6 @@ def batch_header(
     return outside + inside
 
 
-def crc_of(batch: Buffer) -> int:
-    """Return the checksum in the header of a batch."""
-    crc: int = _OUTSIDE_CRC.unpack_from(batch)[-1]
-    return crc
-
-
 class BatchHeader(NamedTuple):
     """The fields of a batch's header, as they were read."""
 

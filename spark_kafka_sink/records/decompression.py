@@ -49,7 +49,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
-    """Return the exceptions of the codec's library; Arrow's only where it is in use anyway."""
+    """Return the exceptions of the codec's library; Arrow's only if it is imported already."""
     errors = (OSError, zlib.error, RuntimeError, ValueError)
     if codec_id not in _OF_ARROW:
         return errors

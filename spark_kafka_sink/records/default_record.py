@@ -45,16 +45,17 @@ class DefaultRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DefaultBatch:
-    """A batch of a log. Its records are read when they are requested."""
+    """A batch of a log, as it was read. Its records are read when they are requested."""
 
     header: BatchHeader
-    _packed: memoryview
+    data: memoryview
 
     def records(self) -> list[DefaultRecord]:
         """Return the records, none if compaction has removed them. Raise CorruptRecordException."""
         if not self.header.record_count:
             return []
-        section = decompress(self.header.codec_id, self._packed, _MAX_UNPACKED_BYTES)
+        packed = self.data[RECORD_BATCH_OVERHEAD:]
+        section = decompress(self.header.codec_id, packed, _MAX_UNPACKED_BYTES)
         return list(_read_records(memoryview(section), self.header))
 
     def marker(self) -> Marker | None:
@@ -92,7 +93,7 @@ def read_batches(log: Buffer) -> Iterator[DefaultBatch]:
         if view[position + _MAGIC_AT] != 2:
             raise corrupt(f"a batch has format {view[position + _MAGIC_AT]}: expected 2")
         batch = view[position:end]
-        yield DefaultBatch(read_header(batch), batch[RECORD_BATCH_OVERHEAD:])
+        yield DefaultBatch(read_header(batch), batch)
         position = end
 
 

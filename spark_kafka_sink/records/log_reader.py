@@ -92,6 +92,40 @@ def read_log(log: Buffer) -> Iterator[LogBatch]:
         yield _messages(plain)
 
 
+def is_same_batch(sent: Buffer, found: Buffer) -> bool:
+    """Return whether a batch of a log is one that was sent: of its producer, with its records.
+
+    The broker may have compressed the records by the topic's own codec. Raise
+    CorruptRecordException.
+    """
+    one, other = read_header(memoryview(sent)), read_header(memoryview(found))
+    if _identity(one) != _identity(other):
+        return False
+    if one.crc == other.crc:
+        return True
+    (sent_batch,), (found_batch,) = read_log(sent), read_log(found)
+    ours, theirs = sent_batch.records(), found_batch.records()
+    return (
+        len(ours) == len(theirs)
+        and np.array_equal(ours.offsets - one.base_offset, theirs.offsets - other.base_offset)
+        and np.array_equal(ours.timestamps_ms, theirs.timestamps_ms)
+        and ours.keys.equals(theirs.keys)
+        and ours.values.equals(theirs.values)
+        and ours.headers.equals(theirs.headers)
+    )
+
+
+def _identity(header: BatchHeader) -> tuple[int, ...]:
+    return (
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+        header.is_transactional,
+        header.is_control,
+    )
+
+
 def last_offset(log: Buffer) -> int | None:
     """Return the last offset of a fetch, None if it has no complete batch.
 

@@ -10,15 +10,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit.attempts import Run
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.names import ANY_TOPIC
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
+
+_TOO_LONG: Final = (
+    "nothing of the job is visible; raise kafka.transaction.timeout.ms, up to the "
+    "transaction.max.timeout.ms of the brokers, or write less in one job"
+)
 
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 
@@ -42,24 +50,47 @@ def commit_client(
     _kept[key] = client
 
 
-def exception_of(failure: Failure, run: Run, config: ProducerConfig) -> KafkaException:
-    """Return the exception for a failure, with the options or the rights that it is about."""
+def exception_of(
+    failure: Failure, run: Run, config: ProducerConfig, written: str = ""
+) -> KafkaException:
+    """Return the exception for a failure, with the options or the rights that it is about.
+
+    written: how many rows there are, for a job that took too long.
+    """
     error = failure.exception()
-    hints = {
-        codes.INVALID_TRANSACTION_TIMEOUT: (
+    hints = [written, _TOO_LONG] if failure.kind is FailureKind.TIMED_OUT else []
+    if failure.error == codes.INVALID_TRANSACTION_TIMEOUT:
+        hints.append(
             f"kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: expected at most "
             "the transaction.max.timeout.ms of the brokers"
-        ),
-        codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Acls.of(config).hint(
-            failure.error, run.driver_id
-        ),
-        codes.TOPIC_AUTHORIZATION_FAILED: (
-            "exactlyOnce needs the rights READ and WRITE on the topic of the rows and on "
-            f"commitLogTopic={run.log.topic}"
-        ),
+        )
+    hints.append(_rights(failure, run, Acls.of(config)))
+    return error.with_message("; ".join(filter(None, [error.message, *hints])))
+
+
+def _rights(failure: Failure, run: Run, acls: Acls) -> str:
+    """Return how to grant what is missing, empty if no right is."""
+    if failure.error == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        needed_id = f"{run.owner.prefix}/"
+        how = acls.hint(failure.error, needed_id, is_prefix=True)
+        return f"exactlyOnce has transactional ids that begin with {needed_id}; {how}"
+    if failure.error != codes.TOPIC_AUTHORIZATION_FAILED:
+        return ""
+    of_rows, of_log = "the topic of the rows", f"commitLogTopic={run.log.topic}"
+    needed = {
+        Call.DESCRIBE_PRODUCERS.value: (f"READ on {of_rows}", _topic(run), ("READ",)),
+        Call.FETCH.value: (f"READ on {of_log}", run.log.topic, ("READ",)),
+        Call.PRODUCE.value: (f"WRITE on {of_log}", run.log.topic, ("WRITE",)),
+        Call.ADD_PARTITIONS_TO_TXN.value: (f"WRITE on {of_rows} and {of_log}", None, ("WRITE",)),
     }
-    hint = hints.get(failure.error)
-    return error if hint is None else error.with_message(f"{error.message}; {hint}")
+    if failure.api not in needed:
+        return f"exactlyOnce needs the rights READ and WRITE on {of_rows} and on {of_log}"
+    right, topic, operations = needed[failure.api]
+    return f"exactlyOnce needs the right {right}; {acls.hint(failure.error, topic, operations)}"
+
+
+def _topic(run: Run) -> str | None:
+    return None if run.owner.target == ANY_TOPIC else run.owner.target
 
 
 def close_all() -> None:

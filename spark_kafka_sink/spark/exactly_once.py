@@ -1,4 +1,4 @@
-"""The options of exactly once: the mode, and who writes.
+"""The options of exactly once: the mode, and the application that writes.
 
 An application names itself by `txnAppId`, and what it writes by `txnVersion`, as Delta names them.
 A version is written once. `commit` has the protocol, this module only the options.
@@ -26,11 +26,13 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
-# The brokers' transaction.max.timeout.ms by default: a job has as much time as it can get.
+# The brokers' default of transaction.max.timeout.ms: jobs get the longest time that is allowed.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
 )  # fmt: skip
+# The option by which `register` and `write_batch` hand on the name of the application in Spark.
+APPLICATION_OPTION: Final = "pykafka.application"
 _OFF: Final = "false"
 _VERSION: Final = re.compile(r"[0-9]{1,19}\Z")
 
@@ -53,13 +55,19 @@ _SPELLINGS: Final[Mapping[str, Mode | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """The options of a write; app_id and version are None if they are not given."""
+    """The options of a write; app_id and version are None if they are not given.
+
+    For operators, and empty if they are not known: application, its name in Spark; checkpoint, of a
+    stream.
+    """
 
     mode: Mode
     id_prefix: str = DEFAULT_PREFIX
     log_topic: str = DEFAULT_LOG_TOPIC
     app_id: str | None = None
     version: int | None = None
+    application: str = ""
+    checkpoint: str = ""
 
     def owner(self, topic: str | None) -> Owner:
         """Return who writes; topic: the option, None for a topic column."""
@@ -77,14 +85,15 @@ class ExactlyOnce:
             )
             raise ConfigException(message)
         if self.app_id is not None:
-            return self
+            return replace(self, checkpoint=checkpoint or "")
         if checkpoint is None:
             message = (
                 f"exactlyOnce={self.mode.value} needs to know which stream this is: set the option "
                 "txnAppId, or checkpointLocation on this stream, not only in the session"
             )
             raise ConfigException(message)
-        return replace(self, app_id=app_id_of_checkpoint(checkpoint))
+        app_id = app_id_of_checkpoint(checkpoint)
+        return replace(self, app_id=app_id, checkpoint=checkpoint)
 
     def of_batch(self, batch_id: int | None, query_id: str | None) -> ExactlyOnce:
         """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
@@ -156,7 +165,14 @@ def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
     check_prefix(prefix)
     if app_id is not None:
         check_app_id(app_id)
-    return ExactlyOnce(mode, prefix, log_topic, app_id, _version(given.get("txnversion")))
+    return ExactlyOnce(
+        mode=mode,
+        id_prefix=prefix,
+        log_topic=log_topic,
+        app_id=app_id,
+        version=_version(given.get("txnversion")),
+        application=given.get(APPLICATION_OPTION, ""),
+    )
 
 
 def _refuse_others(given: Mapping[str, str]) -> None:
@@ -195,7 +211,11 @@ def check_exactly_once(
         raise ConfigException(message)
 
 
+def is_off(given: Mapping[str, str]) -> bool:
+    """Return whether exactlyOnce is false or not given, by options with names in lower case."""
+    return given.get("exactlyonce", _OFF).strip().lower() == _OFF
+
+
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
     """Return the producer's defaults that differ with exactly once."""
-    is_off = given.get("exactlyonce", _OFF).strip().lower() == _OFF
-    return {} if is_off else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}
+    return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -1,4 +1,4 @@
-"""The plans of streams, in the driver's folder: abort may get no message of a task.
+"""The plans of streams, kept in the driver's folder, because abort may get no message of a task.
 
 The folder is the same in the processes that plan, commit and abort. A plan is kept until the next
 one of its owner.
@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.session import driver_folder
 
 
 def keep_plan(plan: Plan) -> None:
-    """Keep a plan. A folder that cannot be written to does no harm: a timeout ends what is open."""
+    """Keep a plan. If that fails, brokers abort what is open after its timeout."""
     path = _path(plan.run.owner)
     if path is None:
         return

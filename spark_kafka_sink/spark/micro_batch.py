@@ -1,4 +1,4 @@
-"""Which micro-batch a task or a job belongs to, as Spark's local properties tell.
+"""The micro-batch that a task or a job belongs to, from Spark's local properties.
 
 Python data sources get the number of a micro-batch only when it is committed. Its tasks know the
 query, too, and so does the thread in which foreachBatch calls a function, in a classic session.
@@ -14,14 +14,20 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
 _RUN_ID: Final = re.compile(r"runId = ([0-9a-f-]{36})")
+# Spark's description of a micro-batch begins with the query's name, if it has one.
+_QUERY_NAME: Final = re.compile(r"(.+?)<br/>id = ", re.DOTALL)
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch of a query; run_id: of the query's run, empty if it is not known."""
+    """A micro-batch of a query.
+
+    run_id: of the query's run; query_name: the name that it has. Each is empty if it is not known.
+    """
 
     query_id: str
     batch_id: int
     run_id: str
+    query_name: str = ""
 
     def __str__(self) -> str:
         return f"micro-batch {self.batch_id} of query {self.query_id}"
@@ -35,8 +41,9 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     query_id, batch_id = local_property(QUERY_ID), local_property(BATCH_ID)
     if query_id is None or batch_id is None:
         return None
-    run = _RUN_ID.search(local_property(DESCRIPTION) or "")
-    return MicroBatch(query_id, int(batch_id), run[1] if run else "")
+    description = local_property(DESCRIPTION) or ""
+    run, name = _RUN_ID.search(description), _QUERY_NAME.match(description)
+    return MicroBatch(query_id, int(batch_id), run[1] if run else "", name[1] if name else "")
 
 
 # The options by which `write_batch` hands its micro-batch on to the processes of Spark.
@@ -57,13 +64,15 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that carries the query of a micro-batch, and its run."""
-    return {QUERY_OPTION: f"{micro_batch.query_id} {micro_batch.run_id}"}
+    """Return the option that carries the query of a micro-batch, its run and its name."""
+    query = micro_batch.query_id, micro_batch.run_id, micro_batch.query_name
+    return {QUERY_OPTION: " ".join(query)}
 
 
-def query_of(options: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the query and its run that `query_option` put among options, None if it did not."""
-    if QUERY_OPTION not in options:
+def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
+    """Return the micro-batch that `write_batch` put among options; None if the query is unknown."""
+    batch_id = batch_id_of(options)
+    if batch_id is None or QUERY_OPTION not in options:
         return None
-    query_id, _, run_id = options[QUERY_OPTION].partition(" ")
-    return query_id, run_id
+    query_id, run_id, name = options[QUERY_OPTION].split(" ", 2)
+    return MicroBatch(query_id, batch_id, run_id, name)

@@ -37,6 +37,7 @@ from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.exactly_once import (
+    APPLICATION_OPTION,
     EXACTLY_ONCE_OPTIONS,
     ExactlyOnce,
     check_exactly_once,
@@ -202,7 +203,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(message, lenient=lenient)
         elif name.startswith(_KAFKA):
             kafka[bare] = value
-        elif not is_sink_option(name) and name not in _SPARKS:
+        elif not is_sink_option(name) and name not in (*_SPARKS, APPLICATION_OPTION):
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # It may be misspelt.

@@ -18,7 +18,9 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
     """
     if plan.record is None:
         return False
-    place = plan.record.place_of_batch(*micro_batch)
+    place = plan.record.place_of_batch(
+        micro_batch.query_id, micro_batch.batch_id, micro_batch.run_id
+    )
     owner = plan.run.owner
     if place is BatchPlace.SAME_RUN:
         message = (
@@ -34,3 +36,28 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
         )
         raise KafkaException(message)
     return place is BatchPlace.REPLAY
+
+
+def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
+    """Return the warning about a query that may have written its last rows as another owner.
+
+    That is so for the first micro-batch that the owner's record has of a query, if the owner has
+    other queries, or if it is not the query's first. None otherwise.
+    """
+    owner, record = plan.run.owner, plan.record
+    if record is not None and record.last_batch(micro_batch.query_id) is not None:
+        return None
+    if record is not None and record.streams:
+        last = record.streams[-1]
+        return (
+            f"query {micro_batch.query_id} is written as a new stream of {owner}, as which query "
+            f"{last.query_id} wrote until micro-batch {last.batch_id}: if this is the same stream "
+            "with a new checkpoint, rows that both have read come twice"
+        )
+    if micro_batch.batch_id == 0:
+        return None
+    return (
+        f"{micro_batch} is the first that the commit log has of {owner}: if it was written before, "
+        "its rows come twice; that may be so if txnAppId, txnIdPrefix, commitLogTopic, the topic, "
+        "the cluster, or the spelling of checkpointLocation has changed"
+    )

@@ -166,7 +166,7 @@ class ExpiredRowsReport:
         )
 
     def described(self) -> str:
-        """Return it in a few words."""
+        """Return the report in a few words."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
             f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "
@@ -185,6 +185,32 @@ class TaskReport:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnceReport:
+    """How a job or a micro-batch was written exactly once.
+
+    mode, app_id: as in the options; a stream without txnAppId has an id of the sink's own.
+    version: of a batch job; None for a micro-batch, which has a batch_id. transactions: that hold
+    rows. skipped: why nothing was written, None if it was.
+    """
+
+    mode: str
+    app_id: str
+    version: int | None
+    transactions: int = 0
+    skipped: str | None = None
+
+    def summary(self) -> str:
+        """Return the report in a few words."""
+        many = f"{self.transactions} transaction{'' if self.transactions == 1 else 's'}"
+        if self.version is None:
+            return f"exactlyOnce={self.mode}, {many}"
+        return (
+            f"committed version {self.version} of application {self.app_id}, "
+            f"exactlyOnce={self.mode}, {many}"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class CommitReport:
     """The rows that a job or a micro-batch wrote.
@@ -192,6 +218,7 @@ class CommitReport:
     bytes: of records before compression; compressed_bytes: of batches as sent. rows, both sizes,
     retries and partitions are those of good rows. throttle_ms: how long brokers asked tasks to
     wait. seconds: from the start of the first task to the commit, by the clocks of their hosts.
+    exactly_once: None for at least once.
     """
 
     batch_id: int | None
@@ -206,10 +233,13 @@ class CommitReport:
     slowest_task: TaskReport | None
     bad_rows: BadRowsReport | None
     expired_rows: list[ExpiredRowsReport]
+    exactly_once: ExactlyOnceReport | None
     partitions: list[PartitionReport]
 
     def summary(self) -> str:
         """Return the report in one line."""
+        if self.exactly_once is not None and self.exactly_once.skipped is not None:
+            return f"pykafka: skipped: {self.exactly_once.skipped}"
         topics = sorted({p.topic for p in self.partitions})
         where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
@@ -223,7 +253,8 @@ class CommitReport:
         if slowest is not None:
             line += f"; slowest task {slowest.task} on {slowest.host}, {slowest.seconds:.2f} s"
         line += f"; {self.retries} retries" if self.retries else ""
-        return line + (f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else "")
+        line += f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else ""
+        return line + (f"; {self.exactly_once.summary()}" if self.exactly_once else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -236,7 +267,7 @@ class CommitReport:
 class SkippedMessage(WriterCommitMessage):
     """A task whose rows are written already; rows: how many it has, None if it read none.
 
-    plan, micro_batch: of a stream, as of `SinkCommitMessage`.
+    plan, micro_batch: of a stream, as in `SinkCommitMessage`.
     """
 
     rows: int | None = None

@@ -1,6 +1,7 @@
 """Sessions and DataFrames of Spark, classic or of Spark Connect: type checks, settings, the folder.
 
-`register` changes settings. A session may lack one or forbid its change; the sink works without.
+`register` changes settings. A session may lack a setting or forbid a change. The sink works then,
+too.
 """
 
 from __future__ import annotations

@@ -96,15 +96,20 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once, in one transaction.
 
-    plan: the plan of the run, or the owner's record if the version is written already; token: as
-    of `KafkaArrowWriter`.
+    plan: the plan of the run, or the owner's record if the version is written already; batch_id:
+    of the micro-batch that the job writes, if any; token: as in `KafkaArrowWriter`.
     """
 
     def __init__(
-        self, options: SinkOptions, plan: Plan | CommitRecord, token: JobToken | None = None
+        self,
+        options: SinkOptions,
+        plan: Plan | CommitRecord,
+        batch_id: int | None = None,
+        token: JobToken | None = None,
     ) -> None:
         super().__init__(options)
         self._plan = plan
+        self._batch_id = batch_id
         self._token = token
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -124,7 +129,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         from spark_kafka_sink.spark.committing.exactly_once_commit import commit_batch  # noqa: PLC0415 - as above
 
         freeze_imports()
-        commit_batch(self._unpacked(), self._plan, messages)
+        commit_batch(self._unpacked(), self._plan, messages, self._batch_id)
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -23,11 +23,11 @@ def measured(cell: Cell, **seconds: list[float]) -> Measured:
     Python was busy for as long, and the broker for half of it.
     """
 
-    def turn(took: float) -> Turn:
+    def timed(took: float) -> Turn:
         return Turn(took, Usage(0.0, took, took / 2), None)
 
     results = {
-        name: Result(name, 1000, turns=[turn(took) for took in each])
+        name: Result(name, 1000, turns=[timed(took) for took in each])
         for name, each in seconds.items()
     }
     return Measured(cell, results)
@@ -87,12 +87,12 @@ def test_what_one_machine_s_cpu_decides_is_not_told_of_a_cluster() -> None:
     cell = CELLS["100B"]
     cells = {"100B": measured(cell, R1=[1.0], R2t=[2.0], R0=[1.0], R3=[4.0])}
 
-    def told(cores: int | None) -> set[str]:
+    def claims(cores: int | None) -> set[str]:
         return {one.target.what for one in reached(cells, cores)}
 
     here = {"CPU a row to R2t", "CPU a row to R3", "rows/s to R0"}
-    assert told(2) - told(None) == here
-    assert told(None) == {"rows/s to R2t", "rows/s to R3"}
+    assert claims(2) - claims(None) == here
+    assert claims(None) == {"rows/s to R2t", "rows/s to R3"}
 
 
 @pytest.mark.parametrize("log_bytes", [94, 96, 104, 106])

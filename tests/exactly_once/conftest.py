@@ -2,28 +2,134 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from conftest import NewTopic, topic_maker
+from conftest import NewTopic, need_kafka, running_cluster, topic_maker
+from support.brokers import fetch_kafka
+from support.brokers.fault_proxy import FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster
+from support.documents import exactly_once_cases
+from support.spark.single_job import SingleJob
 
+from exactly_once.moments import Moments
+from spark_kafka_sink import commit
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.spark import exactly_once, kept_plans
+from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.task_producer import TaskProducer
 
 NewClient: TypeAlias = Callable[[], CommitClient]
 NewTaskProducer: TypeAlias = Callable[[], TaskProducer]
+NewJob: TypeAlias = Callable[..., SingleJob]
 LOG: str = "__pykafka_commits"
+Proxied: TypeAlias = tuple[KafkaCluster, FaultProxy]
+
+_LEVELS = ["level 2", "level 1"]
+# As make test-exactly-once wants it: Kafka 4 at level 1, too, and the cases in the end.
+_IS_ALL = os.environ.get("ALL_LEVELS") == "1"
+if _IS_ALL:
+    _LEVELS.append("level 1 of Kafka 4")
 
 
-@pytest.fixture(scope="session", params=["kafka", "old_kafka"], ids=["level 2", "level 1"])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the cases of docs/contributing/exactly-once-cases.md came to."""
+    if not _IS_ALL:
+        return
+    outcomes = {
+        outcome: [each.nodeid for each in reports if hasattr(each, "nodeid")]
+        for outcome, reports in terminalreporter.stats.items()
+    }
+    terminalreporter.section("Cases of exactly once")
+    for line in exactly_once_cases.summary(outcomes):
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(autouse=True)
+def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the modes be used that the sink refuses until they are complete."""
+    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
+    yield
+    close_all()
+
+
+@pytest.fixture(scope="session")
+def lowered_kafka(scratch: Path) -> Iterator[KafkaCluster]:
+    """One node of the newest Kafka that has finalized transaction.version 1."""
+    need_kafka()
+    with running_cluster(fetch_kafka.NEWEST, scratch / "lowered", 1) as found:
+        found.change_transaction_version(1)
+        yield found
+
+
+@pytest.fixture(scope="session", params=_LEVELS)
 def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
     """Kafka 4 with transaction.version 2, and Kafka 3.9, which does not have the feature."""
-    found: KafkaCluster = request.getfixturevalue(request.param)
+    names = dict(zip(_LEVELS, ("kafka", "old_kafka", "lowered_kafka"), strict=False))
+    found: KafkaCluster = request.getfixturevalue(names[request.param])
     return found
+
+
+@pytest.fixture(scope="session", params=["level 2", "level 1"])
+def proxied(request: pytest.FixtureRequest, scratch: Path) -> Iterator[Proxied]:
+    """One node of each level and its proxy."""
+    need_kafka()
+    if request.param == "level 2":
+        yield request.getfixturevalue("proxied_kafka")
+        return
+    with (
+        FaultProxy() as proxy,
+        running_cluster(fetch_kafka.OLD, scratch / "proxied-old", 1, {1: proxy}) as cluster,
+    ):
+        yield cluster, proxy
+
+
+@pytest.fixture
+def proxy(proxied: Proxied) -> Iterator[FaultProxy]:
+    """The proxy, without faults at the end."""
+    yield proxied[1]
+    proxied[1].clear()
+
+
+@pytest.fixture(params=["single", "two-phase"])
+def mode(request: pytest.FixtureRequest) -> str:
+    """A mode of exactly once."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def job(cluster: KafkaCluster, new_topic: NewTopic, mode: str) -> SingleJob:
+    """A job that writes to a topic with four partitions."""
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    return SingleJob(cluster, new_topic(4), 4, log, exactlyOnce=mode)
+
+
+@pytest.fixture
+def driver_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the driver's files."""
+    monkeypatch.setattr(kept_plans, "driver_folder", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> Moments:
+    """The moments of all runs of the test."""
+    return Moments(monkeypatch)
+
+
+@pytest.fixture
+def coordinators_are_never_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machines believe the second answer of a coordinator after a moment."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{commit.__name__}.") and hasattr(module, "STALE_S"):
+            monkeypatch.setattr(module, "STALE_S", 0.05)
 
 
 @pytest.fixture

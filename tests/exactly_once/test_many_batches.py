@@ -20,12 +20,7 @@ from support.oracles.readers import committed_values
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import (
-    single,
-    single_check,
-    two_phase,
-    two_phase_claim,
-)
+from spark_kafka_sink.commit import single, single_check, two_phase, two_phase_claim
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
 from spark_kafka_sink.commit.names import checked_owner

@@ -5,8 +5,6 @@ Spark's part is played here: writers and messages are pickled between its proces
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
@@ -32,27 +30,16 @@ from spark_kafka_sink.errors import (
     ProducerFencedException,
     TransactionalIdAuthorizationException,
 )
-from spark_kafka_sink.spark import exactly_once
-from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
 
-@pytest.fixture(autouse=True)
-def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
-    yield
-    close_all()
-
-
 @pytest.fixture
-def job(cluster: KafkaCluster, new_topic: NewTopic, log: str) -> SingleJob:
-    """A job that writes to a topic with four partitions."""
-    compacted = new_topic(1, {"cleanup.policy": "compact"})
-    return SingleJob(cluster, new_topic(4), 4, compacted)
+def mode() -> str:
+    """Mode `single` alone."""
+    return "single"
 
 
 ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
@@ -221,6 +208,6 @@ def test_a_right_that_is_missing_is_named(guarded_kafka: KafkaCluster) -> None:
     )
     for created in admin.create_acls([right]).values():
         created.result()
-    said = f"InitProducerId.*--operation WRITE.*--transactional-id {transactional_id}"
+    said = "InitProducerId.*--operation WRITE.* prefixed --transactional-id pykafka/"
     with pytest.raises(TransactionalIdAuthorizationException, match=said):
         job.plan()

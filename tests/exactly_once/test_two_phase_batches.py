@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from conftest import NewTopic
 from pyspark.sql.datasource import WriterCommitMessage
-from support.brokers.kafka_cluster import KafkaCluster
 from support.spark.single_job import SingleJob, batches, handed_over
 
 from spark_kafka_sink.commit.questions import Listed, ListTransactions
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException, ProducerFencedException
-from spark_kafka_sink.spark import exactly_once
-from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
@@ -23,19 +17,10 @@ ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
 VALUES = ["a", "b", "c", "d", "e", "f"]
 
 
-@pytest.fixture(autouse=True)
-def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
-    yield
-    close_all()
-
-
 @pytest.fixture
-def job(cluster: KafkaCluster, new_topic: NewTopic) -> SingleJob:
-    """A job that writes to a topic with four partitions."""
-    log = new_topic(1, {"cleanup.policy": "compact"})
-    return SingleJob(cluster, new_topic(4), 4, log, exactlyOnce="two-phase")
+def mode() -> str:
+    """Mode `two-phase` alone."""
+    return "two-phase"
 
 
 def test_a_version_is_written_once(

@@ -72,8 +72,8 @@ def test_a_topic_is_described_with_what_may_be_done_with_it(cluster: KafkaCluste
         _, replicas = seen_by_confluent(cluster.bootstrap, name)
         described = TopicDescription(name, 3, replicas, frozenset(EVERYTHING))
         assert admin.topics([name]) == {name: described}
-        wanted = ["max.message.bytes", "message.timestamp.type"]
-        assert admin.topic_configs(name, wanted) == {
+        names = ["max.message.bytes", "message.timestamp.type"]
+        assert admin.topic_configs(name, names) == {
             "max.message.bytes": "5000",
             "message.timestamp.type": "CreateTime",
         }

@@ -91,7 +91,7 @@ def elect(kafka: KafkaCluster, topic: str, victim: int, load: SteadyLoad) -> Non
     """Move every partition's leader to another node."""
     before = leader_of(kafka.bootstrap, topic)
     move_leaders(kafka.bootstrap, topic)
-    # A node that has just woken up may still tell of the old leader.
+    # A node that has just woken up may still name the old leader.
     wait_for_leader_but(before, kafka.bootstrap, topic)
     load.wait_for_progress()
 

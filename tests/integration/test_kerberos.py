@@ -124,7 +124,7 @@ def test_kafka_python_reads_what_was_written_by_the_same_ticket_cache(
 
 
 def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
-    secured_kafka: SecuredKafka, realm: Kdc, topic: str
+    secured_kafka: SecuredKafka, realm: Kdc, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = realm.add(f"old-{uuid.uuid4().hex[:8]}")
     principal = old.stem
@@ -139,6 +139,10 @@ def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
     said = refused(options, topic)
     assert "not found in Kerberos database" in said
     assert "compare sasl.kerberos.principal and its realm" in said
+    monkeypatch.setenv("PRINCIPAL_OF_TEST", principal)
+    said = refused(options | {"sasl.kerberos.principal": "${env:PRINCIPAL_OF_TEST}"}, topic)
+    assert "Client '${env:PRINCIPAL_OF_TEST}@LAB.TEST' not found" in said
+    assert f"{principal}@" not in said
     said = refused(options | {"sasl.kerberos.principal": "nobody"}, topic)
     assert f"does the keytab {old.name} have a key" in said
     assert read_with_confluent(secured_kafka.bootstrap, topic) == []

@@ -63,7 +63,7 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("noise", "told"),
+    ("noise", "expected"),
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -78,9 +78,9 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
         (b"", "before it answered ApiVersions; it may expect TLS, or may not be a Kafka broker"),
     ],
 )
-def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told: str) -> None:
+def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, expected: str) -> None:
     with ScriptedBroker(noise) as peer, KafkaProducer(config(peer.address, 1000)) as producer:
-        with pytest.raises(TimeoutException, match=told) as error:
+        with pytest.raises(TimeoutException, match=expected) as error:
             producer.partitions_for("t")
         assert str(error.value).startswith("no broker has answered within max.block.ms=1000; ")
         assert f"bootstrap ({peer.address})" in str(error.value)
@@ -88,11 +88,11 @@ def test_a_peer_that_is_no_broker_is_named_with_what_it_said(noise: bytes, told:
 
 def test_a_listener_that_expects_tls_is_an_error_at_once() -> None:
     alert = b"\x15\x03\x03\x00\x02\x02\x50"
-    told = r"bootstrap .* expects TLS: set security\.protocol to SSL"
+    expected = r"bootstrap .* expects TLS: set security\.protocol to SSL"
     with (
         ScriptedBroker(alert) as peer,
         KafkaProducer(config(peer.address)) as producer,
-        pytest.raises(SslAuthenticationException, match=told),
+        pytest.raises(SslAuthenticationException, match=expected),
     ):
         producer.partitions_for("t")
 
@@ -111,25 +111,27 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with KafkaProducer(config(address, 1000)) as producer:
-            told = rf"bootstrap \({address}\): it accepts connections but has sent nothing for 1 s"
-            with pytest.raises(TimeoutException, match=told):
+            expected = (
+                rf"bootstrap \({address}\): it accepts connections but has sent nothing for 1 s"
+            )
+            with pytest.raises(TimeoutException, match=expected):
                 producer.partitions_for("t")
         with (
             KafkaAdmin(producer_config(config(address, 1000))) as admin,
-            pytest.raises(TimeoutException, match=told),
+            pytest.raises(TimeoutException, match=expected),
         ):
             admin.topics(["t"])
 
 
 def test_a_controller_s_port_is_told_as_one(kafka: KafkaCluster) -> None:
     address = kafka.controllers.split(",")[0]
-    told = rf"bootstrap \({address}\): .*this is the listener of a KRaft controller"
+    expected = rf"bootstrap \({address}\): .*this is the listener of a KRaft controller"
     with KafkaProducer(config(address)) as producer:
-        with pytest.raises(UnsupportedVersionException, match=told):
+        with pytest.raises(UnsupportedVersionException, match=expected):
             producer.partitions_for("t")
         with (
             KafkaAdmin(producer_config(config(address))) as admin,
-            pytest.raises(UnsupportedVersionException, match=told),
+            pytest.raises(UnsupportedVersionException, match=expected),
         ):
             admin.topics(["t"])
 
@@ -231,14 +233,14 @@ def test_a_broker_that_asks_for_it_has_the_client_begin_anew(broker: ScriptedBro
 
 
 def test_a_broker_that_was_heard_of_may_ask_for_it_as_well(broker: ScriptedBroker) -> None:
-    with ScriptedBroker() as heard_of:
-        heard_of.metadata = describe(heard_of.port, "t")
-        heard_of.metadata.error_code = REBOOTSTRAP_REQUIRED
+    with ScriptedBroker() as known:
+        known.metadata = describe(known.port, "t")
+        known.metadata.error_code = REBOOTSTRAP_REQUIRED
         broker.metadata = describe(broker.port, "t", node_id=2)
-        brokers = [Node(id=1, host="127.0.0.1", port=heard_of.port)]
+        brokers = [Node(id=1, host="127.0.0.1", port=known.port)]
         with KafkaProducer(config(broker.address), brokers=brokers) as producer:
             assert producer.partitions_for("t") == 1
-        assert METADATA in heard_of.asked
+        assert METADATA in known.asked
 
 
 def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(
@@ -262,7 +264,7 @@ def test_a_broker_that_gives_no_metadata_is_left_for_the_bootstrap_servers(
         assert 3 in stuck.asked, "the broker known was not asked first"
 
 
-@pytest.mark.parametrize("says_so", [True, False], ids=["told", "by time"])
+@pytest.mark.parametrize("says_so", [True, False], ids=["expected", "by time"])
 def test_a_reader_begins_anew_as_a_producer_does(broker: ScriptedBroker, *, says_so: bool) -> None:
     with ScriptedBroker() as old:
         broker.metadata = describe(old.port, "t")

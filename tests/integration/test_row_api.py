@@ -34,13 +34,13 @@ from spark_kafka_sink.errors import (
 
 pytestmark = pytest.mark.kafka
 
-Told = list[tuple[RecordMetadata, BaseException | None]]
+Delivered = list[tuple[RecordMetadata, BaseException | None]]
 A_LONG_TIME_MS = 600_000
 
 
-def note_in(told: Told) -> Callable[[RecordMetadata, BaseException | None], None]:
+def note_in(deliveries: Delivered) -> Callable[[RecordMetadata, BaseException | None], None]:
     """Return a callback that records its arguments."""
-    return lambda metadata, error: told.append((metadata, error))
+    return lambda metadata, error: deliveries.append((metadata, error))
 
 
 def by_place(records: list[Record]) -> dict[tuple[int, int], Record]:
@@ -78,12 +78,12 @@ def test_every_future_names_the_place_that_holds_exactly_its_row(
 ) -> None:
     topic = new_topic(4)
     config = {"bootstrap.servers": kafka.bootstrap, "compression.type": compression}
-    rows, told = [row(number) for number in range(5000)], Told()
+    rows, deliveries = [row(number) for number in range(5000)], Delivered()
     before = time.time_ns() // 1_000_000
     with KafkaProducer(config) as producer:
         futures = [
             producer.send(
-                topic, r.value, r.key, r.partition, r.timestamp_ms, r.headers, note_in(told)
+                topic, r.value, r.key, r.partition, r.timestamp_ms, r.headers, note_in(deliveries)
             )
             for r in rows
         ]
@@ -106,15 +106,15 @@ def test_every_future_names_the_place_that_holds_exactly_its_row(
         sizes = [-1 if data is None else len(data) for data in (record.key, record.value)]
         assert sizes == [metadata.serialized_key_size, metadata.serialized_value_size]
         assert metadata.topic == topic
-    assert {m for m, _ in told} == {future.result(0) for future in futures}
-    assert all(error is None for _, error in told)
-    check_rising(told)
+    assert {m for m, _ in deliveries} == {future.result(0) for future in futures}
+    assert all(error is None for _, error in deliveries)
+    check_rising(deliveries)
 
 
-def check_rising(told: Told) -> None:
+def check_rising(deliveries: Delivered) -> None:
     """Check that callbacks came in the order of offsets, in every partition."""
     offsets = defaultdict(list)
-    for metadata, _ in told:
+    for metadata, _ in deliveries:
         offsets[metadata.partition].append(metadata.offset)
     for of_partition in offsets.values():
         assert of_partition == sorted(of_partition)
@@ -127,8 +127,8 @@ def test_rows_and_columns_of_one_thread_stay_in_their_order(
     numbers = itertools.count()
     config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": 2, "batch.size": 2000}
     with KafkaProducer(config) as producer:
-        for turn in range(60):
-            for _ in range(turn):
+        for repetition in range(60):
+            for _ in range(repetition):
                 producer.send(topic, b"%d" % next(numbers))
             columns = [b"%d" % next(numbers) for _ in range(7)]
             producer.append(topic, pa.record_batch({"value": pa.array(columns)}))
@@ -260,7 +260,7 @@ def test_serializers_and_interceptors_see_every_row(
         """Marks values, and records its calls."""
 
         def __init__(self) -> None:
-            self.told = Told()
+            self.deliveries = Delivered()
             self.closed = False
 
         def on_send(self, record: ProducerRecord) -> ProducerRecord:
@@ -270,7 +270,7 @@ def test_serializers_and_interceptors_see_every_row(
             self, metadata: RecordMetadata | None, error: BaseException | None
         ) -> None:
             assert metadata is not None
-            self.told.append((metadata, error))
+            self.deliveries.append((metadata, error))
 
         def close(self) -> None:
             self.closed = True
@@ -304,7 +304,7 @@ def test_serializers_and_interceptors_see_every_row(
         assert future.result(60).offset == 0
     (record,) = read_with_confluent(kafka.bootstrap, topic)
     assert (record.key, record.value) == (b"\x00\x07", "a seen".encode("utf-16-be"))
-    refused, delivered = count.told
+    refused, delivered = count.deliveries
     assert isinstance(refused[1], SerializationException)
     assert refused[0] == RecordMetadata(topic, -1, -1, -1, -1, -1)
     assert delivered == (future.result(0), None)
@@ -314,21 +314,21 @@ def test_serializers_and_interceptors_see_every_row(
 def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(1, {"max.message.bytes": "2000"}), Told()
+    topic, deliveries = new_topic(1, {"max.message.bytes": "2000"}), Delivered()
     config = {
         "bootstrap.servers": kafka.bootstrap,
         "max.request.size": 10_000,
         "max.block.ms": 3000,
     }
     with KafkaProducer(config) as producer:
-        by_broker = producer.send(topic, bytes(5000), on_delivery=note_in(told))
+        by_broker = producer.send(topic, bytes(5000), on_delivery=note_in(deliveries))
         assert isinstance(by_broker.exception(60), RecordTooLargeException)
-        by_limit = producer.send(topic, bytes(20_000), partition=0, on_delivery=note_in(told))
+        by_limit = producer.send(topic, bytes(20_000), partition=0, on_delivery=note_in(deliveries))
         assert isinstance(by_limit.exception(0), RecordTooLargeException)
         assert "max.request.size=10000" in str(by_limit.exception(0))
-        by_name = producer.send("no/topic", b"a", on_delivery=note_in(told))
+        by_name = producer.send("no/topic", b"a", on_delivery=note_in(deliveries))
         assert isinstance(by_name.exception(0), InvalidTopicException)
-        by_time = producer.send(topic, b"a", partition=7, on_delivery=note_in(told))
+        by_time = producer.send(topic, b"a", partition=7, on_delivery=note_in(deliveries))
         error = by_time.exception(0)
         assert isinstance(error, TimeoutException)
         assert "Partition 7 of topic" in str(error)
@@ -336,13 +336,13 @@ def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once
         fits = producer.send(topic, b"fits")
         producer.flush()
     assert fits.result(0).offset == 0
-    assert [type(error) for _, error in told] == [
+    assert [type(error) for _, error in deliveries] == [
         RecordTooLargeException,
         RecordTooLargeException,
         InvalidTopicException,
         TimeoutException,
     ]
-    assert [(m.topic, m.partition, m.offset) for m, _ in told] == [
+    assert [(m.topic, m.partition, m.offset) for m, _ in deliveries] == [
         (topic, 0, -1),
         (topic, 0, -1),
         ("no/topic", -1, -1),
@@ -354,19 +354,19 @@ def test_what_brokers_and_limits_refuse_becomes_a_failed_future_and_is_told_once
 def test_the_records_that_a_broker_refuses_have_errors_of_their_own(
     kafka: KafkaCluster, new_topic: NewTopic, keyless: list[int]
 ) -> None:
-    topic, told = new_topic(1, {"cleanup.policy": "compact"}), Told()
+    topic, deliveries = new_topic(1, {"cleanup.policy": "compact"}), Delivered()
     config = {"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS}
     with KafkaProducer(config) as producer:
         futures = [
             producer.send(
-                topic, b"%d" % n, None if n in keyless else b"k", on_delivery=note_in(told)
+                topic, b"%d" % n, None if n in keyless else b"k", on_delivery=note_in(deliveries)
             )
             for n in range(4)
         ]
         producer.flush()
     for number, future in enumerate(futures):
         error = future.exception(0)
-        assert told[number][1] is error
+        assert deliveries[number][1] is error
         if number in keyless:
             assert isinstance(error, InvalidRecordException)
             assert "Compacted topic cannot accept message without key" in str(error)
@@ -458,7 +458,7 @@ def test_memory_that_stays_full_fails_the_future_after_max_block_ms(
 def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(1), list[int]()
+    topic, deliveries = new_topic(1), list[int]()
     config = {
         "bootstrap.servers": kafka.bootstrap,
         "linger.ms": A_LONG_TIME_MS,
@@ -468,7 +468,7 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     producer = KafkaProducer(config)
 
     def note(number: int) -> OnDelivery:
-        return lambda *_: told.append(number)
+        return lambda *_: deliveries.append(number)
 
     # Some are in an open batch, some still rows.
     futures = [producer.send(topic, bytes(1000), on_delivery=note(n)) for n in range(40)]
@@ -477,7 +477,7 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
     producer.close(0)
     for future in futures:
         assert str(future.exception(0)) == "Producer is closed forcefully."
-    assert told == [*range(40)]
+    assert deliveries == [*range(40)]
     assert producer._state.accumulator.pool.available_bytes == 33_554_432
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")
@@ -487,11 +487,11 @@ def test_closing_with_0_gives_up_what_is_incomplete_and_tells_everybody(
 def test_close_delivers_what_was_sent_and_takes_no_more(
     kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
-    topic, told = new_topic(1), Told()
+    topic, deliveries = new_topic(1), Delivered()
     producer = KafkaProducer({"bootstrap.servers": kafka.bootstrap, "linger.ms": A_LONG_TIME_MS})
-    future = producer.send(topic, b"a", on_delivery=note_in(told))
+    future = producer.send(topic, b"a", on_delivery=note_in(deliveries))
     producer.close()
-    assert told == [(future.result(0), None)]
+    assert deliveries == [(future.result(0), None)]
     with pytest.raises(IllegalStateException, match="after producer has been closed"):
         producer.send(topic, b"late")
     assert values_in_order(read_with_confluent(kafka.bootstrap, topic)) == [b"a"]
@@ -568,7 +568,7 @@ def test_a_callback_may_close_its_producer(kafka: KafkaCluster, new_topic: NewTo
 def test_a_callback_that_raises_does_not_harm_the_next(
     kafka: KafkaCluster, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic, told = new_topic(1), Told()
+    topic, deliveries = new_topic(1), Delivered()
 
     def fail(metadata: RecordMetadata, error: BaseException | None) -> None:
         raise ZeroDivisionError
@@ -578,8 +578,8 @@ def test_a_callback_that_raises_does_not_harm_the_next(
         caplog.at_level(logging.ERROR),
     ):
         producer.send(topic, b"a", on_delivery=fail)
-        producer.send(topic, b"b", on_delivery=note_in(told))
-    assert [metadata.offset for metadata, _ in told] == [1]
+        producer.send(topic, b"b", on_delivery=note_in(deliveries))
+    assert [metadata.offset for metadata, _ in deliveries] == [1]
     assert "on_delivery callback" in caplog.text
 
 

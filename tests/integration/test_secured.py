@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 import shlex
+import threading
 import time
 import traceback
 import uuid
@@ -448,7 +449,7 @@ def test_secrets_may_be_references_that_are_looked_up_at_each_login(
 
 def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, topic: str) -> None:
     options = login(secured_kafka, "SASL_SSL", "SCRAM-SHA-256") | {"linger.ms": "0"}
-    seconds, written = 6, 0
+    seconds, written = 15, 0
     with KafkaProducer(options) as producer:
         connections = None
         until = time.monotonic() + seconds
@@ -457,6 +458,8 @@ def test_a_session_is_renewed_on_its_connection(secured_kafka: SecuredKafka, top
             producer.append(topic, pa.record_batch({"value": values}))
             written += 20
             producer.flush()
+            # A row now and then renews a session as many rows do.
+            threading.Event().wait(0.05)
             measured = {metric.name: value for metric, value in producer.metrics().items()}
             created = measured["connection-creation-total"]
             connections = connections or created

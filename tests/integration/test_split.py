@@ -114,14 +114,14 @@ def test_rows_that_were_sent_one_by_one_learn_their_offsets(
     kafka: KafkaCluster, narrow_topic: str
 ) -> None:
     config = {"bootstrap.servers": kafka.bootstrap, "batch.size": 500_000, "linger.ms": 60_000}
-    told: list[int] = []
+    offsets: list[int] = []
     with KafkaProducer(config) as producer:
         futures = [
             producer.send(
                 narrow_topic,
                 noise(n),
                 partition=n % 2,
-                on_delivery=lambda metadata, error: told.append(metadata.offset),
+                on_delivery=lambda metadata, error: offsets.append(metadata.offset),
             )
             for n in range(100)
         ]
@@ -129,7 +129,7 @@ def test_rows_that_were_sent_one_by_one_learn_their_offsets(
         assert all(future.done() for future in futures)
     places = [(future.result().partition, future.result().offset) for future in futures]
     assert places == [(n % 2, n // 2) for n in range(100)]
-    assert sorted(told) == sorted(n // 2 for n in range(100))
+    assert sorted(offsets) == sorted(n // 2 for n in range(100))
     found = {
         (r.partition, r.offset): r.value for r in read_with_confluent(kafka.bootstrap, narrow_topic)
     }

@@ -129,7 +129,7 @@ def described(brokers: Mapping[int, ScriptedBroker]) -> MetadataResponse:
 
 
 def let_write(brokers: Mapping[int, ScriptedBroker]) -> None:
-    """Have each broker describe all of them, and take what is written to its partition."""
+    """Let each broker describe all of them, and accept what is written to its partition."""
     for number, broker in brokers.items():
         broker.metadata = described(brokers)
         taken = PartitionProduceResponse(index=number - 1, error_code=0, base_offset=0)

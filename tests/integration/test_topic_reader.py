@@ -1,4 +1,4 @@
-"""TopicReader returns row by row what kafka-python and librdkafka read, whoever wrote the topic."""
+"""TopicReader returns the same rows as kafka-python and librdkafka, of topics of any producer."""
 
 from __future__ import annotations
 
@@ -280,14 +280,14 @@ def test_a_reading_begins_and_ends_where_it_was_told_to_even_inside_a_batch(
             found.setdefault(record.partition, []).append(record.offset)
         return dict(sorted(found.items()))
 
-    whole = list(range(100))
-    assert offsets() == {0: whole, 1: whole, 2: whole}
-    assert offsets(partitions=[2]) == {2: whole}
+    every_offset = list(range(100))
+    assert offsets() == {0: every_offset, 1: every_offset, 2: every_offset}
+    assert offsets(partitions=[2]) == {2: every_offset}
     assert offsets(partitions=[]) == {}
-    assert offsets(start={0: 7, 2: 95}) == {0: whole[7:], 2: whole[95:]}
-    assert offsets(start={1: 13}, end={1: 27}) == {1: whole[13:27]}
+    assert offsets(start={0: 7, 2: 95}) == {0: every_offset[7:], 2: every_offset[95:]}
+    assert offsets(start={1: 13}, end={1: 27}) == {1: every_offset[13:27]}
     assert offsets(start={1: 13, 0: 1}, end={1: 14, 0: 1}) == {1: [13]}
-    assert offsets(end={0: 5, 1: 0, 2: 30}) == {0: whole[:5], 2: whole[:30]}
+    assert offsets(end={0: 5, 1: 0, 2: 30}) == {0: every_offset[:5], 2: every_offset[:30]}
     assert offsets(start="latest") == {}
     assert offsets(start={0: 50}, end={0: 20}) == {}
     with pytest.raises(ConfigException, match=r"the partitions 0 to 2, not \[3\]"):

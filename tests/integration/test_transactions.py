@@ -6,7 +6,6 @@ which does not have the feature.
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -51,29 +50,20 @@ NewProducer = Callable[..., KafkaProducer]
 
 @pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaCluster]:
-    """One node, which looks for transactions that timed out twice a second."""
+    """One node."""
     need_kafka()
     version, transaction_version = CLUSTERS[request.param]
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     folder = scratch / f"transactions-{request.param}"
     started = KafkaCluster(
-        fetch_kafka.libs(version), folder, 1, settings, java_options=kafka_options(version)
+        fetch_kafka.libs(version), folder, 1, java_options=kafka_options(version)
     )
     try:
         started.start()
         if transaction_version == 1:
-            downgrade(started)
+            started.change_transaction_version(1)
         yield started
     finally:
         started.stop()
-
-
-def downgrade(cluster: KafkaCluster) -> None:
-    """Let the cluster finalize transaction.version 1."""
-    tool = ["java", "-cp", f"{fetch_kafka.libs(fetch_kafka.NEWEST)}/*"]
-    command = ["org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", cluster.bootstrap]
-    change = ["downgrade", "--feature", "transaction.version=1"]
-    subprocess.run([*tool, *command, *change], check=True, capture_output=True)
 
 
 _RESTARTS = pytest.mark.long(reason="it restarts the node, after which all versions do the same")
@@ -572,7 +562,7 @@ def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     try:
         producer.flush()
     except TransactionAbortedException as error:  # pragma: no cover - what must not be
-        pytest.fail(f"the next transaction was told of the one before: {error}")
+        pytest.fail(f"the next transaction has the error of the one before: {error}")
     producer.commit_transaction()
     assert committed_values(cluster.bootstrap, topic) == ["kept"]
 

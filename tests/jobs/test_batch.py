@@ -115,8 +115,8 @@ def outcome(
         plan["others", name] = job
     ended = dict(zip(plan, run_many(list(plan.values())), strict=True))
 
-    def of(wanted: str) -> dict[str, Ended]:
-        return {name: end for (part, name), end in ended.items() if part == wanted}
+    def of(part_name: str) -> dict[str, Ended]:
+        return {name: end for (part, name), end in ended.items() if part == part_name}
 
     return Outcome(of("produced"), of("verified"), of("others"), kafka.bootstrap, folder)
 
@@ -210,8 +210,8 @@ def test_the_report_tells_partitions_and_offsets(outcome: Outcome, kind: str) ->
         counts.setdefault(record.partition, []).append(record.offset)
     assert sum(map(len, counts.values())) == ROWS
     for number, offsets in counts.items():
-        told = [text.split() for text in outcome.produced[kind].lines]
-        row = next(words for words in told if words[:1] == [str(number)])
+        split_lines = [text.split() for text in outcome.produced[kind].lines]
+        row = next(words for words in split_lines if words[:1] == [str(number)])
         assert [row[1], row[3], row[4]] == [
             str(len(offsets)),
             str(min(offsets)),

@@ -39,9 +39,9 @@ def test_cells_of_every_kind_are_measured_and_reported(
         assert ours["rows"] == cell["cell"]["rows"]
         assert ours["log_bytes"] > 0
         for contender in ("R1",) if name == "cold" else ("R0", "R1"):
-            (turn,) = results[contender]["turns"]
-            assert turn["seconds"] > 0
-            assert turn["after"] in results
+            (measurement,) = results[contender]["turns"]
+            assert measurement["seconds"] > 0
+            assert measurement["after"] in results
         has_codec = name == "100B-lz4"
         assert (results["R1c"]["not_run"] is None) == has_codec
         assert len(results["R1c"]["turns"]) == has_codec

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import demo
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.spark.job_server import ROOT, TIMEOUT_S
 
 # The documented limit is two minutes; streams start Spark six times instead of two.
-WHOLE_DEMO_S, STREAMS_TOO_S = 120, 480
+COMPLETE_DEMO_S, STREAMS_TOO_S = 120, 480
 JAVA_8 = 'openjdk version "1.8.0_412"'
 
 
@@ -114,7 +114,7 @@ def test_a_broker_that_dies_at_once_is_one_sentence(tmp_path: Path) -> None:
 def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
     tmp_path: Path,
 ) -> None:
-    ended = run_demo(os.environ["PATH"], timeout_s=WHOLE_DEMO_S, TMPDIR=str(tmp_path))
+    ended = run_demo(os.environ["PATH"], timeout_s=COMPLETE_DEMO_S, TMPDIR=str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert re.search(r"^wrote 336,776 rows, .* rows/s, .* MB/s$", ended.stdout, re.MULTILINE)
     sample = ended.stdout.partition("\na record of partition ")[2]
@@ -214,7 +214,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> N
     name, value = mark.split("=")
     env = os.environ | {name: value, "TMPDIR": str(tmp_path)}
     with listened_to([sys.executable, "jobs/demo.py"], cwd=ROOT, env=env) as demo:
-        hear(demo, "writing: ")
+        wait_for_line(demo, "writing: ")
         running = " ".join(marked_processes(mark))
         said = press_ctrl_c(demo, TIMEOUT_S)
     left = marked_processes(mark)

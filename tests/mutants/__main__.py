@@ -60,8 +60,8 @@ def _results(given: argparse.Namespace) -> Results:
     if given.results is not None:
         return Results.read(given.results)
     check_installed()
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGHUP, _leave)
+    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGHUP, _exit)
     return run(chosen(given.only), given.output)
 
 
@@ -83,7 +83,7 @@ def run(mutants: Sequence[Mutant], output: Path | None) -> Results:
     return results
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 

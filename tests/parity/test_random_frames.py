@@ -93,9 +93,9 @@ def test_both_sinks_write_the_same_records_to_the_same_partitions(
         written[name] = [read(kafka.bootstrap, topic) for topic in topics]
     for number in range(len(_PARTITIONS)):
         records = [placed(read[number]) for read in written.values()]
-        wanted = [row for row in rows if row[0] == number]
-        assert Counter(r[1:] for r in records[0]) == Counter(record(row) for row in wanted)
-        pinned = Counter((row[1], *record(row)) for row in wanted if row[1] is not None)
+        expected = [row for row in rows if row[0] == number]
+        assert Counter(r[1:] for r in records[0]) == Counter(record(row) for row in expected)
+        pinned = Counter((row[1], *record(row)) for row in expected if row[1] is not None)
         for found in records:
             assert pinned <= Counter(found)
             # What has a key has its place, and its order there.

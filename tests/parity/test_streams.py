@@ -59,7 +59,7 @@ def start(spark: SparkSession, sink: Sink, tmp_path: Path) -> Start:
     return run
 
 
-def is_whole(sink: Sink, topic: str) -> bool:
+def is_complete(sink: Sink, topic: str) -> bool:
     found = Counter(int(r.value or b"") for r in read_with_confluent(sink.bootstrap, topic))
     return found == Counter(range(10))
 
@@ -67,20 +67,20 @@ def is_whole(sink: Sink, topic: str) -> bool:
 def test_the_topic_comes_from_the_column(start: Start, sink: Sink, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     start(f"'{topic}' AS topic", "value")
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 def test_the_topic_comes_from_the_option(start: Start, sink: Sink, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     query = start("value", topic=topic)
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
     assert [progress["sink"]["numOutputRows"] for progress in query.recentProgress] == [5, 5]
 
 
 def test_the_option_wins_over_the_column(start: Start, sink: Sink, new_topic: NewTopic) -> None:
     topic = new_topic(3)
     start("'foo' AS topic", "value", topic=topic)
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_query_may_have_a_name(
     topic = new_topic(3)
     query = start("value", topic=topic, begin=begin)
     assert query.name == "orders"
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 @pytest.mark.parametrize("by", ["partitionBy", "clusterBy"])
@@ -106,7 +106,7 @@ def test_a_layout_of_a_stream_is_ignored_unless_register_was_called(
 ) -> None:
     topic = new_topic(3)
     start("value", topic=topic, begin=lambda writer: getattr(writer, by)("value").start())
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_year_month_interval_is_ignored_by_spark_s_own_sink_alone(
         columns = ("value", "array(INTERVAL '1' YEAR) AS other", columns[-1])
     topic = new_topic(3)
     start(*columns, topic=topic, checkpoint="again")
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 @pytest.mark.parametrize("name", ["key.serializer", "value.serializer"])
@@ -175,7 +175,7 @@ def test_update_mode_is_spark_s_own_sink_s_alone(
     else:
         topic = new_topic(3)
         start("value", topic=topic, mode="update")
-        assert is_whole(sink, topic)
+        assert is_complete(sink, topic)
 
 
 def test_async_progress_tracking_is_spark_s_own_sink_s_alone(
@@ -200,7 +200,7 @@ def test_async_progress_tracking_is_spark_s_own_sink_s_alone(
         enabled = {"asyncProgressTrackingEnabled": "false"}
     options = enabled | interval
     start("value", topic=topic, options=options, begin=all_there_is, checkpoint="again")
-    assert is_whole(sink, topic)
+    assert is_complete(sink, topic)
 
 
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="no source for this trigger")

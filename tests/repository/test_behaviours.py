@@ -94,9 +94,9 @@ def words_of(path: Path) -> set[str]:
 def test_every_behaviour_kip_and_option_has_its_row_and_no_row_is_there_twice() -> None:
     keys = [row.key for row in rows()]
     assert len(keys) == len(set(keys))
-    wanted = {*BEHAVIOURS, *(f"KIP-{number}" for number in KIPS)}
-    assert wanted - set(keys) == set()
-    named = [key for key in keys if key not in wanted and not key.startswith("KAFKA-")]
+    expected = {*BEHAVIOURS, *(f"KIP-{number}" for number in KIPS)}
+    assert expected - set(keys) == set()
+    named = [key for key in keys if key not in expected and not key.startswith("KAFKA-")]
     assert {name for name in OPTIONS if not any(fnmatch(name, key) for key in named)} == set()
     assert set(named) - OPTIONS == set()
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-matrix", "mutants", "bench"),
+    *("test-exactly-once", "test-matrix", "mutants", "bench"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
 JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"
@@ -30,7 +30,7 @@ esac
 mkdir -p $3/bin
 """
 # Every command of the environment prints its arguments, and the java that it would find.
-WHOLE = (
+COMPLETE = (
     "for each in python pip pytest ruff mypy lint-imports codespell; do "
     "ln -sf {command} $3/bin/$each; done"
 )
@@ -76,7 +76,7 @@ class Project:
             (self.path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} here"))
         self.command = write_command(folder / "environment" / "command", COMMAND)
         self.has_java(JAVA_21)
-        self.makes_environments(WHOLE)
+        self.makes_environments(COMPLETE)
 
     def has_java(self, script: str) -> None:
         """Put a java on the PATH."""
@@ -177,7 +177,7 @@ def test_old_python_is_one_sentence(project: Project) -> None:
 
 @pytest.mark.parametrize("target", NEEDS_JAVA)
 def test_python_without_venv_is_one_sentence_however_often(project: Project, target: str) -> None:
-    project.makes_environments(WHOLE, before=WITHOUT_ENSUREPIP)
+    project.makes_environments(COMPLETE, before=WITHOUT_ENSUREPIP)
     for _ in range(2):
         (said,) = project.refusal(target)
         assert said.startswith("Python's modules venv and ensurepip are missing: install them")
@@ -200,7 +200,7 @@ def test_an_environment_that_was_broken_off_is_made_again(
 ) -> None:
     project.makes_environments(broken_off)
     project.refusal(target)
-    project.makes_environments(WHOLE)
+    project.makes_environments(COMPLETE)
     ended = project.make(target)
     assert ended.returncode == 0, ended.stderr
     assert says in ended.stdout
@@ -227,7 +227,7 @@ def test_of_two_at_once_the_second_waits_until_the_environment_is_made(
 ) -> None:
     for name in ("begun", "may-end"):
         os.mkfifo(project.folder / name)
-    project.makes_environments(f"echo > begun; read _ < may-end; {WHOLE}")
+    project.makes_environments(f"echo > begun; read _ < may-end; {COMPLETE}")
     with project.start(first) as one:
         (project.folder / "begun").read_text()
         with project.start(second) as other:
@@ -263,12 +263,16 @@ def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damag
     write_command(project.command, f'{COMMAND}; echo "inputs: $FUZZ_EXAMPLES"')
     ended = project.make("soak", "SEEDS=7")
     assert ended.returncode == 0, ended.stderr
-    assert [line for line in ended.stdout.splitlines() if "java" not in line][-12:] == [
+    assert [line for line in ended.stdout.splitlines() if "java" not in line][-16:] == [
         "python -m simulation --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --transactions --seeds 7 --first 0",
         "inputs: ",
         "python -m simulation --sessions --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.exactly_once --seeds 7 --first 0",
+        "inputs: ",
+        "python -m simulation.exactly_once --seeds 4 --versions 500 --first 0",
         "inputs: ",
         "python -m simulation.threads --seeds 7 --first 0",
         "inputs: ",

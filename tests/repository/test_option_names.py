@@ -142,9 +142,11 @@ def test_only_spark_s_own_package_writes_the_prefix() -> None:
 def _strings(tree: ast.AST) -> list[str]:
     """Return the strings of a module that are not docstrings."""
     nodes = list(ast.walk(tree))
-    told = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return [
         node.value
         for node in nodes
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
     ]

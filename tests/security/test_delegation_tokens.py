@@ -26,8 +26,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-# The first tasks of a stream begin many seconds after their micro-batch was planned.
-EXPIRY_MS, MAX_LIFE_MS = 20_000, 40_000
+# What is planned with a token has a quarter of its time to expiry left at least: on a machine that
+# does much else, tasks begin seconds after their micro-batch was planned.
+EXPIRY_MS, MAX_LIFE_MS = 40_000, 80_000
 # Only the driver has it in its environment.
 VARIABLE = "KAFKA_PASSWORD_OF_THE_DRIVER"
 
@@ -76,9 +77,19 @@ def of_driver(kafka: SecuredKafka, login: Login, folder: Path) -> dict[str, str]
     return given
 
 
-JOB = """
-import functools, json, logging, sys, time
+JOB = '''
+import json, logging, sys, traceback
 logging.basicConfig(level=logging.DEBUG)
+
+
+def keep(kind, error, trace):
+    """Keep an error in a file: spark-submit may end before it has printed the last lines."""
+    with open("failure", "w") as file:
+        traceback.print_exception(error, file=file)
+    sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = keep
 from pyspark.sql import SparkSession
 from spark_kafka_sink import register, write_batch
 
@@ -115,13 +126,16 @@ for write in given["long"]:
     more = spark.range(2, 4, numPartitions=1).selectExpr("CAST(id AS STRING) AS value")
     rows = frame.mapInArrow(late, frame.schema).unionAll(more).coalesce(1)
     rows.write.format("pykafka").mode("append").options(**kafka(write)).save()
-"""
+'''
 
 
 def run(
     master: str, folder: Path, timeout_s: float = 600, **given: list[dict[str, Any]]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program with jobs, streams and long jobs; its events are in the folder."""
+    """Run the program with jobs, streams and long jobs.
+
+    Its events are in the folder, and its error is in the file `failure` there.
+    """
     (folder / "given.json").write_text(json.dumps({"jobs": [], "streams": [], "long": []} | given))
     (folder / "job.py").write_text(JOB)
     (folder / "events").mkdir()
@@ -162,7 +176,7 @@ def test_executors_write_every_row_once_with_the_token_alone(
 def test_a_stream_goes_on_over_the_ends_of_several_tokens(
     cluster: SecuredKafka, master: str, tmp_path: Path
 ) -> None:
-    seconds = 100
+    seconds = 150
     topic = new_topic(cluster)
     given = of_driver(cluster, Login("SCRAM-SHA-512", "SASL_SSL"), tmp_path)
     before = tokens(given)
@@ -183,13 +197,13 @@ def test_a_stream_goes_on_over_the_ends_of_several_tokens(
     assert found[:rows] == list(range(rows))
     assert len(set(found)) == len(found)
     made = {name: hmac for name, hmac in tokens(given).items() if name not in before}
-    # Each lives for 40 s, and the next one is created after 75 % of that.
+    # The next one is created after 75 % of the life of each.
     assert 2 <= len(made) <= 1 + seconds * 1000 / (0.75 * MAX_LIFE_MS) + 1
     assert len(batches) > 3 * len(made)
     shown = done.stdout + done.stderr
     for path in [*(tmp_path / "events").rglob("*"), tmp_path / "reports.jsonl"]:
         shown += path.read_text() if path.is_file() else ""
-    assert all(name in shown for name in list(made)[:1])
+    assert topic in shown, "what is searched has the options of the stream"
     for secret in (PASSWORD, *made.values()):
         assert secret not in shown
 
@@ -207,14 +221,14 @@ def test_a_task_that_outlives_its_token_fails_with_the_brokers_setting(
 ) -> None:
     given = of_driver(cluster, Login("PLAIN", "SASL_SSL"), tmp_path)
     given |= {"delivery.timeout.ms": "15000", "request.timeout.ms": "5000", "linger.ms": "0"}
-    long = {"topic": new_topic(cluster), "options": given, "seconds": 50}
+    long = {"topic": new_topic(cluster), "options": given, "seconds": 1.25 * EXPIRY_MS / 1000}
     done = run(master, tmp_path, long=[long])
     assert done.returncode != 0
-    said = done.stdout + done.stderr
-    sentence = "the delegation token has expired (58); the token's life ended at"
+    said = (tmp_path / "failure").read_text()
+    sentence = "the delegation token has expired (58); the token expired at"
     assert sentence in said, said[-4000:]
-    assert "raise delegation.token.max.lifetime.ms of the brokers" in said
-    assert PASSWORD not in said
+    assert "raise delegation.token.expiry.time.ms of the brokers" in said
+    assert PASSWORD not in said + done.stdout + done.stderr
 
 
 def test_brokers_without_tokens_are_known_before_a_job_starts(
@@ -225,7 +239,7 @@ def test_brokers_without_tokens_are_known_before_a_job_starts(
     job = {"topic": topic, "options": given, "rows": 10}
     done = run(master, tmp_path, jobs=[job])
     assert done.returncode != 0
-    said = done.stderr
+    said = (tmp_path / "failure").read_text()
     sentence = "DELEGATION_TOKEN_AUTH_DISABLED (61); set delegation.token.secret.key on each"
     assert sentence in said, said[-4000:]
     assert numbers(old_cluster, topic) == []

@@ -233,15 +233,16 @@ def test_an_expired_ticket(
 # -- mechanisms ----------------------------------------------------------------------------------
 
 
-@each_of([login for login in LOGINS if login.listener == "SASL_SSL"])
+@each_of(LOGINS)
 def test_a_mechanism_that_is_off(
     guarded_cluster: SecuredKafka, refused: Refused, login: Login, tmp_path: Path
 ) -> None:
     if login.mechanism == "GSSAPI":
         need_kdc()
-    listener, there = "SCRAM", "SCRAM-SHA-512"
+    is_plaintext = login.listener == "SASL_PLAINTEXT"
+    listener, there = "SCRAM_PLAINTEXT" if is_plaintext else "SCRAM", "SCRAM-SHA-512"
     if login.mechanism == there:
-        listener, there = "JWT", "OAUTHBEARER"
+        listener, there = ("PLAIN_PLAINTEXT", "PLAIN") if is_plaintext else ("JWT", "OAUTHBEARER")
     given = options(guarded_cluster, login, tmp_path)
     given["bootstrap.servers"] = guarded_cluster.address(listener)
     refused.check(given, UnsupportedSaslMechanismException, f"it offers {there}")

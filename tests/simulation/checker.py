@@ -39,7 +39,7 @@ class Ledger:
 
     def see(self, batches: list[ProducerBatch]) -> None:
         """Add the batches that exist now, oldest first."""
-        known = {leaf for created in self.created.values() for leaf in _leaves(created)}
+        known = {leaf for created in self.created.values() for leaf in _unsplit(created)}
         for batch in batches:
             if batch not in known:
                 self.created.setdefault(batch.topic_partition, []).append(batch)
@@ -47,18 +47,18 @@ class Ledger:
     def numbers(self, batch: ProducerBatch) -> list[int]:
         """Return the records of a closed batch."""
         before = 0
-        for other in _leaves(self.created[batch.topic_partition]):
+        for other in _unsplit(self.created[batch.topic_partition]):
             if other is batch:
                 break
             before += other.record_count
         return self.appended[batch.topic_partition][before : before + batch.record_count]
 
 
-def _leaves(batches: Iterable[ProducerBatch]) -> Iterator[ProducerBatch]:
+def _unsplit(batches: Iterable[ProducerBatch]) -> Iterator[ProducerBatch]:
     """Yield the batches, and the parts of split ones."""
     for batch in batches:
         if batch.parts:
-            yield from _leaves(batch.parts)
+            yield from _unsplit(batch.parts)
         else:
             yield batch
 
@@ -129,8 +129,8 @@ class Checker(Deliveries):
                 not known or (number, offset) in written,
                 f"{batch!r} was acknowledged, but no broker has record {number} at {offset}",
             )
-        is_told = known or self._scenario.acks == "0" or self._scenario.shape.rules.old
-        self._require(is_told, f"{batch!r} was acknowledged without an offset")
+        may_lack_offset = known or self._scenario.acks == "0" or self._scenario.shape.rules.old
+        self._require(may_lack_offset, f"{batch!r} was acknowledged without an offset")
 
     def _failed(self, batch: ProducerBatch, numbers: list[int], now: float) -> None:
         if self.is_closed or self.poisoned.intersection(numbers):
@@ -158,7 +158,7 @@ class Checker(Deliveries):
     def check_end(self) -> None:
         """Check the logs of the cluster against the acknowledgements."""
         for tp, numbers in self._ledger.appended.items():
-            batches = list(_leaves(self._ledger.created[tp]))
+            batches = list(_unsplit(self._ledger.created[tp]))
             count = sum(batch.record_count for batch in batches)
             self._require(count == len(numbers), f"{tp}: {count} of {len(numbers)} are in batches")
             for batch in batches:

@@ -279,8 +279,8 @@ class TransactionCoordinator:
 
         def answer(code: int) -> None:
             known = self.transactions.get(name)
-            tells = code == codes.NONE and is_v2 and known is not None
-            producer = self._next_of(known) if tells and known is not None else (-1, -1)
+            returns_producer = code == codes.NONE and is_v2 and known is not None
+            producer = self._next_of(known) if returns_producer and known is not None else (-1, -1)
             reply(
                 EndTxnResponse(
                     error_code=code,
@@ -295,14 +295,14 @@ class TransactionCoordinator:
         if refusal != codes.NONE or known is None:
             answer(refusal or codes.INVALID_PRODUCER_ID_MAPPING)
             return
-        code = self._judge_end(known, request, is_v2=is_v2)
+        code = self._end_error(known, request, is_v2=is_v2)
         if code is not None:
             answer(code)
             return
         end = partial(self._prepare, known, commit=request.committed, is_v2=is_v2)
         self._write(broker, known, end, answer)
 
-    def _judge_end(self, known: Transaction, request: EndTxnRequest, *, is_v2: bool) -> int | None:
+    def _end_error(self, known: Transaction, request: EndTxnRequest, *, is_v2: bool) -> int | None:
         """Return the response to EndTxn, None if the transaction has to be ended first."""
         producer = request.producer_id, request.producer_epoch
         is_repeated = is_v2 and self._is_repeated(known, *producer)

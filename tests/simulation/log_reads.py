@@ -1,6 +1,6 @@
-"""What leaders tell of their logs: ends, records up to the high watermark, and producers.
+"""What leaders return of their logs: ends, records up to the high watermark, and producers.
 
-A new leader tells no end before its followers have fetched what it had when it was elected
+A new leader returns no end before its followers have fetched what it had when it was elected
 (KIP-207). A broker that does not know yet that it is no longer the leader still answers.
 """
 

@@ -170,7 +170,7 @@ class SimulatedSelector:
             self._answer(channel, asked, response)
 
         def hang_up() -> None:
-            self.break_channel(channel, tell_client=True)
+            self.break_channel(channel, notifies_client=True)
 
         channel = Channel(channel_id, Session(broker, reply, hang_up))
         self.channels[channel_id] = channel
@@ -190,7 +190,7 @@ class SimulatedSelector:
         now = self._scheduler.now
         channel.last_arrival = max(channel.last_arrival, channel.stalled_until, now + self._delay())
         self._scheduler.at(channel.last_arrival, self._arrived, channel)
-        self._scheduler.at(channel.stalled_until, self._tell, channel, Sent(channel_id))
+        self._scheduler.at(channel.stalled_until, self._report, channel, Sent(channel_id))
 
     def close(self, channel_id: int) -> None:
         """Close from the producer's side; sent messages may still arrive."""
@@ -239,18 +239,18 @@ class SimulatedSelector:
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+    def break_channel(self, channel: Channel, *, notifies_client: bool) -> None:
         """Break a connection; the producer gets an event, or notices by a timeout."""
         if not self._is_known(channel) or channel.is_silent:
             return
         self._scheduler.trace(
             "network", "connection {} to broker {} breaks{}", channel.id,
-            channel.session.broker.id, "" if tell_client else " silently",
+            channel.session.broker.id, "" if notifies_client else " silently",
         )  # fmt: skip
         if channel.session.is_open:
             self._end_session(channel)
-        if tell_client:
-            self._scheduler.after(self._delay(), self._tell_closed, channel, "connection reset")
+        if notifies_client:
+            self._scheduler.after(self._delay(), self._report_closed, channel, "connection reset")
         else:
             channel.is_silent = True
 
@@ -262,13 +262,13 @@ class SimulatedSelector:
             self.producer_paused_s += more
             self._paused_until = until
 
-    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+    def broker_died(self, broker_id: int, *, notifies_client: bool) -> None:
         """Break every connection of a broker that was killed."""
         for channel in list(self.channels.values()):
             if channel.session.broker.id == broker_id:
                 channel.session.is_open = False
                 channel.transit.clear()
-                self.break_channel(channel, tell_client=tell_client)
+                self.break_channel(channel, notifies_client=notifies_client)
 
     # -- inside -----------------------------------------------------------------------------------
 
@@ -283,10 +283,10 @@ class SimulatedSelector:
         if not self._is_known(channel):
             return
         if not channel.session.broker.is_alive:
-            self._tell_closed(channel, "connection refused")
+            self._report_closed(channel, "connection refused")
             return
         channel.is_up = True
-        self._tell(channel, Connected(channel.id))
+        self._report(channel, Connected(channel.id))
 
     def _arrived(self, channel: Channel) -> None:
         if channel.transit and channel.session.is_open and not channel.is_silent:
@@ -302,18 +302,18 @@ class SimulatedSelector:
         channel.last_answer = max(channel.last_answer, held_until, now + self._delay())
         data = frame_of(asked, response) if self._as_bytes else (asked, response)
         received = Received(channel.id, cast(bytes, data))
-        self._scheduler.at(channel.last_answer, self._tell, channel, received)
+        self._scheduler.at(channel.last_answer, self._report, channel, received)
         if channel.repeats:
             channel.repeats = False
-            self._scheduler.at(channel.last_answer, self._tell, channel, received)
+            self._scheduler.at(channel.last_answer, self._report, channel, received)
 
-    def _tell(self, channel: Channel, event: SelectorEvent) -> None:
+    def _report(self, channel: Channel, event: SelectorEvent) -> None:
         if self._is_known(channel) and not channel.is_silent:
             if isinstance(event, Received) and not channel.session.is_open:
                 return
             self._occur(event)
 
-    def _tell_closed(self, channel: Channel, reason: str) -> None:
+    def _report_closed(self, channel: Channel, reason: str) -> None:
         if self._is_known(channel):
             self._occur(Closed(channel.id, reason))
 

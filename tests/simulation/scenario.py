@@ -103,7 +103,7 @@ class Scenario:
     close_at: float | None
     transactions: list[PlannedTransaction] = field(default_factory=list)
     crashes: list[float] = field(default_factory=list)
-    heard_of: tuple[Node, ...] = ()
+    initial_brokers: tuple[Node, ...] = ()
 
     @property
     def max_block_s(self) -> float:
@@ -158,7 +158,7 @@ def scenario(seed: int, *, topic_bytes: int | None = None) -> Scenario:
         faults=sorted(faults),
         heal_at=heal_at,
         close_at=random.choice(storms) + random.random() if random.random() < 0.06 else None,
-        heard_of=_heard_of(seed, shape),
+        initial_brokers=_initial_brokers(seed, shape),
     )
     return _expiring(random, drawn) if random.random() < 0.25 else drawn
 
@@ -226,7 +226,7 @@ def transactional_scenario(seed: int, *, topic_bytes: int | None = None) -> Scen
         close_at=None,
         transactions=_transactions(random, drawn),
         crashes=crashes,
-        heard_of=(),
+        initial_brokers=(),
     )
     return _sending_offsets(planned)
 
@@ -289,7 +289,7 @@ def _limited(
     return replace(shape, topic_bytes=topic_bytes or drawn, limited_from=since)
 
 
-def _heard_of(seed: int, shape: ClusterShape) -> tuple[Node, ...]:
+def _initial_brokers(seed: int, shape: ClusterShape) -> tuple[Node, ...]:
     """Draw whether the producer knows the brokers at the start, and how many are unreachable."""
     random = Random(f"brokers that {seed} has heard of")
     unreached = random.choice([0.0, 0.0, 0.5, 1.0])

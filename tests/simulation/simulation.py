@@ -82,12 +82,15 @@ class Simulation:
 
     def _make_thread(self) -> None:
         with self._simulated():
-            config, heard_of = producer_config(self._scenario.configs), self._scenario.heard_of
+            config, initial_brokers = (
+                producer_config(self._scenario.configs),
+                self._scenario.initial_brokers,
+            )
             make_transactions = None
             if config.transactional_id is not None:
                 make_transactions = partial(transaction_manager, config)
             self.state, self.thread = assemble(
-                config, "simulated", heard_of, make_transactions=make_transactions
+                config, "simulated", initial_brokers, make_transactions=make_transactions
             )
         self.state.deliveries = self.checker
         self.sequences: Sequences | None = self.state._sender.sequences

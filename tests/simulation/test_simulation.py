@@ -104,14 +104,14 @@ def _sent_again_at_the_head_out_of_order() -> Iterator[None]:
 def _another_sequence_on_every_attempt() -> Iterator[None]:
     assign = Sequences.assign
 
-    def assign_anew(sequences: Sequences, batch: ProducerBatch) -> None:
+    def assign_again(sequences: Sequences, batch: ProducerBatch) -> None:
         known = sequences._partitions.get(batch.topic_partition)
         if batch.has_sequence and known is not None and known.producer == batch.producer:
             known.in_flight.remove(batch)
             batch.assign_sequence(ProducerIdAndEpoch(-1, -1), -1)
         assign(sequences, batch)
 
-    with mock.patch.object(Sequences, "assign", assign_anew):
+    with mock.patch.object(Sequences, "assign", assign_again):
         yield
 
 
@@ -132,7 +132,7 @@ def _a_lost_answer_taken_for_a_good_one() -> Iterator[None]:
 
 
 @contextmanager
-def _numbered_anew_though_it_may_be_written() -> Iterator[None]:
+def _numbered_again_though_it_may_be_written() -> Iterator[None]:
     def nothing_at_a_broker(_: Sequences, known: PartitionSequences) -> bool:
         return all(batch.node_id is None for batch in known.in_flight)
 
@@ -159,7 +159,7 @@ def _deadlines_forgotten() -> Iterator[None]:
 
 
 @contextmanager
-def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
+def _initial_brokers_are_never_forgotten() -> Iterator[None]:
     with mock.patch.multiple(
         nodes, _INITIAL_NODES_FAILURES=1_000_000, _INITIAL_NODES_S=float("inf")
     ):
@@ -175,10 +175,10 @@ def _brokers_that_were_heard_of_are_never_forgotten() -> Iterator[None]:
         (_sent_again_at_the_head_out_of_order, "out of order|all was well"),
         (_another_sequence_on_every_attempt, "there twice|out of order|all was well"),
         (_a_lost_answer_taken_for_a_good_one, "without an offset"),
-        (_numbered_anew_though_it_may_be_written, "is there twice"),
+        (_numbered_again_though_it_may_be_written, "is there twice"),
         (_memory_of_late_answers_lost, "memory"),
         (_deadlines_forgotten, "after its deadline|busy loop|has not ended"),
-        (_brokers_that_were_heard_of_are_never_forgotten, "has not ended|all was well"),
+        (_initial_brokers_are_never_forgotten, "has not ended|all was well"),
     ],
 )
 def test_what_is_broken_is_found(broken: Callable[[], Iterator[None]], found: str) -> None:

@@ -47,8 +47,8 @@ class TransactionChecker(Checker):
                 )
             else:
                 is_unseen = not found and not found_offsets
-                is_whole = has_records and has_offsets
-                self._require(is_whole or is_unseen, f"transaction {number} is seen in part")
+                is_complete = has_records and has_offsets
+                self._require(is_complete or is_unseen, f"transaction {number} is seen in part")
 
     def _seen_records(self, cluster: Cluster) -> set[int]:
         seen: list[int] = []

@@ -1,4 +1,4 @@
-"""What coordinators tell of transactions: ListTransactions and DescribeTransactions (KIP-664)."""
+"""What coordinators return of transactions: ListTransactions and DescribeTransactions (KIP-664)."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class TransactionalApplication(Application):
             then(result.error)
         elif not self._crashes_now():
             if self._random.random() < 0.02 and start() is not result:
-                message = f"{result.operation} began anew when it was called again"
+                message = f"{result.operation} began again when it was called twice"
                 raise SimulationError(message)
             self._scheduler.after(_LOOK_S, self._wait, result, start, then)
 

@@ -233,14 +233,14 @@ def test_a_row_over_its_topic_s_limit_is_told_alike_whether_that_is_known_before
     cluster: MockCluster,
 ) -> None:
     case = Case("too-large-for-brokers", cluster)
-    told, _, _ = case.cause.words.rpartition(";")
+    expected, _, _ = case.cause.words.rpartition(";")
     with KafkaProducer(case.configs) as producer:
         producer._columns.limit_messages({case.topic: 1}, None)
         with pytest.raises(KafkaException) as met:
             producer.append(case.topic, pa.record_batch({"value": [case.value]}))
     assert type(met.value).__name__ == case.cause.kind
     said = str(met.value).replace("=1, while max.request.size=1048576", "")
-    assert said == "row 0 of the Arrow batch: the record" + told.replace("{n}", "69")
+    assert said == "row 0 of the Arrow batch: the record" + expected.replace("{n}", "69")
 
 
 # How the topic is named: by the option, which the driver looks at, or by a column.

@@ -43,6 +43,8 @@ from spark_kafka_sink.producer.transactions.requests import (
     TransactionalRequests,
 )
 from spark_kafka_sink.records.batch import NO_SEQUENCE, increment_sequence
+from spark_kafka_sink.records.compression import Buffer
+from spark_kafka_sink.records.log_reader import is_same_batch
 from spark_kafka_sink.wire.messages import Response
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnResponse,
@@ -64,14 +66,17 @@ class DuplicateBatch:
     That is right if an attempt before was written and its response was lost. Else another producer
     has written a batch with the same sequences, and this one is not in the log.
 
-    attempts: how many attempts failed before. crc: of the batch as it was sent.
+    attempts: how many attempts failed before. sent: the batch, empty if it was sent once: then it
+    is not in the log.
     """
 
     base_offset: int
-    base_sequence: int
-    records: int
     attempts: int
-    crc: int
+    sent: bytes
+
+    def is_in(self, found: Buffer | None) -> bool:
+        """Return whether this batch is what a log has at its offset."""
+        return bool(self.sent) and found is not None and is_same_batch(self.sent, found)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,18 +115,20 @@ class JoinedDeliveries(Deliveries):
         if written.first_offset < 0:
             written.first_offset = batch.base_offset
         written.last_offset = max(written.last_offset, batch.base_offset + batch.record_count - 1)
-        # Of a topic with the producers' timestamps, a broker answers for a batch that it has
-        # already with the timestamp of the stored one.
-        if batch.log_append_time_ms != -1 or batch.base_offset < 0:
+        if _is_duplicate(batch):
             written.duplicates.append(
                 DuplicateBatch(
-                    base_offset=batch.base_offset,
-                    base_sequence=batch.base_sequence,
-                    records=batch.record_count,
-                    attempts=batch.attempts,
-                    crc=batch.crc,
+                    base_offset=batch.base_offset, attempts=batch.attempts, sent=batch.kept
                 )
             )
+
+
+def _is_duplicate(batch: ProducerBatch) -> bool:
+    """Return whether a broker answered for a batch that it had already.
+
+    It does so with the timestamp of the stored one, if the topic has the producers' timestamps.
+    """
+    return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
 
 class JoinedTransaction:
@@ -202,6 +209,10 @@ class JoinedTransaction:
         if requested:
             self.queue.add(self._requests.add_partitions(self._producer, requested))
         return self.queue.due(now)
+
+    def reads_back(self, batch: ProducerBatch) -> bool:
+        """Return whether an acknowledged batch is to be compared with what the log has."""
+        return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
         """Return whether a batch was refused because of another producer of the transaction."""

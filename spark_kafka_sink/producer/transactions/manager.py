@@ -117,7 +117,7 @@ class TransactionManager:
 
     @property
     def unseen_call(self) -> TransactionalResult | None:
-        """The call whose caller waits, or has stopped waiting before it learned what came of it."""
+        """The call whose caller waits, or has stopped waiting before it got the result."""
         return self._calls.unacknowledged
 
     @property
@@ -392,6 +392,10 @@ class TransactionManager:
             self._finish(result)
 
     # -- what goes wrong --------------------------------------------------------------------------
+
+    def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - of JoinedTransaction
+        """Return whether an acknowledged batch is to be compared with what the log has."""
+        return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
         """Return whether a batch was refused because of another producer of the transaction."""

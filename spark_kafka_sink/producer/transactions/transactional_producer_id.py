@@ -91,10 +91,10 @@ class TransactionalProducerId:
 
         Version 2 numbers the next transaction's records from 0 in any case.
         """
-        leaves_gap = batch.has_sequence and not self._is_v2
-        if leaves_gap and not self._can_raise:
+        makes_gap = batch.has_sequence and not self._is_v2
+        if makes_gap and not self._can_raise:
             return False
-        self._must_raise = self._must_raise or leaves_gap
+        self._must_raise = self._must_raise or makes_gap
         return True
 
     def transaction_failed(self) -> None:

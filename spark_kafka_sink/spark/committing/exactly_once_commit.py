@@ -1,7 +1,8 @@
 """Commit and abort of a write with exactly once, on the driver.
 
 The process that commits is not the one that planned. All that it needs is in the plan, which the
-writer or the messages of the tasks carry. What is committed and how is the modes' own.
+writer or the messages of the tasks carry. `single_commit` and `two_phase_commit` commit by one mode
+each.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
 from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish, say
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import kept_plan
 from spark_kafka_sink.spark.micro_batch import MicroBatch
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
-from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.replays import warning_of_new_query
+from spark_kafka_sink.spark.report import (
+    CommitReport,
+    ExactlyOnceReport,
+    SinkCommitMessage,
+    SkippedMessage,
+)
 
 
 @name_kafka_options()
@@ -31,21 +39,21 @@ def commit_batch(
     options: SinkOptions,
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
 ) -> None:
-    """Commit a batch job, and publish its report; say so if its version was written before.
+    """Commit a batch job, and publish its report; report a skip if its version was written before.
 
-    plan: the owner's record in that case. Raise KafkaException if it is not committed.
+    plan: the owner's record in that case. batch_id: of the micro-batch that the job writes, if any.
+    Raise KafkaException if it is not committed.
     """
-    version, name = _of(options)
     if isinstance(plan, CommitRecord):
-        say(skipped(plan, version, name))
+        skips = [message for message in messages if isinstance(message, SkippedMessage)]
+        publish(skipped_report(options, plan, skips, batch_id), options.report_path)
         return
-    report = commit_report(messages)
-    record = _next_record(plan, report.rows).after_version(version)
-    _commit(options, plan, record, _attempts(messages))
+    report = commit_report(messages, batch_id, _how(options, messages))
+    record = _next_record(options, plan, _rows_read(report)).after_version(_version(options))
+    _commit(options, plan, record, messages, report)
     publish(report, options.report_path)
-    mode = _mode(options).value
-    say(f"pykafka: committed version {version} of application {name}, exactlyOnce={mode}")
 
 
 @name_kafka_options()
@@ -62,20 +70,29 @@ def commit_micro_batch(
     if all(isinstance(message, SkippedMessage) for message in messages):
         _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])
         return
-    report = commit_report(messages, batch_id)
+    report = commit_report(messages, batch_id, _how(options, messages))
     written = [message for message in messages if isinstance(message, SinkCommitMessage)]
     plan, micro_batch = _common(written)
-    mark = StreamMark(micro_batch.query_id, batch_id, report.rows, micro_batch.run_id)
-    record = _next_record(plan, report.rows).after_batch(mark)
-    if report.rows:
-        _commit(options, plan, record, _attempts(messages))
+    rows = _rows_read(report)
+    mark = StreamMark(micro_batch.query_id, batch_id, rows, micro_batch.run_id)
+    if rows:
+        record = _next_record(options, plan, rows, micro_batch.query_name).after_batch(mark)
+        _commit(options, plan, record, messages, report)
+        warning = warning_of_new_query(plan, micro_batch)
+        if warning is not None:
+            say(f"pykafka: {warning}")
     else:
         _end_unused(options, plan)
     publish(report, options.report_path)
 
 
+def _rows_read(report: CommitReport) -> int:
+    """Return how many rows the tasks had: those that were written, and bad ones."""
+    return report.rows + (0 if report.bad_rows is None else report.bad_rows.rows)
+
+
 def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
-    """End a transaction without rows, which level 1 has begun at the plan: it holds up readers."""
+    """End a transaction without rows: at level 1, the plan has begun it, and readers wait."""
     if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
         single_commit.abort_run(options, plan)
 
@@ -92,7 +109,9 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
             f"when {plan.run.owner} wrote it: its source gave other rows for the same offsets"
         )
         raise KafkaException(message)
-    say(f"pykafka: skipped: {micro_batch} was written before, with its {rows} rows")
+    why = f"{micro_batch} was written before, with its {rows} rows"
+    report = _without_rows(options, why, len(skips), micro_batch.batch_id)
+    publish(report, options.report_path)
 
 
 def _common(
@@ -115,23 +134,63 @@ def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[AttemptTra
     ]
 
 
-def _next_record(plan: Plan, rows: int) -> CommitRecord:
+def _how(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    skipped: str | None = None,
+) -> ExactlyOnceReport:
+    """Return what the report says of exactly once."""
+    selected = _selected(options)
+    transactions = sum(1 for each in _attempts(messages) if each.written)
+    if selected.mode is Mode.SINGLE:
+        transactions = min(transactions, 1)
+    return ExactlyOnceReport(
+        mode=selected.mode.value,
+        app_id=selected.app_id or "",
+        version=selected.version,
+        transactions=transactions,
+        skipped=skipped,
+    )
+
+
+def skipped_report(
+    options: SinkOptions,
+    record: CommitRecord,
+    skips: Sequence[SkippedMessage] = (),
+    batch_id: int | None = None,
+) -> CommitReport:
+    """Return the report of a version that is written already.
+
+    record: of the owner. skips: of the tasks, if there were any.
+    """
+    version = _version(options)
+    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
+    why = f"version {version} of application {_selected(options).app_id} was written "
+    is_last = record.version == version
+    why += f"at {at}, with {record.rows} rows" if is_last else f"before {at}"
+    counts = [message.rows for message in skips if message.rows is not None]
+    if counts:
+        why += f"; it has {sum(counts)} rows now, which were only counted"
+    return _without_rows(options, why, len(skips), batch_id)
+
+
+def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | None) -> CommitReport:
+    """Return the report of a write that was skipped."""
+    return replace(commit_report([], batch_id, _how(options, (), why)), tasks=tasks)
+
+
+def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
     """Return the record of the owner as this run writes it, before what it adds."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
+    selected = _selected(options)
     return replace(
         (plan.record or nothing).done(),
         run=plan.run.name,
         rows=rows,
         written_at=time.time_ns() // 1_000_000,
-    )
-
-
-def skipped(record: CommitRecord, version: int, app_id: str) -> str:
-    """Return the line about a version that is written already."""
-    at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
-    return (
-        f"pykafka: skipped: version {version} of application {app_id} was written before; its last "
-        f"write was at {at}"
+        application=selected.application,
+        query=query_name,
+        checkpoint=masked(selected.checkpoint),
     )
 
 
@@ -141,7 +200,7 @@ def abort_batch(
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
-    """Abort a batch job that has failed, and say what came of it."""
+    """Abort a batch job that has failed, and print the result."""
     if isinstance(plan, Plan):
         _abort(options, plan, _attempts(messages))
 
@@ -171,13 +230,19 @@ def _owner(options: SinkOptions) -> Owner:
 
 
 def _commit(
-    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+    options: SinkOptions,
+    plan: Plan,
+    record: CommitRecord,
+    messages: Sequence[WriterCommitMessage | None],
+    report: CommitReport,
 ) -> None:
     """Commit what the tasks of a run wrote, with the record that says so. Raise KafkaException."""
+    attempts = _attempts(messages)
+    written = f"{report.rows} rows were written in {report.seconds:.0f} s"
     if _mode(options) is Mode.SINGLE:
-        single_commit.commit_record(options, plan, record, attempts)
+        single_commit.commit_record(options, plan, record, attempts, written)
     else:
-        two_phase_commit.commit_record(options, plan, record, attempts)
+        two_phase_commit.commit_record(options, plan, record, attempts, written)
 
 
 def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> None:
@@ -194,10 +259,9 @@ def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransacti
     say(f"pykafka: {line}")
 
 
-def _of(options: SinkOptions) -> tuple[int, str]:
-    """Return the version and the name of the application."""
-    selected = _selected(options)
-    if selected.version is None or selected.app_id is None:
-        message = "a write without txnAppId and txnVersion is not exactly once; this is a bug"
+def _version(options: SinkOptions) -> int:
+    version = _selected(options).version
+    if version is None:
+        message = "a batch job without txnVersion is not exactly once; this is a bug"
         raise KafkaException(message)
-    return selected.version, selected.app_id
+    return version

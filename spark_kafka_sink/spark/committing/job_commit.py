@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.committing.report_files import (
 from spark_kafka_sink.spark.report import (
     BadRowsReport,
     CommitReport,
+    ExactlyOnceReport,
     ExpiredRowsReport,
     SinkCommitMessage,
     merged,
@@ -36,11 +37,14 @@ from spark_kafka_sink.spark.report import (
 
 
 def commit_report(
-    messages: Sequence[WriterCommitMessage | None], batch_id: int | None = None
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
+    exactly_once: ExactlyOnceReport | None = None,
 ) -> CommitReport:
     """Return the sum of the messages of all tasks.
 
-    Raise KafkaException if a task did not report, since its rows may not be written.
+    exactly_once: how they were written, None for at least once. Raise KafkaException if a task did
+    not report, since its rows may not be written.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
@@ -66,6 +70,7 @@ def commit_report(
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
         bad_rows=BadRowsReport.of([m.bad_rows for m in reported]) if reported else None,
         expired_rows=ExpiredRowsReport.of(part for m in reported for part in m.expired_rows),
+        exactly_once=exactly_once,
         partitions=partitions,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_kafka_sink.commit import single
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.outcomes import (
     Aborted,
@@ -14,11 +14,10 @@ from spark_kafka_sink.commit.outcomes import (
     Superseded,
     Undecided,
 )
-from spark_kafka_sink.commit.steps import Failure, FailureKind
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
 # The clusters whose brokers were found to flag duplicates, by the bootstrap servers.
@@ -26,19 +25,18 @@ _fit: set[str] = set()
 
 
 def commit_record(
-    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+    options: SinkOptions,
+    plan: Plan,
+    record: CommitRecord,
+    attempts: Sequence[AttemptTransaction],
+    written: str,
 ) -> None:
     """Commit what the tasks of a run wrote, with the record that says so.
 
-    Raise KafkaException if it is not committed, or if that is not known: another run finds out, and
-    writes nothing if it is.
+    written: how many rows that is, for errors. Raise KafkaException if it is not committed, or if
+    that is not known. In that case another run finds out, and writes only what is not committed.
     """
     run, config = plan.run, options.producer
-    targets = tuple(
-        TopicPartition(topic, number)
-        for topic, partitions in sorted(options.laid_out.items())
-        for number in range(partitions)
-    )
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
         begun = single.begin_commit(
@@ -46,7 +44,7 @@ def commit_record(
             tuple(attempts),
             record,
             level=client.level(deadline),
-            targets=targets,
+            targets=laid_out_partitions(options.laid_out),
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,
         )
@@ -61,25 +59,13 @@ def commit_record(
         )
         raise KafkaException(message) from outcome.failure.exception()
     if isinstance(outcome, Failure):
-        raise _explained(outcome, record.rows, run, config)
+        raise exception_of(outcome, run, config, written)
     message = f"the commit ended with {outcome!r}; this is a bug"
     raise KafkaException(message)
 
 
-def _explained(failure: Failure, rows: int, run: Run, config: ProducerConfig) -> KafkaException:
-    error = exception_of(failure, run, config)
-    if failure.kind is not FailureKind.TIMED_OUT:
-        return error
-    message = (
-        f"{error.message} (kafka.transaction.timeout.ms), before its {rows} rows were committed: "
-        "nothing of the job is visible; raise the option, up to transaction.max.timeout.ms of the "
-        "brokers, or write less in one job"
-    )
-    return error.with_message(message)
-
-
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a run that has failed; return what came of it, in a sentence."""
+    """Abort the transaction of a run that has failed; return the result as a sentence."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
@@ -91,10 +77,8 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
     if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
     if isinstance(outcome, Superseded):
-        return (
-            f"the write of {owner} was superseded by a newer run, or timed out; the commit log "
-            "says whether its version is written"
-        )
+        timed_out = "" if plan.run.level >= 2 else ", or its transaction timed out"
+        return f"the write of {owner} was superseded by a newer run{timed_out}"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (
         f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "

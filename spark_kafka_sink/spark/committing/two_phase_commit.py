@@ -24,11 +24,16 @@ from spark_kafka_sink.spark.options import SinkOptions
 
 
 def commit_record(
-    options: SinkOptions, plan: Plan, record: CommitRecord, attempts: Sequence[AttemptTransaction]
+    options: SinkOptions,
+    plan: Plan,
+    record: CommitRecord,
+    attempts: Sequence[AttemptTransaction],
+    written: str,
 ) -> None:
     """Commit what the tasks of a run wrote, with the record that says so.
 
-    Raise KafkaException if it is not committed, if that is not known, or if a part of it is lost.
+    written: how many rows that is, for errors. Raise KafkaException if it is not committed, if that
+    is not known, or if a part of it is lost.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -40,7 +45,9 @@ def commit_record(
     if isinstance(outcome, Committed):
         return
     if isinstance(outcome, Failure):
-        raise exception_of(outcome, run, config)
+        raise exception_of(outcome, run, config, written)
+    if isinstance(outcome, Torn):
+        raise outcome.exception(run.owner, attempts)
     raise _error(plan, outcome)
 
 
@@ -57,19 +64,13 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
             f"{outcome.failure.sentence}; run it again, or python -m spark_kafka_sink.recover, "
             f"within {plan.run.timeout_ms} ms, or these rows are lost"
         )
-    elif isinstance(outcome, Torn):
-        lost = ", ".join(f"{e.partition} from offset {e.first_offset}" for e in outcome.lost)
-        message = (
-            f"the write of {owner} was decided, and brokers have aborted a part of its rows: "
-            f"{lost}; see python -m spark_kafka_sink.recover"
-        )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
     return KafkaException(message)
 
 
 def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End what a failed run has open; return what came of it, in a sentence.
+    """End what a failed run has open; return the result as a sentence.
 
     If the run was decided, its transactions are committed: it cannot be aborted any more.
     """
@@ -83,7 +84,7 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):
         more = (
-            f", what tasks still open ends within {plan.run.timeout_ms} ms"
+            f"; brokers abort what tasks still open, within {plan.run.timeout_ms} ms"
             if outcome.may_be_open
             else ""
         )
@@ -106,4 +107,6 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
         return f"the write of {owner} failed after it was decided, so it IS committed"
     if isinstance(outcome, Failure):
         return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+    if isinstance(outcome, Torn):
+        return str(outcome.exception(owner))
     return str(_error(plan, outcome))

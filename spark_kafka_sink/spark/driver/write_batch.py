@@ -12,6 +12,11 @@ from pyspark.sql import DataFrame
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import LARGEST_INT64
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
+from spark_kafka_sink.spark.driver.hooks.session_settings import (
+    options_of_session,
+    refuse_speculation,
+)
+from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
     QUERY_OPTION,
@@ -36,9 +41,10 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ... )
 
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
-    (at-least-once). As in a stream, the cluster is checked once in kafka.metadata.max.age.ms, and
-    the report is a line of reportPath. In a classic session errors are found before Spark computes
-    the rows. Raise the exceptions of ``df.write``; Spark then ends the query.
+    (at-least-once), unless they have exactlyOnce; over Spark Connect that needs txnAppId, too. As
+    in a stream, the cluster is checked once in kafka.metadata.max.age.ms, and the report is a line
+    of reportPath. In a classic session errors are found before Spark computes the rows. Raise the
+    exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
@@ -50,9 +56,12 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         raise ConfigException(message)
     check_given_options(options)
     for name in options:
-        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION):
+        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, APPLICATION_OPTION):
             raise ConfigException(not_an_option(name))
-    given = {**options, **batch_id_option(batch_id), **_query(df, batch_id)}
+    own = join_options(None, options)
+    refuse_speculation(df.sparkSession, own)
+    of_session = options_of_session(df.sparkSession, own, is_stream=False)
+    given = {**options, **of_session, **batch_id_option(batch_id), **_query(df, batch_id)}
     look = check_options_and_columns if is_connect(df) else check_batch_write
     look(df.schema, join_options(None, given))
     df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()

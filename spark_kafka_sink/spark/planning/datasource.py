@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.micro_batch import (
     QUERY_OPTION,
     MicroBatch,
     batch_id_of,
-    query_of,
+    micro_batch_in,
 )
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.delegation_tokens import (
@@ -86,15 +86,14 @@ class KafkaDataSource(DataSource):
         options, batch_id = self.check(schema)
         if batch_id is not None and options.exactly_once is None:
             return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
-        query = query_of({name.lower(): value for name, value in self.options.items()})
-        if batch_id is not None and query is not None:
-            options = _checked_micro_batch(options, schema)
-            return _planned_save(options, MicroBatch(query[0], batch_id, query[1]))
+        micro_batch = micro_batch_in({name.lower(): text for name, text in self.options.items()})
+        if micro_batch is not None:
+            return _planned_save(_checked_micro_batch(options, schema), micro_batch)
         if options.delegation_token_mechanism is None:
-            return _planned(options, schema, None)
+            return _planned(options, schema, batch_id, None)
         options, token = with_job_token(options)
         try:
-            return _planned(options, schema, token)
+            return _planned(options, schema, batch_id, token)
         except BaseException:
             if token is not None:
                 token.expire()
@@ -106,12 +105,13 @@ class KafkaDataSource(DataSource):
         Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
-        batch_id, query = batch_id_of(given), query_of(given)
+        batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
             given.pop(name, None)
         options = _checked_options(given, schema)
         if options.exactly_once is not None:
-            selected = options.exactly_once.of_batch(batch_id, None if query is None else query[0])
+            query_id = None if micro_batch is None else micro_batch.query_id
+            selected = options.exactly_once.of_batch(batch_id, query_id)
             options = replace(options, exactly_once=selected)
         return options, batch_id
 
@@ -147,15 +147,19 @@ class KafkaDataSource(DataSource):
 
 
 def _planned(
-    options: SinkOptions, schema: StructType, token: JobToken | None
+    options: SinkOptions, schema: StructType, batch_id: int | None, token: JobToken | None
 ) -> KafkaArrowWriter | ExactlyOnceWriter:
-    """Check what a job needs, and plan it where it is to be written exactly once."""
-    options = check_environment(options, schema, in_batches=False, may_remember=False)
+    """Check what a job needs, and plan it where it is to be written exactly once.
+
+    batch_id: of `write_batch`, where the query is not known.
+    """
+    in_batches = batch_id is not None
+    options = check_environment(options, schema, in_batches=in_batches, may_remember=False)
     if options.exactly_once is None:
         return KafkaArrowWriter(options, token)
     from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
 
-    return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), token)
+    return ExactlyOnceWriter(options, plan_run(options, options.exactly_once), batch_id, token)
 
 
 def _of_stream(

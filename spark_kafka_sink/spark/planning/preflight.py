@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
-from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.auth.acls import READ, Acls
 from spark_kafka_sink.auth.delegation_tokens import delegation_token
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.error_codes import TOPIC_AUTHORIZATION_FAILED
@@ -89,7 +89,7 @@ def _entry(text: str) -> str | Decimal:
 
 # Everything that the results depend on; another user or address may get other results.
 _Asked: TypeAlias = tuple[
-    ProducerConfig, str | None, NewTopic | None, bool, tuple[tuple[str, int], ...]
+    ProducerConfig, str | None, NewTopic | None, bool, bool, tuple[tuple[str, int], ...]
 ]
 
 
@@ -187,7 +187,8 @@ def check_cluster(
     is that a broker answers, is not too old, and can create topics as requested.
     """
     laid_out = tuple(options.laid_out.items())
-    asked = (options.producer, options.topic, options.new_topic, has_headers, laid_out)
+    reads = options.exactly_once is not None
+    asked = (options.producer, options.topic, options.new_topic, has_headers, reads, laid_out)
     found = _found.get(asked) if may_remember else None
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
@@ -209,7 +210,10 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
     if options.bad_rows.topic is None:
         return
     letters = replace(
-        options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
+        options,
+        topic=options.bad_rows.topic,
+        new_topic=options.new_dead_letter_topic,
+        laid_out={},  # these rows are not laid out
     )
     try:
         check_cluster(letters, has_headers=True, may_remember=may_remember)
@@ -245,7 +249,9 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
             there = admin.topics([name], options.new_topic)
         topic = there[name]
         check_not_internal(options.producer, name, is_internal=topic.is_internal)
-        _check_may_write(topic, admin.acls)
+        check_may_write(topic, admin.acls)
+        if options.exactly_once is not None:
+            check_may_read(topic, admin.acls)
         if options.laid_out:
             _check_layout(options, there)
         new = options.new_topic or NewTopic()
@@ -261,7 +267,19 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
     check_partition_counts(options.laid_out, counts)
 
 
-def _check_may_write(topic: TopicDescription, acls: Acls) -> None:
+def check_may_read(topic: TopicDescription, acls: Acls) -> None:
+    """Raise TopicAuthorizationException if exactly once lacks the right to read a topic."""
+    if topic.allowed is None or "READ" in topic.allowed:
+        return
+    hint = (
+        "exactlyOnce needs the right READ on it, to look at what has arrived; "
+        f"{acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name, READ)}"
+    )
+    raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)
+
+
+def check_may_write(topic: TopicDescription, acls: Acls) -> None:
+    """Raise TopicAuthorizationException if the brokers report that a topic may not be written."""
     if topic.may_be_written:
         return
     allowed = ", ".join(sorted(topic.allowed or ()))

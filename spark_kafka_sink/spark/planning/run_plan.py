@@ -12,7 +12,7 @@ import time
 import uuid
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.admin import KafkaAdmin, NewTopic
+from spark_kafka_sink.admin import KafkaAdmin, NewTopic, TopicDescription
 from spark_kafka_sink.commit import plan
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
@@ -24,14 +24,15 @@ from spark_kafka_sink.errors import (
     ConfigException,
     KafkaException,
     TimeoutException,
-    listed,
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import keep_plan
+from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+from spark_kafka_sink.spark.planning.preflight import check_may_read, check_may_write
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,10 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
             level=client.level(deadline),
             timeout_ms=config.transaction_timeout_ms,
         )
-        begun = plan.begin(
-            run, deadline=deadline, version=selected.version, partitions=_targets(options, selected)
-        )
+        # Mode single adds all partitions to its transaction before its tasks run.
+        is_single = selected.mode is Mode.SINGLE
+        partitions = laid_out_partitions(options.laid_out) if is_single else ()
+        begun = plan.begin(run, deadline=deadline, version=selected.version, partitions=partitions)
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
     if isinstance(outcome, Planned):
@@ -94,22 +96,11 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if isinstance(outcome, Skipped):
         return outcome.record
     if isinstance(outcome, Torn):
-        raise _torn(run, outcome)
+        raise outcome.exception(run.owner)
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
     raise exception_of(outcome, run, config)
-
-
-def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
-    """Return the partitions that mode `single` adds to its transaction before its tasks run."""
-    if selected.mode is not Mode.SINGLE:
-        return ()
-    return tuple(
-        TopicPartition(topic, number)
-        for topic, partitions in sorted(options.laid_out.items())
-        for number in range(partitions)
-    )
 
 
 def _warn(client: CommitClient) -> None:
@@ -117,24 +108,15 @@ def _warn(client: CommitClient) -> None:
         warn_once(logger, f"commit log: {warning}")
 
 
-def _torn(run: Run, torn: Torn) -> KafkaException:
-    lost = listed(f"{each.partition} from offset {each.first_offset}" for each in torn.lost)
-    message = (
-        f"the last run of {run.owner} was decided, and brokers have aborted a part of its rows: "
-        f"{lost}; see python -m spark_kafka_sink.recover"
-    )
-    return KafkaException(message)
-
-
 # -- the commit log -------------------------------------------------------------------------------
 
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:
-    """Create the topic of the commit log if it is missing, and check that it is compacted."""
+    """Create the topic of the commit log if it is missing; check rights, and its cleanup.policy."""
     config = options.producer
     with KafkaAdmin(config, brokers=options.brokers) as admin:
         try:
-            admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))
+            found = admin.topics([log_topic], NewTopic(partitions=1, configs=_LOG_SETTINGS))
         except ApiException as error:
             if error.code not in _REFUSED_SETTINGS:
                 raise _not_there(error, log_topic) from None
@@ -143,13 +125,15 @@ def _need_log(options: SinkOptions, log_topic: str) -> None:
                 f"commit log: the brokers refuse settings of topic {log_topic}, which is created "
                 f"with {'='.join(_COMPACT)} alone: {error}",
             )
-            _create_plainly(admin, log_topic)
+            found = _created_plainly(admin, log_topic)
+        check_may_read(found[log_topic], admin.acls)
+        check_may_write(found[log_topic], admin.acls)
         _check_compacted(admin, log_topic)
 
 
-def _create_plainly(admin: KafkaAdmin, log_topic: str) -> None:
+def _created_plainly(admin: KafkaAdmin, log_topic: str) -> dict[str, TopicDescription]:
     try:
-        admin.topics([log_topic], NewTopic(partitions=1, configs=(_COMPACT,)))
+        return admin.topics([log_topic], NewTopic(partitions=1, configs=(_COMPACT,)))
     except ApiException as error:
         raise _not_there(error, log_topic) from None
 

@@ -10,7 +10,7 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
-from spark_kafka_sink.commit.single import is_newer
+from spark_kafka_sink.commit.steps import is_newer
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
 from spark_kafka_sink.spark.commit_clients import commit_client
 from spark_kafka_sink.spark.exactly_once import Mode
@@ -61,7 +61,7 @@ def task_transaction(
 def _why_it_ended(
     plan: Plan, options: SinkOptions, transaction: SingleTask | TwoPhaseTask, task_s: float
 ) -> str | None:
-    """Return the sentence, None if the transaction is open or nobody can tell."""
+    """Return the sentence, None if the transaction is open or its state is unknown."""
     if transaction.transactional_id is None:
         return None
     ask = DescribeTransaction(transaction.transactional_id)
@@ -77,7 +77,7 @@ def _why_it_ended(
         return f"superseded by a newer run of {plan.run.owner}"
     return (
         f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
-        f"{plan.run.timeout_ms}, so the brokers aborted it, after {task_s:.0f} s of this task: "
-        "nothing of the job becomes visible; raise the option, up to transaction.max.timeout.ms of "
-        "the brokers, or write less in one job"
+        f"{plan.run.timeout_ms}, so the brokers aborted it, after {transaction.rows} rows and "
+        f"{task_s:.0f} s of this task: nothing of the job becomes visible; raise the option, up to "
+        "transaction.max.timeout.ms of the brokers, or write less in one job"
     )

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class TwoPhaseTask:
-    """One attempt of a task. partition, attempt: their numbers in Spark."""
+    """One attempt of a task. partition, attempt: their numbers in Spark; rows: it has had."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class TwoPhaseTask:
         self._partition = partition
         self._attempt = attempt
         self._claimed: Claimed | None = None
+        self.rows = 0
 
     @property
     def transactional_id(self) -> str | None:
@@ -53,8 +54,9 @@ class TwoPhaseTask:
         """The producer id and the epoch that it has claimed."""
         return NO_PRODUCER_ID if self._claimed is None else self._claimed.producer
 
-    def prepare(self, _: pa.RecordBatch) -> None:
+    def prepare(self, batch: pa.RecordBatch) -> None:
         """Begin the transaction before the first row. Raise KafkaException if that fails."""
+        self.rows += batch.num_rows
         if self._claimed is not None:
             return
         run, config = self._plan.run, self._options.producer

@@ -16,11 +16,7 @@ from simulation.exactly_once.job import Job, RunRecord, Said
 from simulation.exactly_once.process import Places
 from simulation.exactly_once.scenario import TOPIC, Mischief, Scenario
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import (
-    single,
-    two_phase,
-    two_phase_abort,
-)
+from spark_kafka_sink.commit import single, two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -215,7 +211,7 @@ class JobRun:
             self._say(Said.FAILED)
 
     def _say_torn(self, torn: Torn) -> None:
-        self._record.lost = {each.producer for each in torn.lost}
+        self._record.lost = {each.transaction.producer for each in torn.lost}
         self._say(Said.TORN)
 
     def _say(self, said: Said) -> None:
@@ -340,7 +336,7 @@ class JobRun:
             return
         # commit() raises, and Spark calls abort().
         if isinstance(outcome, Torn):
-            self._record.lost = {each.producer for each in outcome.lost}
+            self._record.lost = {each.transaction.producer for each in outcome.lost}
             self._abort(Said.TORN)
         else:
             self._abort(Said.FAILED if isinstance(outcome, Failure) else Said.UNKNOWN)

@@ -22,7 +22,6 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
-from spark_kafka_sink.records.batch import crc_of
 
 _CHUNKS: Final = 3
 
@@ -42,7 +41,7 @@ class Executor:
 
     @property
     def writer(self) -> Writer:
-        """The producer; it is made anew after a failed task."""
+        """The producer; another one is made after a failed task."""
         if self._writer is None:
             self._writer = Writer(self._places, self.name, self._config)
         return self._writer
@@ -256,7 +255,7 @@ class Attempt:
         return any(
             entry.base_offset == duplicate.base_offset
             and bool(entry.batch.data)
-            and crc_of(entry.batch.data) == duplicate.crc
+            and duplicate.is_in(entry.batch.data)
             for entry in log.entries
         )
 

@@ -16,7 +16,7 @@ from simulation.network import Channel, SimulatedSelector
 from simulation.scheduler import Scheduler, SimulationError
 from spark_kafka_sink.network.selector import SelectorEvent
 
-_MOST_TURNS_AT_ONE_TIME: Final = 1000
+_MOST_RUNS_AT_ONE_TIME: Final = 1000
 
 
 class Waits(BaseException):
@@ -70,8 +70,8 @@ class Process:
         self._scheduler = places.scheduler
         self._number = 0
         self._due: float | None = None
-        self._turns_now = 0
-        self._last_turn = -1.0
+        self._runs_now = 0
+        self._last_run = -1.0
         self.selector = ProcessSelector(places, self.wake)
         places.take(self)
 
@@ -80,39 +80,39 @@ class Process:
         raise NotImplementedError
 
     def wake(self) -> None:
-        """Take a turn now."""
-        self._take_turn(self._scheduler.now)
+        """Run now."""
+        self._run_at(self._scheduler.now)
 
     def kill(self) -> None:
         """End at once; requests that were sent may still arrive."""
         self.is_alive = False
         self.selector.close_all()
 
-    def _take_turn(self, at: float) -> None:
+    def _run_at(self, at: float) -> None:
         if self._due is not None and self._due <= at:
             return
         self._number += 1
         self._due = at
-        self._scheduler.at(at, self._turn, self._number)
+        self._scheduler.at(at, self._run_due, self._number)
 
-    def _turn(self, number: int) -> None:
+    def _run_due(self, number: int) -> None:
         if number != self._number or not self.is_alive:
             return
         self._due = None
         now = self._scheduler.now
         if self.paused_until > now:
-            self._take_turn(self.paused_until)
+            self._run_at(self.paused_until)
             return
-        self._turns_now = self._turns_now + 1 if now == self._last_turn else 0
-        self._last_turn = now
-        if self._turns_now > _MOST_TURNS_AT_ONE_TIME:
+        self._runs_now = self._runs_now + 1 if now == self._last_run else 0
+        self._last_run = now
+        if self._runs_now > _MOST_RUNS_AT_ONE_TIME:
             message = f"{self.name} is in a busy loop at {now:.4f} s"
             raise SimulationError(message)
         self.selector.goes_on = True
         try:
             self.run()
         except Waits as waits:
-            self._take_turn(waits.until)
+            self._run_at(waits.until)
 
 
 class Places:
@@ -171,15 +171,15 @@ class Places:
         """Take a new process."""
         self._processes.append(process)
 
-    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+    def break_channel(self, channel: Channel, *, notifies_client: bool) -> None:
         """Break a connection."""
         for each in self.processes:
-            each.selector.break_channel(channel, tell_client=tell_client)
+            each.selector.break_channel(channel, notifies_client=notifies_client)
 
-    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+    def broker_died(self, broker_id: int, *, notifies_client: bool) -> None:
         """Break every connection of a broker that was killed."""
         for each in self.processes:
-            each.selector.broker_died(broker_id, tell_client=tell_client)
+            each.selector.broker_died(broker_id, notifies_client=notifies_client)
 
     def pause_producer(self, lasts_s: float) -> None:
         """Stop one of the processes for a while."""

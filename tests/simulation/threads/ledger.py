@@ -44,7 +44,7 @@ class Ledger:
         self._plan = plan
         self.rows: dict[int, Row] = {}
         self.appends = 0
-        self.is_told = False
+        self.is_reported = False
         # Whether a failure is expected.
         self.may_fail: Callable[[BaseException], bool] = lambda _: False
 
@@ -72,7 +72,7 @@ class Ledger:
         """Check that each waiting row got its result once."""
         for row in self.rows.values():
             _require(row.is_done, f"the future of {row} never ended")
-            _require(row.failures <= 1, f"{row} was told of as failed {row.failures} times")
+            _require(row.failures <= 1, f"{row} was reported as failed {row.failures} times")
             if row.future is None:
                 continue
             due = int(row.has_callback)
@@ -80,7 +80,7 @@ class Ledger:
             error = row.future.exception(0)
             _require(error is None or self.may_fail(error), f"{row} failed: {error!r}")
 
-    def check_logs(self, cluster: Cluster, heard: set[tuple[TopicPartition, int]]) -> None:
+    def check_logs(self, cluster: Cluster, arrived: set[tuple[TopicPartition, int]]) -> None:
         """Check the brokers' logs."""
         found: dict[int, list[tuple[TopicPartition, int, int]]] = defaultdict(list)
         for tp in cluster.shape.partitions:
@@ -94,33 +94,33 @@ class Ledger:
                         last[caller] = number
                     found[number].append((tp, entry.base_offset + index, entry.base_offset))
         for row in self.rows.values():
-            self._check_row(row, found.get(row.number, []), heard)
+            self._check_row(row, found.get(row.number, []), arrived)
         self._check_appends(set(found))
 
     def _check_row(
         self,
         row: Row,
         places: list[tuple[TopicPartition, int, int]],
-        heard: set[tuple[TopicPartition, int]],
+        arrived: set[tuple[TopicPartition, int]],
     ) -> None:
         _require(row.is_taken is not False or not places, f"{row} was refused and is at {places}")
         _require(all(tp.topic == row.topic for tp, _, _ in places), f"{row} is at {places}")
         if self._plan.is_idempotent:
             _require(len(places) <= 1, f"{row} is there twice: {places}")
         for tp, _, base in places[:-1]:
-            is_known = (tp, base) in heard and not self._plan.is_hasty
+            is_known = (tp, base) in arrived and not self._plan.is_hasty
             _require(not is_known, f"{row} was written again though its answer had come: {places}")
         if row.future is not None and row.future.exception(0) is None:
-            told = row.future.result(0)
+            raised = row.future.result(0)
             at = [(tp.topic, tp.partition, offset) for tp, offset, _ in places]
-            where = told.topic, told.partition, told.offset
+            where = raised.topic, raised.partition, raised.offset
             _require(where in at, f"{row} was acknowledged at {where} and is at {at}")
 
     def _check_appends(self, found: set[int]) -> None:
         for row in self.rows.values():
             is_lost = row.append is not None and row.is_taken and row.number not in found
-            is_told = row.failures > 0 or self.is_told or self._plan.is_transactional
-            _require(not is_lost or is_told, f"{row} is lost and nobody was told")
+            is_reported = row.failures > 0 or self.is_reported or self._plan.is_transactional
+            _require(not is_lost or is_reported, f"{row} is lost and nobody got an error")
             is_there = row.number in found or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
         broken_off = Counter(
@@ -129,8 +129,8 @@ class Ledger:
             if row.append is not None and row.is_taken is None and not self._plan.has_slices
         )
         for append, _ in broken_off:
-            is_whole = (append, True) not in broken_off or (append, False) not in broken_off
-            _require(is_whole, f"append {append} was broken off in the middle")
+            is_complete = (append, True) not in broken_off or (append, False) not in broken_off
+            _require(is_complete, f"append {append} was broken off in the middle")
 
 
 def _require(holds: bool, sentence: str) -> None:  # noqa: FBT001 - an assertion with a sentence

@@ -19,7 +19,7 @@ _THEMES: Final = ("any", "any", "hasty", "transactions", "resets", "topics", "fa
 _INTERRUPTED: Final = ("interrupts", "interrupts", "interrupted transactions")
 _TRANSACTIONAL: Final = ("transactions", "interrupted transactions")
 # An append of a quarter of the memory is cut into slices.
-_ROOM_FOR_WHOLE_APPENDS: Final = 6000
+_ROOM_FOR_COMPLETE_APPENDS: Final = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Plan:
     @property
     def has_slices(self) -> bool:
         """Whether an append may be cut into slices, some of which are sent even if it fails."""
-        return int(self.configs["buffer.memory"]) < _ROOM_FOR_WHOLE_APPENDS
+        return int(self.configs["buffer.memory"]) < _ROOM_FOR_COMPLETE_APPENDS
 
     @property
     def patience_s(self) -> float:
@@ -143,7 +143,7 @@ def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
         "max.in.flight.requests.per.connection": random.choice([1, 5]),
         "linger.ms": random.choice([0, 5, 1000]),
         "batch.size": random.choice([150, 400, 16_384]),
-        "buffer.memory": random.choice([2500, _ROOM_FOR_WHOLE_APPENDS, 1_000_000]),
+        "buffer.memory": random.choice([2500, _ROOM_FOR_COMPLETE_APPENDS, 1_000_000]),
         "compression.type": random.choice(["none", "none", "lz4"]),
         "retry.backoff.ms": 10,
         "retry.backoff.max.ms": 100,
@@ -161,7 +161,7 @@ def _configs(random: Random, shape: ClusterShape, theme: str) -> dict[str, Any]:
                 "delivery.timeout.ms": configs["linger.ms"] + random.choice([100, 500]),
             }
         case "interrupts" | "interrupted transactions":
-            configs["buffer.memory"] = max(_ROOM_FOR_WHOLE_APPENDS, configs["buffer.memory"])
+            configs["buffer.memory"] = max(_ROOM_FOR_COMPLETE_APPENDS, configs["buffer.memory"])
         case "resets":  # with more to write while a response is pending
             more = {"linger.ms": 0, "batch.size": 150}
             configs |= more | {"max.in.flight.requests.per.connection": 5}

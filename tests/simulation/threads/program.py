@@ -138,7 +138,7 @@ class Program:
             pass
         except KafkaException as error:
             self.world.trace("{}: {}", what, error)
-            self.ledger.is_told = True
+            self.ledger.is_reported = True
             self._require(self._may_fail(error), f"{what} failed: {error!r}")
         lasted, late = self.world.now - began, self.world.user_slept_s + self._patience_s(began)
         self._require(lasted <= late, f"{what} lasted {lasted:.3f} s, more than {late:.3f} s")
@@ -188,17 +188,17 @@ class Program:
         columns: dict[str, Any] = {"value": [self._value(number) for number in numbers]}
         if random.random() < 0.5:
             columns["partition"] = pa.array([0] * len(numbers), pa.int32())
-        told = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
+        on_row_failure = self._user_code.on_failure(numbers) if random.random() < 0.5 else None
         batch = pa.record_batch(columns)
-        self._give(numbers, lambda: self.producer.append(topic, batch, told))
+        self._give(numbers, lambda: self.producer.append(topic, batch, on_row_failure))
 
     def _give(self, numbers: list[int], call: Callable[[], Any]) -> Any:  # noqa: ANN401 - of the call
         """Pass rows to the producer, and record whether it accepts them."""
         try:
             given = call()
         except BaseException:
-            is_whole = len(numbers) == 1 or not self.plan.has_slices
-            if is_whole and self._interrupt is None:
+            is_complete = len(numbers) == 1 or not self.plan.has_slices
+            if is_complete and self._interrupt is None:
                 self._note(numbers, is_taken=False)
             raise
         self._note(numbers, is_taken=True)
@@ -239,7 +239,7 @@ class Program:
         try:
             self.producer.flush(timeout)
         except TimeoutException:
-            self.ledger.is_told = True
+            self.ledger.is_reported = True
             if timeout is None:
                 raise
         finally:
@@ -273,7 +273,7 @@ class Program:
     def _close(self) -> None:
         timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
         # A close without a timeout does not report lost rows.
-        self.ledger.is_told = self.ledger.is_told or timeout == 0
+        self.ledger.is_reported = self.ledger.is_reported or timeout == 0
         self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
         self.producer.close(timeout)
 

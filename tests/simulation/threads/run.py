@@ -43,4 +43,4 @@ class Run:
             gc.enable()
         self.world.events.run_until(self.world.now + _SETTLED_S)
         self._program.ledger.check_ends()
-        self._program.ledger.check_logs(self._cluster, self._network.heard)
+        self._program.ledger.check_logs(self._cluster, self._network.arrived)

@@ -48,7 +48,7 @@ class Network:
         self.world = world
         self.cluster = cluster
         self.weather = weather
-        self.heard: set[tuple[TopicPartition, int]] = set()
+        self.arrived: set[tuple[TopicPartition, int]] = set()
         self.sockets: set[Socket] = set()
 
     def delay_s(self) -> float:
@@ -246,7 +246,7 @@ class Socket:
             return
         self._came += data
         if isinstance(response, ProduceResponse):
-            self._network.heard |= {
+            self._network.arrived |= {
                 (TopicPartition(topic.name, partition.index), partition.base_offset)
                 for topic in response.responses
                 for partition in topic.partition_responses

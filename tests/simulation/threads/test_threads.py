@@ -63,10 +63,10 @@ _REPLAY = "from simulation.threads.__main__ import main; sys.exit(main())"
 def test_a_run_that_ends_by_what_is_no_exception_names_its_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def leave(_: Run) -> None:
+    def end_at_once(_: Run) -> None:
         raise SystemExit(3)
 
-    monkeypatch.setattr(Run, "run", leave)
+    monkeypatch.setattr(Run, "run", end_at_once)
     assert failure(7) == "SystemExit: 3"
     assert replay(7, interrupts=False) == 1
     assert "SystemExit: 3" in capsys.readouterr().out

@@ -70,11 +70,11 @@ class UserCode:
     def on_failure(self, numbers: list[int]) -> Callable[[AppendFailure], None]:
         """Return the on_failure callback for the rows of an append."""
 
-        def told(failure: AppendFailure) -> None:
+        def note_failure(failure: AppendFailure) -> None:
             self._program.ledger.failed([numbers[row] for row in failure.rows.tolist()])
             self._misbehave("on_failure")
 
-        return told
+        return note_failure
 
     def done(self, _: object) -> None:
         """Run as the done callback of a future."""
@@ -160,7 +160,7 @@ class UserCode:
             self._at_once(name, producer._state.take_deliveries)
             self._at_once(name, producer._state.forget_topics)
         elif self._world.random.random() < 0.2:
-            program.is_closing = program.ledger.is_told = True
+            program.is_closing = program.ledger.is_reported = True
             self._at_once(name, producer.close)
 
     def _refused(self, name: str, call: Callable[[], object]) -> None:
@@ -177,7 +177,7 @@ class UserCode:
         try:
             call()
         except KafkaException:  # possibly the error of rows of append, which is raised once
-            succeeded, self._program.ledger.is_told = False, True
+            succeeded, self._program.ledger.is_reported = False, True
         finally:
             self._program.is_calling_back = outer
             lasted = self._world.now - began - (self._world.user_slept_s - slept_s)

@@ -327,21 +327,21 @@ class SimulatedCondition:
         if not self._lock._is_owned():
             message = "cannot wait on un-acquired lock"
             raise RuntimeError(message)
-        world, told = self._world, [False]
+        world, notified = self._world, [False]
         deadline = _NEVER if timeout is None else world.now + max(0.0, timeout)
-        self._waiters.append(told)
+        self._waiters.append(notified)
         count = self._lock.let_go()
         try:
-            return world.block(lambda: told[0], "a condition", deadline)
+            return world.block(lambda: notified[0], "a condition", deadline)
         finally:
             if world.failure is None:
                 self._lock.take_back(count)
-            self._waiters = [waiter for waiter in self._waiters if waiter is not told]
+            self._waiters = [waiter for waiter in self._waiters if waiter is not notified]
 
     def notify(self, n: int = 1) -> None:
         """Wake `n` waiters."""
-        for told in self._waiters[:n]:
-            told[0] = True
+        for notified in self._waiters[:n]:
+            notified[0] = True
         del self._waiters[:n]
 
     def notify_all(self) -> None:

@@ -30,6 +30,8 @@ _SIZE = struct.Struct(">i")
 _REQUEST = struct.Struct(">ihhi")  # size, api key, version, correlation id
 _ANSWER = struct.Struct(">ii")  # size, correlation id
 _RST = struct.pack("ii", 1, 0)
+# Returns another body of the same size: of the version, and the body, after the correlation id.
+Change = Callable[[int, bytes], bytes]
 _CALL_TIMEOUT_S = 30.0
 
 
@@ -114,6 +116,8 @@ class _Pair:
 
     ends: list[_End] = field(default_factory=list)
     asked: dict[int, Fault | None] = field(default_factory=dict)
+    # API and version of what was asked.
+    calls: dict[int, tuple[int, int]] = field(default_factory=dict)
     # Nothing more is forwarded to the client, or to the broker.
     is_silent: bool = False
     is_deaf: bool = False
@@ -137,6 +141,7 @@ class FaultProxy(Server):
         self._selector = selectors.DefaultSelector()
         self._pairs: set[_Pair] = set()
         self._faults: list[Fault] = []
+        self._changes: dict[int, Change] = {}
         self._calls: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
         self._wake_out, self._wake_in = socket.socketpair()
         self._selector.register(self._wake_in, selectors.EVENT_READ, self._run_calls)
@@ -156,9 +161,13 @@ class FaultProxy(Server):
         self._call(lambda: self._faults.append(fault))
         return fault
 
+    def change_answers(self, api_key: int, change: Change) -> None:
+        """Change the answers to an API from now on; the change may return what it was given."""
+        self._call(lambda: self._changes.update({api_key: change}))
+
     def clear(self) -> None:
-        """Remove the faults that have not happened yet."""
-        self._call(self._faults.clear)
+        """Remove the faults that have not happened yet, and changes of answers."""
+        self._call(self._clear)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -211,6 +220,10 @@ class FaultProxy(Server):
                 done.set_exception(error)
             else:
                 done.set_result(None)
+
+    def _clear(self) -> None:
+        self._faults.clear()
+        self._changes.clear()
 
     def _stop(self) -> None:
         self._stopping = True
@@ -313,17 +326,18 @@ class FaultProxy(Server):
             self._close(end.pair)
             return
         blocked = bool(end.outgoing) and end.outgoing[0][0] <= time.monotonic()
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
-        if self._selector.get_key(end.socket).events != wanted:
-            self._selector.modify(end.socket, wanted, end)
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
+        if self._selector.get_key(end.socket).events != interest:
+            self._selector.modify(end.socket, interest, end)
 
     # -- frames -----------------------------------------------------------------------------------
 
     def _request(self, pair: _Pair, frame: bytes) -> None:
         if pair.is_deaf:
             return
-        _, api_key, _, correlation_id = _REQUEST.unpack_from(frame)
+        _, api_key, version, correlation_id = _REQUEST.unpack_from(frame)
         self.requests[api_key] += 1
+        pair.calls[correlation_id] = api_key, version
         taking = [fault for fault in self._faults if fault.takes(api_key)]
         fault = taking[0] if taking else None
         if fault is None or fault.kind not in ON_REQUEST:
@@ -342,6 +356,10 @@ class FaultProxy(Server):
     def _answer(self, pair: _Pair, frame: bytes) -> None:
         _, correlation_id = _ANSWER.unpack_from(frame)
         fault = pair.asked.pop(correlation_id)
+        api_key, version = pair.calls.pop(correlation_id)
+        change = self._changes.get(api_key)
+        if change is not None:
+            frame = frame[: _ANSWER.size] + change(version, frame[_ANSWER.size :])
         if pair.is_silent:
             if fault is not None:
                 fault.give_back()

@@ -40,10 +40,10 @@ def missing(*versions: str) -> str | None:
     problem = java_version.problem()
     if not absent and problem is None:
         return None
-    wanted = f"Apache Kafka {' and '.join(absent or versions or VERSIONS)}"
+    versions_text = f"Apache Kafka {' and '.join(absent or versions or VERSIONS)}"
     if problem is not None:
-        return f"{wanted} cannot run: {problem}."
-    return f"{wanted} is not there: run 'make kafka' to fetch it."
+        return f"{versions_text} cannot run: {problem}."
+    return f"{versions_text} is not there: run 'make kafka' to fetch it."
 
 
 def takes_jvm_sink() -> bool:

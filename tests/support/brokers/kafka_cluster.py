@@ -210,6 +210,14 @@ class KafkaCluster:
         """Run Kafka's kafka-acls.sh, which needs only the jars."""
         self._run("org.apache.kafka.tools.AclCommand", *arguments)
 
+    def change_transaction_version(self, version: int) -> None:
+        """Let the cluster finalize another transaction.version; Kafka 4 begins with 2."""
+        self._run(
+            "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", self.bootstrap,
+            "upgrade" if version == 2 else "downgrade",
+            "--feature", f"transaction.version={version}",
+        )  # fmt: skip
+
     def _run(self, main: str, *arguments: str | Path) -> None:
         subprocess.run(self._java(main, *arguments), check=True, capture_output=True)
 
@@ -256,6 +264,8 @@ class KafkaCluster:
                 # For topics that a test does not create itself.
                 "log.retention.bytes": 1 << 30,
                 "log.segment.bytes": 256 << 20,
+                # Tests wait for transactions that time out.
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
             }
             | self._settings
         )

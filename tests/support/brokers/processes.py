@@ -88,7 +88,7 @@ def listened_to(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def hear(process: subprocess.Popen[str], beginning: str) -> str:
+def wait_for_line(process: subprocess.Popen[str], beginning: str) -> str:
     """Return the output of a process up to the first line with this beginning, which must come."""
     assert process.stdout is not None
     said = ""
@@ -110,12 +110,24 @@ def press_ctrl_c(process: subprocess.Popen[str], timeout_s: float) -> str:
 def marked_processes(mark: str) -> list[str]:
     """Return the command lines of all processes with a mark in their environment."""
     found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if int(folder.name) != os.getpid() and mark.encode() in (
-                folder / "environ"
-            ).read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
+    for folder in _marked(mark):
+        with contextlib.suppress(OSError):
+            found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL all processes with a mark in their environment, and those that they still start."""
+    while found := list(_marked(mark)):
+        for folder in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
+def _marked(mark: str) -> Iterator[Path]:
+    """Yield the folders in /proc of all processes with a mark but this one."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            marks = (folder / "environ").read_bytes().split(b"\0")
+            if int(folder.name) != os.getpid() and mark.encode() in marks:
+                yield folder

@@ -26,6 +26,9 @@ USER: Final = "alice"
 # Only SCRAM has this user.
 ODD_USER: Final = "a=b,c"
 PASSWORD: Final = 'a"lice\\ sécret, =5'
+# Only PLAIN has this user, as Azure Event Hubs does.
+CONNECTION_STRING_USER: Final = "$ConnectionString"
+CONNECTION_STRING: Final = "Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=abc="
 SERVICE: Final = "kafka/localhost"
 SESSION_MS: Final = 2_000
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -42,8 +45,10 @@ _LISTENERS: Final = {
     "SASL_SSL": "SASL_SSL",
     # Takes OAuth tokens that are signed by the key of `jwt_key`.
     "JWT": "SASL_SSL",
-    # Takes SCRAM-SHA-512 alone.
+    # Each takes one mechanism alone: SCRAM-SHA-512 or PLAIN.
     "SCRAM": "SASL_SSL",
+    "SCRAM_PLAINTEXT": "SASL_PLAINTEXT",
+    "PLAIN_PLAINTEXT": "SASL_PLAINTEXT",
 }
 _PAST: Final = ("20200101000000Z", "20200201000000Z")
 # Any: what it re-exports, type checkers do not see.
@@ -188,9 +193,9 @@ class SecuredKafka(KafkaCluster):
         own = ",".join(f"{name}://localhost:{port}" for name, port in listeners.items())
         protocols = ",".join(f"{name}:{_LISTENERS[name]}" for name in listeners)
         login = f"username={quoted(USER)} password={quoted(PASSWORD)}"
-        plain = (
-            f"{_MODULES}.plain.PlainLoginModule required {login} user_{USER}={quoted(PASSWORD)};"
-        )
+        users = {USER: PASSWORD, CONNECTION_STRING_USER: CONNECTION_STRING}
+        known = " ".join(f"user_{user}={quoted(secret)}" for user, secret in users.items())
+        plain = f"{_MODULES}.plain.PlainLoginModule required {login} {known};"
         more: dict[str, object] = {
             "listeners": f"{settings['listeners']},{own}",
             "advertised.listeners": f"{settings['advertised.listeners']},{own}",
@@ -212,8 +217,11 @@ class SecuredKafka(KafkaCluster):
             more[f"listener.name.{listener}.ssl.keystore.type"] = "PEM"
             more[f"listener.name.{listener}.ssl.keystore.location"] = store
         scram = f"{_MODULES}.scram.ScramLoginModule required;"
-        more["listener.name.scram.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
-        more["listener.name.scram.scram-sha-512.sasl.jaas.config"] = scram
+        for listener in ("scram", "scram_plaintext"):
+            more[f"listener.name.{listener}.sasl.enabled.mechanisms"] = "SCRAM-SHA-512"
+            more[f"listener.name.{listener}.scram-sha-512.sasl.jaas.config"] = scram
+        more["listener.name.plain_plaintext.sasl.enabled.mechanisms"] = "PLAIN"
+        more["listener.name.plain_plaintext.plain.sasl.jaas.config"] = plain
         for listener in ("sasl_plaintext", "sasl_ssl"):
             prefix = f"listener.name.{listener}"
             more[f"{prefix}.plain.sasl.jaas.config"] = plain

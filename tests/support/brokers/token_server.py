@@ -1,7 +1,7 @@
 """An OAuth server on loopback: an endpoint that signs real JWTs, and one with the keys for brokers.
 
-It checks a client's secret, or its assertion by the keys that tests give it, and can be told to
-fail.
+It checks a client's secret, or its assertion by the keys that tests give it, and fails if a
+test says so.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-_NOT_TOLD: Final = "not told by git"
+_UNKNOWN: Final = "not told by git"
 _ROOT: Final = Path(__file__).parents[3]
 
 
@@ -16,5 +16,5 @@ def commit(root: Path = _ROOT) -> str:
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        return _NOT_TOLD
-    return done.stdout.strip() or _NOT_TOLD
+        return _UNKNOWN
+    return done.stdout.strip() or _UNKNOWN

@@ -14,6 +14,7 @@ import msgspec
 
 from spark_kafka_sink import config
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
+from spark_kafka_sink.spark.exactly_once import TRANSACTION_TIMEOUT_MS
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -35,7 +36,10 @@ A task knows that it has much to send. So the sink has other defaults than the J
 | option | default of the sink | default of the Java client |
 |---|---|---|
 """
-_OFFERED: Final = """
+_OFFERED: Final = f"""
+With [exactlyOnce](exactly-once.md), the default of `transaction.timeout.ms` is
+`{TRANSACTION_TIMEOUT_MS}`.
+
 ## Offered
 
 Where the default of the sink differs from the Java client's, it comes first.

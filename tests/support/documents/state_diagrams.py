@@ -101,6 +101,11 @@ def resolved() -> str:
     return _machine(states.RESOLVE)
 
 
+def recovered() -> str:
+    """Return the Mermaid block of the recovery of an owner."""
+    return _machine(states.RECOVERY)
+
+
 def _arrows(events: Mapping[Any, Mapping[Any, Any]]) -> list[str]:
     return [
         f"{source.name} --> {transition.state.name} : {event.name}"
@@ -130,6 +135,7 @@ DIAGRAMS: Final = {
         aborts,
         resolved,
         singles,
+        recovered,
     ),
 }
 

@@ -51,8 +51,8 @@ class Shape(NamedTuple):
         )
         data = b"".join([self.garbage, *stored])
         buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
-        whole = pa.Array.from_buffers(self.kind, len(rows), buffers)
-        return whole.slice(self.rows_before, len(values))
+        column = pa.Array.from_buffers(self.kind, len(rows), buffers)
+        return column.slice(self.rows_before, len(values))
 
 
 PLAIN: Final = Shape(pa.binary(), 0, 0, b"")

@@ -64,9 +64,9 @@ def find_python(version: str) -> Path | None:
 
 def environment(spark: str, version: str, python: Path) -> Path:
     """Make a cell's environment unless it exists; return its folder."""
-    wanted = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
+    requirements = (ROOT / "pyproject.toml").read_bytes() + spark.encode()
     folder = kafka_jars.cache_folder() / "matrix" / f"pyspark-{spark}-python-{version}"
-    made_of, digest = folder / "made-of", hashlib.sha256(wanted).hexdigest()
+    made_of, digest = folder / "made-of", hashlib.sha256(requirements).hexdigest()
     if not made_of.exists() or made_of.read_text() != digest:
         _run(python, "-m", "venv", "--clear", folder)
         _pip(folder, f"{ROOT}[test]", f"pyspark[connect]=={spark}.*")

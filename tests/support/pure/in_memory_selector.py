@@ -26,7 +26,7 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer
 
 
 class InMemorySelector:
-    """Has the methods of `Selector`; one broker per port answers ApiVersions and Metadata.
+    """Replaces `Selector`; one broker per port answers ApiVersions and Metadata.
 
     refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
     requests get no response. throttle_ms: the throttle time in responses.

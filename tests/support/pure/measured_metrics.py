@@ -10,10 +10,10 @@ def measured(
 ) -> dict[str, float]:
     """Return the values of a group by their names; tags are those other than client-id."""
     found = producer.metrics().items()
-    wanted = {name.replace("_", "-"): value for name, value in tags.items()}
+    expected = {name.replace("_", "-"): value for name, value in tags.items()}
     return {
         name.name: value
         for name, value in found
         if name.group == group
-        and {k: v for k, v in name.tags.items() if k != "client-id"} == wanted
+        and {k: v for k, v in name.tags.items() if k != "client-id"} == expected
     }

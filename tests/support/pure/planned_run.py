@@ -11,7 +11,6 @@ from spark_kafka_sink.commit.log_record import (
     DecidedTransaction,
     LogReading,
     RecordState,
-    VersionSet,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.questions import (
@@ -44,7 +43,7 @@ PARTITION: Final = TopicPartition("t", 0)
 PRODUCER, RAISED = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(7, 4)
 RUN: Final = Run(OWNER, "run 1", LOG, level=2, timeout_ms=900_000)
 PLAN: Final = Plan(RUN, PRODUCER)
-RECORD: Final = CommitRecord(RecordState.DONE, "run 1", 5, 1, versions=VersionSet().adding(7))
+RECORD: Final = CommitRecord(RecordState.DONE, "run 1", 5, 1).after_version(7)
 
 # Mode two-phase: a task that wrote, and another attempt that left its transaction open.
 SLOT: Final = TaskSlot(0, 0)

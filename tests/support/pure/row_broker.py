@@ -149,7 +149,7 @@ class RowBroker:
                 if batch.error is None and batch.is_done:
                     self._store(topic.partition_data[0].index, topic.partition_data[0].records)
                 for done in self.producer.done():
-                    self._tell(done.topic_partition, done.spans, done)
+                    self._report(done.topic_partition, done.spans, done)
 
     def _store(self, partition: int, records: Records | None) -> None:
         assert records is not None
@@ -158,7 +158,7 @@ class RowBroker:
             StoredRecord(r.value, r.key, r.timestamp, tuple(r.headers)) for r in batch
         )
 
-    def _tell(self, tp: TopicPartition, spans: list[RecordSpan], done: object) -> None:
+    def _report(self, tp: TopicPartition, spans: list[RecordSpan], done: object) -> None:
         log = self.log[tp.partition]
         if not self.split or done.error is not None:  # type: ignore[attr-defined]
             for span in spans:

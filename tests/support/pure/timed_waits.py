@@ -113,7 +113,7 @@ def made(**config: object) -> Iterator[KafkaProducer]:
         producer._thread._client.close()  # as the I/O thread does
 
 
-def tell(producer: KafkaProducer, response: MetadataResponse) -> None:
+def update_metadata(producer: KafkaProducer, response: MetadataResponse) -> None:
     """Deliver a response to a metadata request, as the I/O thread does."""
     state = producer._state
     state.metadata.update(response, time.monotonic())

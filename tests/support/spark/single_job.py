@@ -1,4 +1,4 @@
-"""A batch job of mode `single` without a JVM: the test plays Spark's part.
+"""A batch job with exactly once, without a JVM: the test plays Spark's part.
 
 Writers and messages are pickled between Spark's processes, as Spark does it.
 """
@@ -6,18 +6,20 @@ Writers and messages are pickled between Spark's processes, as Spark does it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.writer import ExactlyOnceWriter
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
+from support.spark.played_tasks import in_task
 
 _T = TypeVar("_T")
 
@@ -66,15 +68,33 @@ class SingleJob:
     ) -> list[WriterCommitMessage | None]:
         """Run a task for each partition, some of them without rows."""
         return [
-            handed_over(handed_over(writer).write(iter(batches(number, rows.get(number, ())))))
+            self.attempt(writer, number, batches(number, rows.get(number, ())))
             for number in range(self.partitions)
         ]
 
+    def attempt(
+        self,
+        writer: ExactlyOnceWriter,
+        partition: int,
+        found: Iterable[pa.RecordBatch],
+        number: int = 0,
+    ) -> WriterCommitMessage:
+        """Run one attempt of a task; number: of the attempt."""
+        with in_task(partition, number):
+            return handed_over(handed_over(writer).write(iter(found)))
+
     def run(self, rows: Mapping[int, Sequence[str]], **options: str) -> list[object]:
-        """Run the whole job; return the messages of its tasks."""
+        """Run the whole job, which is aborted if it fails; return the messages of its tasks."""
         writer = self.plan(**options)
-        messages = self.write(writer, rows)
-        handed_over(writer).commit(messages)
+        messages: list[WriterCommitMessage | None] = [None] * self.partitions
+        try:
+            for number in range(self.partitions):
+                found = batches(number, rows.get(number, ()))
+                messages[number] = self.attempt(writer, number, found)
+            handed_over(writer).commit(messages)
+        except KafkaException:
+            handed_over(writer).abort(messages)
+            raise
         return list(messages)
 
     @property

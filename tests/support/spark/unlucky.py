@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.brokers import processes
-from support.oracles.readers import read_with_confluent
+from support.oracles.readers import read_with_confluent, wait_for_transactions
 from support.spark.spark_processes import SPARK_SUBMIT
 from support.spark.unlucky_job import ROWS
 
@@ -30,12 +30,21 @@ class Outcome:
 
 
 def run_unlucky_job(
-    conf: dict[str, str], bootstrap: str, topics: dict[str, str], folder: Path, env: dict[str, str]
+    conf: dict[str, str],
+    bootstrap: str,
+    topics: dict[str, str],
+    folder: Path,
+    env: dict[str, str],
+    options: dict[str, str] | None = None,
 ) -> dict[str, Outcome]:
-    """Run the cases of `topics`, and check each for at-least-once and for its report."""
+    """Run the cases of `topics`, and check each for at-least-once and for its report.
+
+    options: more options of the write.
+    """
     settings = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     cases = [f"{case}={topic}" for case, topic in topics.items()]
-    command: list[str | Path] = [SPARK_SUBMIT, *settings, JOB, bootstrap, folder, *cases]
+    command: list[str | Path] = [SPARK_SUBMIT, *settings, JOB, bootstrap, folder]
+    command += [json.dumps(options or {}), *cases]
     log = folder / "log"
     job = processes.start(command, log=log, cwd=folder, env=env)
     try:
@@ -46,6 +55,7 @@ def run_unlucky_job(
     lines = (line for line in log.read_text().splitlines() if line.startswith('{"case":'))
     for said in map(json.loads, lines):
         case = said["case"]
+        wait_for_transactions(bootstrap, topics[case])
         found = Counter(
             int((record.value or b"").split(b":", 1)[0])
             for record in read_with_confluent(bootstrap, topics[case])

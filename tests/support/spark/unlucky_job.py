@@ -1,11 +1,12 @@
 """A Spark job that is damaged while it writes, one case after another, run by spark-submit.
 
-    unlucky_job.py BOOTSTRAP FOLDER CASE=TOPIC…
+    unlucky_job.py BOOTSTRAP FOLDER OPTIONS CASE=TOPIC…
 
 Every row's value begins with its number. The damage happens in the first task that reaches it, once
 some of its rows are in Kafka, so that they are written again. A save that fails is repeated once.
-FOLDER gets a file for every attempt of that task, and a report. The output is one line of JSON per
-case.
+FOLDER gets a file for every attempt of that task, and a report. OPTIONS are more options of the
+write, as JSON; with exactlyOnce, each case is an application of its own. The output is one line of
+JSON per case.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.client.appender import SLICE_BYTES
+from spark_kafka_sink.spark.layout_mark import as_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +78,13 @@ def _wait_until_written(bootstrap: str, topic: str, partition: int) -> None:
     """Wait until a partition has rows, which the sink sends while this task waits."""
     import confluent_kafka
 
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unlucky"})
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unlucky",
+            "isolation.level": "read_uncommitted",
+        }
+    )
     place = confluent_kafka.TopicPartition(topic, partition)
     for _ in range(_QUESTIONS):
         if consumer.get_watermark_offsets(place, timeout=30)[1] > 0:
@@ -111,23 +120,24 @@ def _unlucky(
     return pass_on
 
 
-def _run(spark: SparkSession, bootstrap: str, topic: str, case: str, folder: Path) -> None:
+def _run(spark: SparkSession, given: dict[str, str], topic: str, case: str, folder: Path) -> None:
     marks = folder / case
     marks.mkdir(exist_ok=True)
     frame: DataFrame = spark.range(0, ROWS, 1, TASKS).selectExpr(*_FRAME)
     if case == "stage":
         frame = frame.repartition(TASKS, "partition")
+    bootstrap = given["kafka.bootstrap.servers"]
     unlucky = _unlucky(bootstrap, topic, marks, MISFORTUNES[case])
     spark.sparkContext.setJobGroup(case, case)
-    (
-        frame.mapInArrow(unlucky, _SCHEMA, barrier=case == "barrier")
-        .write.format("pykafka")
-        .mode("append")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("topic", topic)
-        .option("reportPath", str(folder / f"{case}.json"))
-        .save()
-    )
+    options = {**given, "topic": topic, "reportPath": str(folder / f"{case}.json")}
+    if "exactlyOnce" in given:
+        options |= {"txnAppId": case, "txnVersion": "1"}
+    rows = frame.mapInArrow(unlucky, _SCHEMA, barrier=case == "barrier")
+    if given.get("exactlyOnce") == "single":
+        # The rows are laid out so already; a shuffle would part the misfortune from the sink.
+        mark = as_metadata({topic: TASKS})
+        rows = rows.withColumn("partition", F.col("partition").alias("partition", metadata=mark))
+    rows.write.format("pykafka").mode("append").options(**options).save()
 
 
 def _stage_attempts(spark: SparkSession, case: str) -> int:
@@ -141,17 +151,18 @@ def _stage_attempts(spark: SparkSession, case: str) -> int:
 
 def main() -> None:
     """Run the cases."""
-    bootstrap, folder, *cases = sys.argv[1:]
+    bootstrap, folder, options, *cases = sys.argv[1:]
+    given = {"kafka.bootstrap.servers": bootstrap, **json.loads(options)}
     spark = SparkSession.builder.getOrCreate()
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 50)
     for each in cases:
         case, _, topic = each.partition("=")
         failed = ""
         try:
-            _run(spark, bootstrap, topic, case, Path(folder))
+            _run(spark, given, topic, case, Path(folder))
         except Py4JJavaError as error:
             failed = str(error)[:300]
-            _run(spark, bootstrap, topic, case, Path(folder))
+            _run(spark, given, topic, case, Path(folder))
         attempts = [mark.name for mark in (Path(folder) / case).glob("?-?")]
         said = {"case": case, "attempts": attempts, "stages": _stage_attempts(spark, case)}
         said["failed"] = failed

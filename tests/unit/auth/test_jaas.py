@@ -62,7 +62,7 @@ REFUSED: Final = {
     'password="p\\': "not terminated by a semi-colon",
     'password="p"; x.PlainLoginModule required;': "has 2 login modules",
 }
-WHOLE_REFUSED: Final = {
+FULL_REFUSED: Final = {
     "": "sasl.jaas.config is empty",
     " \n// nothing": "sasl.jaas.config is empty",
     "x.PlainLoginModule": "has no control flag",
@@ -73,7 +73,7 @@ WHOLE_REFUSED: Final = {
     "= required;": "does not begin with a module",
     "; required;": "does not begin with a module",
 }
-WHOLE_GIVES: Final = (
+FULL_TEXTS: Final = (
     "x.PlainLoginModule REQUIRED;",
     "x.PlainLoginModule Requisite;",
     "\"x.PlainLoginModule\" 'sufficient';",
@@ -106,7 +106,7 @@ def test_what_java_takes_gives_the_same(text: str) -> None:
     assert entry.options["password"] == GIVES[text]
 
 
-@pytest.mark.parametrize("text", WHOLE_GIVES)
+@pytest.mark.parametrize("text", FULL_TEXTS)
 def test_flags_and_modules_may_be_in_quotes_and_flags_in_any_case(text: str) -> None:
     assert parse_jaas(text) == JaasEntry("x.PlainLoginModule", {})
 
@@ -119,9 +119,9 @@ def test_what_java_refuses_is_refused_with_what_to_do(text: str) -> None:
         assert "put each value in double quotes" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", WHOLE_REFUSED)
+@pytest.mark.parametrize("text", FULL_REFUSED)
 def test_what_is_no_entry_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ConfigException, match=WHOLE_REFUSED[text]) as caught:
+    with pytest.raises(ConfigException, match=FULL_REFUSED[text]) as caught:
         parse_jaas(text)
     assert 'PlainLoginModule required username="…" password="…";' in str(caught.value)
 
@@ -150,12 +150,12 @@ def test_no_word_of_a_secret_is_in_a_message(before: str, secret: str) -> None:
         f"hush {secret}",
         f"x.M required {secret}",
     ):
-        told = ""
+        shown = ""
         try:
             parse_jaas(text)
         except ConfigException as error:
-            told = "".join(traceback.format_exception(error))
-        assert "hush" not in told
+            shown = "".join(traceback.format_exception(error))
+        assert "hush" not in shown
 
 
 def test_an_entry_shows_no_option() -> None:
@@ -202,7 +202,7 @@ def test_the_java_client_agrees_on_every_text(tmp_path: Path) -> None:
     seed = Random().randrange(2**32)
     print(f"seed {seed}")
     random = Random(seed)
-    texts = [BEGIN + text for text in (*GIVES, *REFUSED)] + [*WHOLE_GIVES, *WHOLE_REFUSED]
+    texts = [BEGIN + text for text in (*GIVES, *REFUSED)] + [*FULL_TEXTS, *FULL_REFUSED]
     texts += [_random_text(random) for _ in range(2_000)]
     # Without a text, Java looks for a file that the JVM was started with.
     texts = [text for text in texts if text.strip()]
@@ -231,14 +231,14 @@ def test_every_mechanism_has_a_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "told"),
+    ("module", "shown"),
     [
         ("com.sun.security.auth.module.JndiLoginModule", "names com.sun.security.auth.module.Jndi"),
         ("hush", "names a module, which is unknown"),
     ],
 )
-def test_other_modules_are_refused_with_those_that_are_known(module: str, told: str) -> None:
-    with pytest.raises(ConfigException, match=told) as caught:
+def test_other_modules_are_refused_with_those_that_are_known(module: str, shown: str) -> None:
+    with pytest.raises(ConfigException, match=shown) as caught:
         check_module(parse_jaas(f"{module} required;"), "PLAIN")
     assert "expected one of PlainLoginModule, ScramLoginModule" in str(caught.value)
     assert "hush" not in str(caught.value)

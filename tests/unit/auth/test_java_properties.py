@@ -49,8 +49,8 @@ def test_java_reads_the_same_in_every_text(tmp_path: Path) -> None:
     lines = tmp_path / "texts"
     lines.write_text("\n".join(_hex(text).rstrip(".") for text in texts))
     java = run_java("ReadReferences", lines).splitlines()
-    for text, wanted in zip(texts, java, strict=True):
-        assert (text, _ours(text)) == (text, wanted)
+    for text, java_value in zip(texts, java, strict=True):
+        assert (text, _ours(text)) == (text, java_value)
 
 
 def test_what_people_write() -> None:

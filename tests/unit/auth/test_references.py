@@ -126,11 +126,11 @@ def _telling(text: str) -> str:
     """Return what the Java program's providers make of a text, in our grammar."""
     pairs = {"env": Provider("env"), "file": Provider("file")}
     found = iter(References(pairs, ProcessLimits("us"), {}, TellingFiles()).within(text))
-    told = [f"<{each.path}|{each.key}>" for each in found]
+    written = [f"<{each.path}|{each.key}>" for each in found]
     plain = References(pairs, ProcessLimits("us"), {}, TellingFiles())
     parts = re.split(r"(\$\{[^}]*?:(?:[^}]*?:)?[^}]*?\})", text)
     return "".join(
-        told.pop(0) if plain.within(part) and part[:1] == "$" else part for part in parts
+        written.pop(0) if plain.within(part) and part[:1] == "$" else part for part in parts
     )
 
 
@@ -142,9 +142,9 @@ def test_java_finds_the_same_references(tmp_path: Path) -> None:
     lines = tmp_path / "texts"
     lines.write_text("\n".join(text.encode("utf-16-be").hex() for text in texts))
     java = run_java("ReadReferences", lines, "references").splitlines()
-    for text, wanted in zip(texts, java, strict=True):
+    for text, java_value in zip(texts, java, strict=True):
         # In Java, what has an empty path has none.
-        expected = bytes.fromhex(wanted.rstrip(".")).decode("utf-16-be").replace("<null|", "<|")
+        expected = bytes.fromhex(java_value.rstrip(".")).decode("utf-16-be").replace("<null|", "<|")
         assert (text, _telling(text)) == (text, expected)
 
 

@@ -43,8 +43,8 @@ def test_a_client_with_an_assertion_asks_as_the_java_client_does() -> None:
         "client_assertion_type": kind,
         "client_assertion": "a.b.c",
     }
-    whole = by_client_assertion("a.b.c", "id", "s")
-    assert (whole["client_id"], whole["scope"]) == ("id", "s")
+    form = by_client_assertion("a.b.c", "id", "s")
+    assert (form["client_id"], form["scope"]) == ("id", "s")
     assert by_jwt_bearer("a.b.c", "s") == {
         "grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
         "assertion": "a.b.c",

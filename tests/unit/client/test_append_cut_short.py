@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.pure.pure_transactions import PureTransactions
-from support.pure.timed_waits import made, stop_time, tell
+from support.pure.timed_waits import made, stop_time, update_metadata
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import TOPIC, answer
 
@@ -55,7 +55,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with made(transactional_id="tid", buffer_memory=MEMORY_BYTES, max_block_ms=0) as producer:
         with producer._state.lock:
             producer._state.metadata.track(TOPIC, clock.now)
-        tell(producer, answer([1]))
+        update_metadata(producer, answer([1]))
         yield Bench(producer)
 
 

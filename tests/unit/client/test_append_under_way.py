@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.timed_waits import Clock, made, stop_time, update_metadata
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -42,7 +42,7 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
         with producer._state.lock:
             producer._state.metadata.track(TOPIC, clock.now)
             producer._state._sender.handle(NodeReady(NODE, NodeApiVersions({})), clock.now)
-        tell(producer, answer([NODE]))
+        update_metadata(producer, answer([NODE]))
         yield producer
 
 

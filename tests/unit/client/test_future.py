@@ -116,44 +116,44 @@ def test_every_row_of_a_batch_that_fails_and_no_other_fails(
     chunks: list[list[SentRow]], answers: list[int]
 ) -> None:
     kafka = broker(batch_size=100)
-    told: list[tuple[RecordMetadata, BaseException | None]] = []
+    called: list[tuple[RecordMetadata, BaseException | None]] = []
     futures: list[RowFuture] = []
     for rows in chunks:
 
         def callback(metadata: RecordMetadata, error: BaseException | None) -> None:
-            told.append((metadata, error))
+            called.append((metadata, error))
 
         futures += kafka.send(rows, dict.fromkeys(range(len(rows)), callback))
     kafka.deliver(lambda: answers.pop() if answers else 0)
     assert all(future.done() for future in futures)
     stored = sum(map(len, kafka.log))
     failed = [future for future in futures if future.exception(0) is not None]
-    assert stored + len(failed) == len(futures) == len(told)
-    assert {m for m, error in told if error is None} == {
+    assert stored + len(failed) == len(futures) == len(called)
+    assert {m for m, error in called if error is None} == {
         future.result(0) for future in futures if future not in failed
     }
-    for metadata, error in told:
+    for metadata, error in called:
         assert (metadata.offset == -1) == (error is not None)
 
 
 def test_callbacks_come_in_order_per_partition_before_their_futures_are_done() -> None:
     kafka = broker()
-    told: list[tuple[RecordMetadata, bool]] = []
+    called: list[tuple[RecordMetadata, bool]] = []
     futures: list[RowFuture] = []
 
     def note(metadata: RecordMetadata, error: BaseException | None) -> None:
         assert error is None
-        told.append((metadata, any(future.done() for future in futures)))
+        called.append((metadata, any(future.done() for future in futures)))
 
     rows = [SentRow(b"%d" % number, partition=number % 2) for number in range(10)]
     futures += kafka.send(rows, dict.fromkeys(range(10), note))
     kafka.deliver()
     for partition in (0, 1):
-        offsets = [m.offset for m, _ in told if m.partition == partition]
+        offsets = [m.offset for m, _ in called if m.partition == partition]
         assert offsets == sorted(offsets)
         assert len(offsets) == 5
-    first_partition = told[0][0].partition
-    assert not any(done for m, done in told if m.partition == first_partition)
+    first_partition = called[0][0].partition
+    assert not any(done for m, done in called if m.partition == first_partition)
     assert all(future.done() for future in futures)
 
 
@@ -161,27 +161,27 @@ def test_a_callback_that_raises_is_logged_and_skipped(caplog: pytest.LogCaptureF
     def fail(metadata: RecordMetadata, error: BaseException | None) -> None:
         raise ZeroDivisionError
 
-    kafka, told = broker(), []
+    kafka, called = broker(), []
     futures = kafka.send(
         [SentRow(b"a", partition=0), SentRow(b"b", partition=0)],
-        {0: fail, 1: lambda metadata, error: told.append(metadata.offset)},
+        {0: fail, 1: lambda metadata, error: called.append(metadata.offset)},
     )
     with caplog.at_level(logging.ERROR):
         kafka.deliver()
-    assert told == [1]
+    assert called == [1]
     assert [future.result(0).offset for future in futures] == [0, 1]
     assert "on_delivery callback" in caplog.text
 
 
 def test_rows_that_never_came_into_a_batch_fail_with_their_callbacks() -> None:
-    sent, told = sent_rows(), []
-    sent.callbacks[1] = lambda metadata, error: told.append((metadata, error))
+    sent, called = sent_rows(), []
+    sent.callbacks[1] = lambda metadata, error: called.append((metadata, error))
     futures = [RowFuture(sent, number) for number in range(3)]
     assert not any(future.done() for future in futures)
     error = KafkaException("Producer is closed forcefully.")
     sent.fail(3, error)
     assert [future.exception(0) for future in futures] == [error] * 3
-    assert told == [(RecordMetadata(TOPIC, -1, -1, -1, -1, -1), error)]
+    assert called == [(RecordMetadata(TOPIC, -1, -1, -1, -1, -1), error)]
 
 
 def test_a_shared_error_does_not_grow_with_every_row_that_raises_it() -> None:
@@ -281,21 +281,21 @@ def test_done_callbacks_run_once_each_now_or_later_and_their_failures_are_logged
 ) -> None:
     kafka = broker()
     (future,) = kafka.send([SentRow(b"a")])
-    told: list[int] = []
+    called: list[int] = []
 
     def note(found: object) -> None:
         assert found is future
-        told.append(future.result(0).offset)
+        called.append(future.result(0).offset)
 
     def fail(found: object) -> None:
         raise ZeroDivisionError
 
     future.add_done_callback(fail)
     future.add_done_callback(note)
-    assert told == []
+    assert called == []
     kafka.deliver()
     future.add_done_callback(note)
-    assert told == [0, 0]
+    assert called == [0, 0]
     assert "done callback" in caplog.text
 
 
@@ -355,7 +355,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
     sent = sent_rows()
     future = RowFuture(sent, 0)
     futures: list[Future[RecordMetadata]] = [future]
-    told: list[str] = []
+    called: list[str] = []
     second: list[threading.Thread] = []
     is_there = threading.Event()  # the second one watches, or waits for the first to do so
     monkeypatch.setattr(row_futures, "_making_watches", NoticingLock(is_there))
@@ -368,7 +368,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
 
     def watch_second() -> None:
         if how == "callback":
-            future.add_done_callback(lambda _: told.append("second"))
+            future.add_done_callback(lambda _: called.append("second"))
             is_there.set()
             return
         if how == "wait":
@@ -377,7 +377,7 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
             assert set(as_completed(futures)) == {future}
         else:
             asyncio.run(await_it())
-        told.append("second")
+        called.append("second")
 
     watch = SentRows.watch
 
@@ -393,11 +393,11 @@ def test_whoever_watches_a_row_while_another_thread_begins_to_is_told_as_well(
         return is_watched
 
     monkeypatch.setattr(SentRows, "watch", watch_late)
-    future.add_done_callback(lambda _: told.append("first"))
+    future.add_done_callback(lambda _: called.append("first"))
     if ends == "after that":
         sent.fail(1, ZeroDivisionError())
     second[0].join(10)
-    assert sorted(told) == ["first", "second"]
+    assert sorted(called) == ["first", "second"]
 
 
 class EndsWhenLookedAt(RowFuture):
@@ -479,18 +479,18 @@ class RefusedBatch(NamedTuple):
 
 
 def test_refused_records_fail_with_what_was_said_of_them_and_the_others_with_that() -> None:
-    kafka, told = broker(partitions=1), dict[int, BaseException | None]()
+    kafka, called = broker(partitions=1), dict[int, BaseException | None]()
     errors = {number: KafkaException(f"record {number}") for number in (1, 5, 6, 9)}
     kafka.send([SentRow(b"another's")] * 5)
     sent = kafka.send(
         [SentRow(b"%d" % number) for number in range(4)],
-        {number: lambda _, error, n=number: told.update({n: error}) for number in range(4)},  # type: ignore[misc]
+        {number: lambda _, error, n=number: called.update({n: error}) for number in range(4)},  # type: ignore[misc]
     )
     refused = cast("ProducerBatch", RefusedBatch(errors))
     sent[0]._rows.completed(RecordSpan(sent[0]._rows, 0, 5, 4), refused)
     found = [future.exception(0) for future in sent]
     assert found[:2] == [errors[5], errors[6]]
     assert ["refused 4 record(s)" in str(error) for error in found] == [False, False, True, True]
-    assert told == dict(enumerate(found))
+    assert called == dict(enumerate(found))
     with pytest.raises(KafkaException, match="record 6"):
         sent[1].result(0)

@@ -23,7 +23,7 @@ import pytest
 from support.pure.interrupts import AlarmError, InterruptError, interrupted
 from support.pure.pure_transactions import PureTransactions
 from support.pure.state_waits import wait_until
-from support.pure.timed_waits import made, stop_time, tell
+from support.pure.timed_waits import made, stop_time, update_metadata
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
@@ -50,7 +50,7 @@ class World:
         options = {name.replace("_", "."): value for name, value in config.items()}
         short = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
         self.producer = KafkaProducer({"bootstrap.servers": NOBODY, **short, **options})
-        self.told: Counter[int] = Counter()
+        self.delivered: Counter[int] = Counter()
         self.futures: dict[int, Future[RecordMetadata]] = {}
         self.partitions: dict[int, int] = {}
         state = self.producer._state
@@ -65,8 +65,8 @@ class World:
         """Send rows one by one, each with a partition that depends on its number."""
         for row in rows:
 
-            def told(metadata: RecordMetadata, _: object, row: int = row) -> None:
-                self.told[row] += 1
+            def delivered(metadata: RecordMetadata, _: object, row: int = row) -> None:
+                self.delivered[row] += 1
                 self.partitions[row] = metadata.partition
 
             partition = row % PARTITIONS
@@ -74,14 +74,14 @@ class World:
                 OTHER if row % 7 == 0 else TOPIC,
                 b"x" * 200,
                 partition=partition,
-                on_delivery=told,
+                on_delivery=delivered,
             )
 
     def append(self, rows: range) -> None:
         """Append rows as one Arrow batch."""
 
-        def told(failure: AppendFailure) -> None:
-            self.told.update((failure.rows + rows.start).tolist())
+        def delivered(failure: AppendFailure) -> None:
+            self.delivered.update((failure.rows + rows.start).tolist())
 
         batch = pa.record_batch(
             {
@@ -89,7 +89,7 @@ class World:
                 "partition": pa.array([row % PARTITIONS for row in rows], pa.int32()),
             }
         )
-        self.producer.append(TOPIC, batch, told)
+        self.producer.append(TOPIC, batch, delivered)
 
     def check(self) -> None:
         """Check that another thread can use the producer, and that it becomes idle."""
@@ -111,10 +111,10 @@ class World:
                 assert re.search("in the middle of a change|closed force", str(state.fatal_error))
         for row, future in self.futures.items():
             assert future.exception(ENOUGH_S) is not None
-            assert self.told[row] == 1, row
+            assert self.delivered[row] == 1, row
         for row, partition in self.partitions.items():
             assert partition in (-1, row % PARTITIONS), row
-        assert set(self.told.values()) <= {1}
+        assert set(self.delivered.values()) <= {1}
 
 
 def in_another_thread(call: Callable[[], None]) -> None:
@@ -235,7 +235,7 @@ def test_a_close_that_gives_up_rows_can_be_repeated_wherever_it_was_interrupted(
         try:
             in_another_thread(lambda: world.producer.close(0))  # noqa: B023
             in_another_thread(world.check)
-            assert sum(world.told.values()) == 9
+            assert sum(world.delivered.values()) == 9
             assert not world.producer._thread._thread.is_alive()
         except BaseException as failure:
             failure.add_note(f"interrupted at moment {moment}: {where}")
@@ -255,7 +255,7 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
             state, transactions = producer._state, PureTransactions()
             with state.lock:
                 state.metadata.track(TOPIC, clock.now)
-            tell(producer, answer([1]))
+            update_metadata(producer, answer([1]))
             assert state.transactions is not None
             transactions.manager = state.transactions
             transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
@@ -310,7 +310,7 @@ def test_who_waits_for_memory_is_woken_also_where_the_caller_that_returns_it_is_
             state = producer._state
             with state.lock:
                 state.metadata.track(TOPIC, clock.now)
-            tell(producer, answer([1]))
+            update_metadata(producer, answer([1]))
             give_back = taken(producer, monkeypatch)
             signal = state._waiters.add()
             where = interrupted(give_back, moment)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.pure.pure_transactions import PureTransactions
-from support.pure.timed_waits import made, stop_time, tell
+from support.pure.timed_waits import made, stop_time, update_metadata
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import TOPIC, answer
 
@@ -74,7 +74,7 @@ def test_a_slice_that_waits_for_nothing_takes_the_lock_three_times(
     assert rows.nbytes > (slices - 1) * SLICE_BYTES
     with made(buffer_memory=MEMORY_BYTES, **config) as producer:
         producer._state.metadata.track(TOPIC, clock.now)
-        tell(producer, answer([1, 1]))
+        update_metadata(producer, answer([1, 1]))
         assert counted(producer, rows) == count
 
 
@@ -84,7 +84,7 @@ def test_an_append_in_a_transaction_says_that_it_begins_and_ends(
     clock = stop_time(monkeypatch)
     with made(transactional_id="tid", buffer_memory=MEMORY_BYTES) as producer:
         producer._state.metadata.track(TOPIC, clock.now)
-        tell(producer, answer([1]))
+        update_metadata(producer, answer([1]))
         transactions = PureTransactions()
         assert producer._state.transactions is not None
         transactions.manager = producer._state.transactions

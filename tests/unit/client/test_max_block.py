@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 import pytest
 from support.pure.pure_transactions import PARTITION, PureTransactions
-from support.pure.timed_waits import Clock, NoThread, made, stop_time, tell
+from support.pure.timed_waits import Clock, NoThread, made, stop_time, update_metadata
 from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import TOPIC, answer
 
@@ -96,7 +96,7 @@ def test_metadata_more_partitions_and_memory_come_within_one_max_block_ms_or_not
         producer._state.give_back(PendingAppend(everything))
 
     def know(*leaders: int) -> Callable[[], None]:
-        return lambda: tell(producer, answer([*leaders]))
+        return lambda: update_metadata(producer, answer([*leaders]))
 
     began_at = clock.now
     clock.after(known_after, know(1))
@@ -115,7 +115,9 @@ def test_who_waits_for_metadata_asks_again_when_another_thread_forgets_topics(
         metadata = producer._state.metadata
         # Somebody answers in the end, if the topic is asked for.
         clock.after(0.3, producer._state.forget_topics)
-        clock.after(0.6, lambda: tell(producer, answer([1])) if metadata._topics else None)
+        clock.after(
+            0.6, lambda: update_metadata(producer, answer([1])) if metadata._topics else None
+        )
         assert give(producer, None, by_row=by_row) is None
 
 
@@ -123,7 +125,7 @@ def test_max_block_ms_may_be_as_long_as_a_number_can_be(clock: Clock) -> None:
     with made(max_block_ms=LONGEST_MS, transactional_id="tid") as producer:
         transactions = in_transaction(producer)
         transactions.finish(transactions.manager.begin_abort())
-        clock.after(5.0, lambda: tell(producer, answer([1])))
+        clock.after(5.0, lambda: update_metadata(producer, answer([1])))
         assert producer.partitions_for(TOPIC) == 1
         transactions.manager.begin()
         transactions.manager.may_send(PARTITION)
@@ -144,7 +146,7 @@ def test_a_wait_for_metadata_that_was_too_long_has_what_brokers_said_as_its_caus
         error_code=codes.UNKNOWN_TOPIC_OR_PARTITION, name=TOPIC, partitions=[]
     )
     said = MetadataResponse(brokers=answer([1]).brokers, topics=[unknown])
-    clock.after(0.5, lambda: tell(producer, said))
+    clock.after(0.5, lambda: update_metadata(producer, said))
     for by_row in (True, False):
         error = give(producer, None, by_row=by_row)
         assert isinstance(error, TimeoutException)
@@ -182,7 +184,7 @@ class StuckThread(NoThread):
         self._clock = clock
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait in vain."""
+        """Let the time pass."""
         assert timeout is not None
         self._clock.now += timeout
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.timed_waits import Clock, made, stop_time, update_metadata
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
@@ -40,7 +40,7 @@ def with_memory(**config: object) -> Iterator[KafkaProducer]:
     with made(buffer_memory=MEMORY_BYTES, max_block_ms=1000, **config) as producer:
         with producer._state.lock:
             producer._state.metadata.track(TOPIC, time.monotonic())
-        tell(producer, answer([1]))
+        update_metadata(producer, answer([1]))
         yield producer
 
 

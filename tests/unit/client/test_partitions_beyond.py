@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import pyarrow as pa
 import pytest
 from support.pure.row_broker import sent_rows
-from support.pure.timed_waits import Clock, made, stop_time, tell
+from support.pure.timed_waits import Clock, made, stop_time, update_metadata
 from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer, RecordMetadata
@@ -59,7 +59,7 @@ def producer(clock: Clock) -> Iterator[KafkaProducer]:
     with made(max_block_ms=3000) as producer:
         track(producer, TOPIC)
         ask(producer)
-        tell(producer, answer([1]))
+        update_metadata(producer, answer([1]))
         clock.now += 1.0
         yield producer
 
@@ -84,7 +84,7 @@ def exchange(producer: KafkaProducer, *leaders: int) -> Callable[[], None]:
 
     def exchanged() -> None:
         assert TOPIC in ask(producer)
-        tell(producer, answer([*leaders]))
+        update_metadata(producer, answer([*leaders]))
 
     return exchanged
 
@@ -98,7 +98,7 @@ def test_the_answer_to_a_request_from_before_does_not_tell_that_there_are_too_fe
     with producer._state.lock:
         producer._state.metadata.request_update()
     ask(producer)
-    clock.after(0.3, lambda: tell(producer, answer([1])))
+    clock.after(0.3, lambda: update_metadata(producer, answer([1])))
     clock.after(0.6, exchange(producer, *leaders))
     assert look(producer) == len(leaders)
     assert clock.now - began_at == pytest.approx(0.6)
@@ -113,7 +113,7 @@ def test_an_answer_about_another_topic_alone_does_not_either(
     assert ask(producer) == [OTHER]
     about_other = answer([1])
     about_other.topics[0].name = OTHER
-    clock.after(0.3, lambda: tell(producer, about_other))
+    clock.after(0.3, lambda: update_metadata(producer, about_other))
     clock.after(0.6, exchange(producer, 1, 1))
     assert look(producer) == 2
     assert clock.now - began_at == pytest.approx(0.6)
@@ -127,7 +127,7 @@ def test_an_answer_from_before_that_tells_of_enough_is_taken(
     with producer._state.lock:
         producer._state.metadata.request_update()
     ask(producer)
-    clock.after(0.3, lambda: tell(producer, answer([1, 1])))
+    clock.after(0.3, lambda: update_metadata(producer, answer([1, 1])))
     assert look(producer) == 2
     assert clock.now - began_at == pytest.approx(0.3)
 
@@ -151,7 +151,7 @@ LAST = len(MANY) - 1
 @pytest.fixture
 def rows(producer: KafkaProducer) -> KafkaProducer:
     """The producer, whose last chunk had a row for the last of ten partitions."""
-    tell(producer, answer(MANY))
+    update_metadata(producer, answer(MANY))
     producer.send(TOPIC, b"v", partition=LAST)
     producer._feeder.drain()
     return producer
@@ -185,7 +185,7 @@ def check_in_batches(producer: KafkaProducer, *sent: Future[RecordMetadata]) -> 
 def test_a_row_for_a_partition_that_is_gone_waits_and_fails_alone(
     clock: Clock, rows: KafkaProducer, *, begun: bool
 ) -> None:
-    tell(rows, answer(FEW))
+    update_metadata(rows, answer(FEW))
     others = [rows.send(TOPIC, b"v")] if begun else []
     began_at = clock.now
     error = rows.send(TOPIC, b"v", partition=LAST).exception(0)
@@ -198,7 +198,7 @@ def test_a_row_for_a_partition_that_is_gone_waits_and_fails_alone(
 def test_a_row_waits_for_a_broker_that_knows_its_partition(
     clock: Clock, rows: KafkaProducer
 ) -> None:
-    tell(rows, answer(FEW))
+    update_metadata(rows, answer(FEW))
     began_at = clock.now
     clock.after(0.6, exchange(rows, *MANY))
     sent = rows.send(TOPIC, b"v", partition=LAST)
@@ -228,9 +228,9 @@ def test_a_chunk_that_another_thread_begins_by_what_was_known_before_takes_no_ro
     rows: KafkaProducer, after: int
 ) -> None:
     queue = rows._rows._queues[TOPIC]
-    tell(rows, answer(FEW))
+    update_metadata(rows, answer(FEW))
     chunk = chunk_of(rows, known(rows))
-    tell(rows, answer(MANY))
+    update_metadata(rows, answer(MANY))
     before = Before(queue, after, lambda: rows._feeder.begin(chunk, queue))
     queue.lock = before  # type: ignore[assignment] # a double
     check_in_batches(rows, rows.send(TOPIC, b"v", partition=LAST))
@@ -239,9 +239,9 @@ def test_a_chunk_that_another_thread_begins_by_what_was_known_before_takes_no_ro
 def test_a_chunk_that_has_a_row_for_a_new_partition_does_not_forget_that_it_is_there(
     rows: KafkaProducer,
 ) -> None:
-    tell(rows, answer(FEW))
+    update_metadata(rows, answer(FEW))
     before = known(rows)
-    tell(rows, answer(MANY))
+    update_metadata(rows, answer(MANY))
     sent = rows.send(TOPIC, b"v", partition=LAST)
     # Another thread, which has asked before, comes only now.
     rows._rows._queues[TOPIC].learn(before)

@@ -18,7 +18,7 @@ TIMEOUT_S = 60
 
 
 class Owner:
-    """Has a producer, and itself: only the cyclic collector ends it."""
+    """An object with a producer and itself: only the cyclic collector ends it."""
 
     def __init__(self) -> None:
         self.owner = self
@@ -44,10 +44,10 @@ def test_a_producer_that_its_own_thread_collects_under_the_lock_ends(
         thread, name = owner.producer._thread, owner.producer._thread._name
         del owner
         is_forgotten.set()
-        with warnings.catch_warnings(record=True, action="always") as told:
+        with warnings.catch_warnings(record=True, action="always") as warned:
             thread._client.wakeup()
             assert collected.wait(TIMEOUT_S), f"{name} waits for the lock that it has"
-        assert "unclosed KafkaProducer forgotten" in [str(each.message) for each in told]
+        assert "unclosed KafkaProducer forgotten" in [str(each.message) for each in warned]
     finally:
         gc.enable()
     thread._thread.join(TIMEOUT_S)

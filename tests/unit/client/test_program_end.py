@@ -49,7 +49,7 @@ class Program(NamedTuple):
 
     text: str
     code: int
-    told: list[str]
+    printed: list[str]
 
 
 PROGRAMS = {
@@ -70,14 +70,14 @@ PROGRAMS = {
         0,
         [f"KafkaProducer {name} was not closed" for name in ("one", "two")],
     ),
-    "an error that nobody was told of": Program(
+    "an error that no call has raised": Program(
         "producer = made(options=AT_ONCE)\n"
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
         "while producer._state.deliveries.error is None: time.sleep(0.01)",
         0,
         [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
     ),
-    "garbage with an error that nobody was told of": Program(
+    "garbage with an error that no call has raised": Program(
         "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
         0,
         [
@@ -182,6 +182,6 @@ def test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays(
     code, stderr = ends[name]
     assert code == PROGRAMS[name].code, stderr
     lines = [line for line in stderr.splitlines() if not line.startswith(" ")]
-    assert len(lines) == len(PROGRAMS[name].told), stderr
-    for line, told in zip(lines, PROGRAMS[name].told, strict=True):
-        assert line.startswith(told)
+    assert len(lines) == len(PROGRAMS[name].printed), stderr
+    for line, printed in zip(lines, PROGRAMS[name].printed, strict=True):
+        assert line.startswith(printed)

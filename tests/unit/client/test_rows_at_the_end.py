@@ -40,7 +40,7 @@ def fail(producer: KafkaProducer) -> None:
     assert not thread._thread.is_alive()
 
 
-def leave(producer: KafkaProducer) -> None:
+def abandon(producer: KafkaProducer) -> None:
     """End the I/O thread as for a producer that is not closed."""
     producer._thread.stop()
 
@@ -50,7 +50,7 @@ ENDS = pytest.mark.parametrize(
     [
         (close, "closed forcefully"),
         (fail, "what cannot be"),
-        (leave, "the producer ended before this was sent"),
+        (abandon, "the producer ended before this was sent"),
     ],
 )
 
@@ -87,24 +87,24 @@ def flushing(producer: KafkaProducer, gate: Gate) -> Iterator[None]:
     assert not other.is_alive(), "flush hangs"
 
 
-def noting(told: list[int], number: int) -> OnDelivery:
+def noting(called: list[int], number: int) -> OnDelivery:
     """Return a callback that records the number of its row."""
-    return lambda *_: told.append(number)
+    return lambda *_: called.append(number)
 
 
 @ENDS
 def test_rows_that_wait_for_a_partitioner_when_all_ends_are_told_so_before_it_returns(
     end: Callable[[KafkaProducer], None], said: str
 ) -> None:
-    gate, told = Gate(), list[int]()
+    gate, called = Gate(), list[int]()
     with idle_producer(1, partitioner_class=gate) as producer:
-        futures = [producer.send(TOPIC, b"v", on_delivery=noting(told, n)) for n in range(3)]
+        futures = [producer.send(TOPIC, b"v", on_delivery=noting(called, n)) for n in range(3)]
         with flushing(producer, gate):
             end(producer)
             for future in futures:
                 assert said in str(future.exception(0))
-            assert told == [0, 1, 2]
-        assert told == [0, 1, 2]
+            assert called == [0, 1, 2]
+        assert called == [0, 1, 2]
         accumulator = producer._state.accumulator
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
@@ -132,17 +132,17 @@ def test_a_late_callback_may_close_its_producer_and_is_refused_to_wait() -> None
 def test_rows_in_batches_are_told_of_the_end_before_those_that_were_sent_after_them(
     end: Callable[[KafkaProducer], None], said: str
 ) -> None:
-    told: list[int] = []
+    called: list[int] = []
     with idle_producer(1) as producer:
         futures = []
         for number in range(4):
             if number == 2:
                 producer._feeder.drain()
-            futures.append(producer.send(TOPIC, b"v", on_delivery=noting(told, number)))
+            futures.append(producer.send(TOPIC, b"v", on_delivery=noting(called, number)))
         end(producer)
         for future in futures:
             assert said in str(future.exception(0))
-        assert told == [0, 1, 2, 3]
+        assert called == [0, 1, 2, 3]
 
 
 def test_a_partitioner_that_flushes_the_producer_that_asks_it_fails_its_rows() -> None:

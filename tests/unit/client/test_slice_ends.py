@@ -81,9 +81,9 @@ def test_what_a_task_joins_for_many_partitions_is_one_slice(
     batch = pa.record_batch(
         {"key": [b"k" * key_bytes] * rows, "value": [b"v" * value_bytes] * rows}
     )
-    whole, made = slice_bytes(MANY_PARTITIONS), list[pa.RecordBatch]()
-    enough = repeat(batch, whole // batch.nbytes + 1)
-    append_coalesced(enough, lambda joined, _since: made.append(joined), whole, math.inf)
+    full_bytes, made = slice_bytes(MANY_PARTITIONS), list[pa.RecordBatch]()
+    enough = repeat(batch, full_bytes // batch.nbytes + 1)
+    append_coalesced(enough, lambda joined, _since: made.append(joined), full_bytes, math.inf)
     joined = made[0]
     sizes = record_sizes(read_rows(joined, "topic", 0).columns)
     memory = int(SINK_DEFAULTS["buffer.memory"])

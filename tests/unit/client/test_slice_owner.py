@@ -32,7 +32,7 @@ class DoneBatch(NamedTuple):
     log_append_time_ms: int = -1
 
 
-def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
+def failures_of(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
     """Return the failures for a span: its first row, its place in the batch, its length.
 
     The slice is rows 100 to 105 of the appended rows, laid out in the order 1, 3, 5, 0, 2, 4.
@@ -60,14 +60,14 @@ def told(span: tuple[int, int, int], batch: DoneBatch) -> list[AppendFailure]:
 def test_rows_and_culprits_are_those_of_the_append(
     span: tuple[int, int, int], batch: DoneBatch, rows: list[int], culprits: list[int] | None
 ) -> None:
-    (failure,) = told(span, batch)
+    (failure,) = failures_of(span, batch)
     assert failure.rows.tolist() == rows
     assert (None if failure.culprits is None else failure.culprits.tolist()) == culprits
     assert failure.error is ERROR
 
 
 def test_nothing_is_told_of_rows_that_were_delivered() -> None:
-    assert told((0, 0, 3), DoneBatch(3, {}, error=None)) == []
+    assert failures_of((0, 0, 3), DoneBatch(3, {}, error=None)) == []
 
 
 def test_the_rows_of_a_batch_that_goes_in_slices_have_their_own_numbers() -> None:

@@ -198,16 +198,16 @@ def test_rows_of_send_are_partitioned_by_a_thread_that_has_neither_lock_nor_turn
     made: list[KafkaProducer] = []
 
     def partitioner(_: str, batch: pa.RecordBatch, __: int) -> list[int]:
-        thread, turn = made[0]._thread, made[0]._appender.append_lock
+        thread, append_lock = made[0]._thread, made[0]._appender.append_lock
         state = made[0]._state
         locks: list[Any] = [state.lock, *(queue.lock for queue in made[0]._rows._queues.values())]
         # Nobody else has the turn for long.
-        got_turn = turn.acquire(timeout=A_WHILE_S)
-        turn.release()
+        got_append_lock = append_lock.acquire(timeout=A_WHILE_S)
+        append_lock.release()
         got_locks = all(lock.acquire(timeout=A_WHILE_S) for lock in locks)
         for lock in locks:
             lock.release()
-        seen.append((thread.is_current, got_turn, got_locks))
+        seen.append((thread.is_current, got_append_lock, got_locks))
         return [0] * batch.num_rows
 
     with producing(partitioner, **WAYS[way]) as producer:
@@ -470,19 +470,19 @@ def test_rows_that_wait_for_a_thread_give_the_io_thread_nothing_to_do(
 
 
 def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
-    slow, told = SlowPartitioner(), threading.Event()
+    slow, delivered = SlowPartitioner(), threading.Event()
     failures: list[BaseException | None] = []
     with producing(slow, max_block_ms=A_LONG_TIME_MS, **QUICKLY_OVER) as producer:
 
         def send_more(*_: object) -> None:
             sent = [producer.send(TOPIC, BIG) for _ in range(10)]
             failures.extend(each.exception(0) for each in sent if each.done())
-            told.set()
+            delivered.set()
 
         producer.send(TOPIC, b"v")
         assert slow.reached.wait(A_WHILE_S)
         producer.send(OTHER, b"v", on_delivery=send_more)
-        assert told.wait(A_WHILE_S)
+        assert delivered.wait(A_WHILE_S)
         assert failures
         assert all(isinstance(failure, TimeoutException) for failure in failures)
         slow.opened.set()

@@ -66,9 +66,9 @@ def in_time(call: Callable[[], object]) -> None:
 
 def check_goes_on(producer: KafkaProducer) -> None:
     """See that nothing is kept, that rows still end, and that closing closes all."""
-    thread, turn = producer._thread, producer._columns._appender.append_lock
-    assert turn.acquire(timeout=ENOUGH_S)
-    turn.release()
+    thread, append_lock = producer._thread, producer._columns._appender.append_lock
+    assert append_lock.acquire(timeout=ENOUGH_S)
+    append_lock.release()
     called = threading.Event()
     later = producer.send(TOPIC, b"later", partition=0, on_delivery=lambda *_: called.set())
     in_time(producer.flush)
@@ -142,16 +142,16 @@ def test_what_a_callback_of_a_row_raises_is_logged_and_ends_nothing(
 def test_an_on_failure_that_raises_keeps_no_other_owner_of_the_batch_from_being_told(
     kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    user, told = Raise(kind), list[list[int]]()
+    user, failed_rows = Raise(kind), list[list[int]]()
     linger = {"linger_ms": 60_000, "delivery_timeout_ms": 120_000}
     with giving_up(**linger) as producer:
         producer.append(TOPIC, ROW, user)
         future = producer.send(TOPIC, b"v")
-        producer.append(TOPIC, ROW, lambda failure: told.append(failure.rows.tolist()))
+        producer.append(TOPIC, ROW, lambda failure: failed_rows.append(failure.rows.tolist()))
         assert len(producer._state.accumulator.incomplete) == 1, "they share a batch"
         in_time(lambda: producer.close(0))
         assert "closed forcefully" in str(future.exception(0))
-        assert (user.calls, told) == (1, [[0]])
+        assert (user.calls, failed_rows) == (1, [[0]])
     assert "on_failure callback" in caplog.text
     assert "1 row(s) that were not delivered (Producer is closed forcefully.)" in caplog.text
 

@@ -120,6 +120,15 @@ def test_the_ten_newest_queries_are_kept() -> None:
     ]
 
 
+def test_a_record_says_what_was_written_last() -> None:
+    assert RECORD.last_written == "nothing"
+    by_version = RECORD.after_version(9).after_version(4)
+    assert by_version.last_written == "version 4"
+    by_stream = by_version.after_batch(StreamMark("q", 3, 1, "run"))
+    assert by_stream.last_written == "micro-batch 3 of query q"
+    assert decode(KEY, encode(KEY, by_version)).last_written == "version 4"
+
+
 # -- the value ------------------------------------------------------------------------------------
 
 
@@ -150,6 +159,7 @@ def _changed(**fields: object) -> bytes:
         (_changed(id=OTHER.driver_id), "its value belongs to another owner than its key"),
         (_changed(state="OVER"), "incomplete"),
         (_changed(rows="5"), "incomplete"),
+        (_changed(version="5"), "incomplete"),
         (_changed(versions=[3]), "its last version has no end"),
         (_changed(versions=[3, 0, 1, 0]), "its versions are not in order"),
         (_changed(versions=None), "incomplete"),
@@ -259,7 +269,7 @@ def test_a_record_of_a_newer_format_is_not_ignored() -> None:
 def test_a_reader_of_all_owners_has_each() -> None:
     reader = LogReader()
     reader.read([write(1, 0), end(1, Marker.COMMIT), write(2, 2, key=OTHER.driver_id)])
-    assert list(reader.keys()) == [KEY, OTHER.driver_id]
+    assert list(reader.owners()) == [KEY, OTHER.driver_id]
     assert reader.reading(OTHER.driver_id).undecided == RECORD
 
 

@@ -30,7 +30,7 @@ from spark_kafka_sink.commit.log_record import (
     VersionSet,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
-from spark_kafka_sink.commit.outcomes import Planned, Skipped, Torn
+from spark_kafka_sink.commit.outcomes import LostTransaction, Planned, Skipped, Torn
 from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     ONGOING,
@@ -57,7 +57,11 @@ from spark_kafka_sink.commit.questions import (
     Written,
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind
-from spark_kafka_sink.errors import InvalidTxnTimeoutException, ProducerFencedException
+from spark_kafka_sink.errors import (
+    InvalidTxnTimeoutException,
+    LostRows,
+    ProducerFencedException,
+)
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
@@ -229,16 +233,47 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
         ReadLog: [logged(DECIDED)],
         "commit": [Ended(error=48)],
         DescribeTransaction: [Described(ONGOING, LOSER)],
-        ReadMarker: [MarkerRead(Marker.ABORT)],
+        ReadMarker: [MarkerRead(Marker.ABORT, 4)],
         ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
     }
+    lost = (LostTransaction(DECIDED.transactions[0], 4),)
     outcome, asked = plan(script)
-    assert outcome == Torn(DECIDED, DECIDED.transactions)
+    assert outcome == Torn(DECIDED, lost)
     # What can be ended is ended, so that readers go on.
     assert kinds(asked)[-1] == "abort"
     assert WriteRecord not in kinds(asked)
     outcome, _ = plan(script, version=7)
-    assert outcome == Torn(DECIDED, DECIDED.transactions)
+    assert outcome == Torn(DECIDED, lost)
+    error = outcome.exception(OWNER)
+    assert (error.written, error.committed) == ("version 7", 0)
+    assert error.lost == (LostRows(0, "t", 0, 20, 4),)
+    assert "4 records of task 0 in t-0 from offset 20 on" in str(error)
+    assert "--accept-torn --app-id flights --topic t" in str(error)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True)])
+def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, level: int) -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
+        "commit": [Ended(error=48), Ended(error=48), Ended(RAISED if level == 2 else PRODUCER)],
+        DescribeTransaction: [Described(error=105)],
+        ReadMarker: [marker],
+    }
+    outcome, asked = plan(script, replace(RUN, level=level), accepts_torn=True)
+    assert isinstance(outcome, Planned)
+    assert outcome.plan.record == DONE
+    assert [each.ask.record for each in asked if isinstance(each.ask, WriteRecord)] == [DONE]
+
+
+def test_what_is_only_not_known_now_is_not_accepted_as_torn() -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED)],
+        "commit": [Ended(error=51)],
+    }
+    outcome, asked = plan(script, accepts_torn=True)
+    assert isinstance(outcome, Failure)
+    assert WriteRecord not in kinds(asked)
 
 
 def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:

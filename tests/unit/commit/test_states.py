@@ -20,6 +20,7 @@ TABLES: dict[str, Any] = {
     "abort": states.ABORT,
     "single": states.SINGLE,
     "resolve": states.RESOLVE,
+    "recovery": states.RECOVERY,
 }
 # Where machines begin, besides the first state: a stream has no version to look for, a first plan
 # lists nothing, an abort of mode single is a machine of its own.

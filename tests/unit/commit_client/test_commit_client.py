@@ -11,6 +11,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, encode
 from spark_kafka_sink.commit.questions import (
     AddPartitions,
+    AllRecordsRead,
     Answer,
     Described,
     DescribeProducers,
@@ -26,6 +27,7 @@ from spark_kafka_sink.commit.questions import (
     OpenTransaction,
     ProducersDescribed,
     Question,
+    ReadAllRecords,
     ReadLog,
     ReadMarker,
     Reply,
@@ -119,6 +121,7 @@ class Cluster:
         self.codes: dict[type[Request], list[int]] = {}
         self.lost: dict[type[Request], int] = {}
         self.log = b""
+        self.log_start = 0
         self.log_end = 0
         self.coordinator = 2
         self.node = 0
@@ -302,9 +305,9 @@ def _fetched(cluster: Cluster, message: FetchRequest) -> FetchResponse:
         partition_index=0,
         error_code=cluster.code(message),
         high_watermark=cluster.log_end,
-        log_start_offset=0,
+        log_start_offset=cluster.log_start,
         aborted_transactions=None,
-        records=memoryview(cluster.log) if offset == 0 else None,
+        records=memoryview(cluster.log) if offset == cluster.log_start else None,
     )
     return FetchResponse(responses=[FetchableTopicResponse(topic="log", partitions=[found])])
 
@@ -488,10 +491,47 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     assert read.reading.undecided == RECORD.after_version(5)
     assert client.answers_to([ReadLog(OWNER)]) == [read]
     assert len(cluster.asked(FetchRequest)) == 1
-    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT)]
+    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT, 1)]
     assert client.answers_to([ReadMarker(LOG, 0, 1)]) == [MarkerRead()]
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
     assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(is_gone=True)]
+
+
+def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log(end=7)
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    cluster.log, cluster.log_start, cluster.log_end = log.data, 7, log.end
+    cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
+    (read,) = client.answers_to([ReadLog(OWNER)])
+    assert isinstance(read, LogRead)
+    assert read.reading.record == RECORD
+    (warning,) = client.take_warnings()
+    assert "below offset 7 of log-0 were deleted" in warning
+    # An offset that is out of range for another reason is an error.
+    cluster.log_end += 1
+    cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
+    assert client.answers_to([ReadLog(OWNER)])[0].error == codes.OFFSET_OUT_OF_RANGE
+
+
+def test_the_records_of_all_owners_are_read_at_once(cluster: Cluster, client: CommitClient) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    log.add(PRODUCER, encode(OWNER, RECORD.after_version(5)))
+    cluster.log, cluster.log_end = log.data, log.end
+    (read,) = client.answers_to([ReadAllRecords("pykafka/")])
+    assert isinstance(read, AllRecordsRead)
+    ((key, reading),) = read.readings
+    assert (key, reading.record, reading.undecided) == (OWNER, RECORD, RECORD.after_version(5))
+    assert client.answers_to([ReadAllRecords("py/")]) == [AllRecordsRead()]
+    cluster.codes = {MetadataRequest: [29]}
+    client.ask([Question(ReadAllRecords("pykafka/"), looks_up=True)])
+    ((_, refused),) = client.answers()
+    assert isinstance(refused, AllRecordsRead)
+    assert refused.error == 29
 
 
 @dataclass(frozen=True)

@@ -122,11 +122,11 @@ def test_rows_of_the_range_are_given_whatever_batches_they_lie_in(
         offset += len(part)
         rows += part
     found = fetched(log, start, end, budget_bytes=budget_bytes)
-    wanted = [row.value for row in rows[start:end]]
-    assert values(found) == wanted
+    expected = [row.value for row in rows[start:end]]
+    assert values(found) == expected
     if found.batch is not None:
         assert found.batch.schema == SCHEMA
-        assert found.batch.column("offset").to_pylist() == list(range(start, start + len(wanted)))
+        assert found.batch.column("offset").to_pylist() == list(range(start, start + len(expected)))
         assert set(found.batch.column("partition").to_pylist()) == {3}
     if start < end:
         assert found.next_offset == max(start, min(end, offset))
@@ -160,8 +160,8 @@ def test_an_answer_that_begins_within_an_aborted_transaction() -> None:
     log.transactional(1, "b")
     log.mark(1, ABORT)
     log.plain("c")
-    whole = fetched(log.data, 1, aborted=[(1, 0)], read_committed=True)
-    assert (values(whole), whole.next_offset) == ([b"c"], 4)
+    complete = fetched(log.data, 1, aborted=[(1, 0)], read_committed=True)
+    assert (values(complete), complete.next_offset) == ([b"c"], 4)
 
 
 def test_an_answer_of_marks_alone_moves_on_without_rows() -> None:

@@ -66,7 +66,7 @@ def test_a_connection_that_the_client_closes_is_no_failure_of_the_node() -> None
 
 
 @pytest.mark.parametrize(
-    ("trouble", "told"),
+    ("trouble", "expected"),
     [
         ("hang", "no connection after 3 s"),
         (
@@ -76,7 +76,9 @@ def test_a_connection_that_the_client_closes_is_no_failure_of_the_node() -> None
         ),
     ],
 )
-def test_what_a_connection_that_is_being_made_waits_for_is_told(trouble: str, told: str) -> None:
+def test_what_a_connection_that_is_being_made_waits_for_is_told(
+    trouble: str, expected: str
+) -> None:
     world = World()
     setattr(world.selector, trouble, True)
     world.client.set_nodes(NODES)
@@ -85,7 +87,7 @@ def test_what_a_connection_that_is_being_made_waits_for_is_told(trouble: str, to
         world.poll()
     assert world.client.last_errors() == "", "it may come up any moment"
     world.now += 3
-    assert world.client.last_errors() == f"node 1 (127.0.0.1:2001): {told}"
+    assert world.client.last_errors() == f"node 1 (127.0.0.1:2001): {expected}"
 
 
 def test_of_many_brokers_in_trouble_ten_are_told() -> None:
@@ -95,9 +97,9 @@ def test_of_many_brokers_in_trouble_ten_are_told() -> None:
     world.client.set_nodes(nodes)
     world.client.connect(set(nodes))
     world.poll()
-    told = world.client.last_errors().split("; ")
-    assert len(told) == 11
-    assert told[-1] == "and 15 more"
+    expected = world.client.last_errors().split("; ")
+    assert len(expected) == 11
+    assert expected[-1] == "and 15 more"
 
 
 # -- nobody answers ------------------------------------------------------------------------------
@@ -202,8 +204,8 @@ def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(
     world = World()
     world.bring_up(1)
     world.selector.refuse.add(2002)
-    for wanted in (set[int](), {2}):
-        world.client.connect(wanted)
+    for node_ids in (set[int](), {2}):
+        world.client.connect(node_ids)
         for _ in range(100):
             world.poll()
             world.now += 0.1

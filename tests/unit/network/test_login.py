@@ -86,7 +86,7 @@ class Broker:
             happened += self.connection.received(bytes([byte]), self.now)
         return happened
 
-    def tell_versions(self, *without: int) -> list[object]:
+    def announce_versions(self, *without: int) -> list[object]:
         """Answer ApiVersions."""
         keys = [
             ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
@@ -99,7 +99,7 @@ class Broker:
         """Go through a first login by PLAIN."""
         self.connection.connected(self.now)
         assert self.look() == [VERSIONS]
-        assert self.tell_versions() == []
+        assert self.announce_versions() == []
         assert self.look() == [HANDSHAKE]
         assert self.answer(handshake()) == []
         assert self.look() == [TOKEN]
@@ -152,7 +152,7 @@ def test_versions_are_asked_for_until_they_are_answered_and_never_again_before_t
     refused = ApiVersionsResponse(error_code=codes.UNSUPPORTED_VERSION, api_keys=listed)
     assert broker.answer(refused) == []
     assert broker.look() == [VERSIONS]
-    assert broker.tell_versions() == []
+    assert broker.announce_versions() == []
     assert broker.look() == [HANDSHAKE]
     assert broker.answer(handshake()) == []
     assert broker.look() == [TOKEN]
@@ -174,7 +174,7 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
     broker = Broker()
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions(TOKEN)
+    broker.announce_versions(TOKEN)
     assert broker.look() == [HANDSHAKE]
     assert broker.asked[0][1] == 0
     broker.answer(handshake())
@@ -218,7 +218,7 @@ def test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words(
     broker = Broker()
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions()
+    broker.announce_versions()
     broker.look()
     with pytest.raises(kind, match=sentence) as caught:
         refuse(broker)
@@ -235,7 +235,7 @@ def test_a_refused_delegation_token_is_told_with_a_hint() -> None:
     broker = Broker(by_token())
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions()
+    broker.announce_versions()
     broker.look()
     broker.answer(handshake())
     broker.look()
@@ -268,7 +268,7 @@ def test_a_broker_that_does_not_say_how_long_a_session_is_takes_a_delegation_tok
     broker = Broker(by_token())
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions(TOKEN)
+    broker.announce_versions(TOKEN)
     broker.look()
     broker.answer(handshake())
     broker.look()
@@ -283,7 +283,7 @@ def test_a_broker_that_cannot_prove_itself_is_refused() -> None:
     broker = Broker(Login(exchange, "user 'u' by SCRAM-SHA-256"))
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions()
+    broker.announce_versions()
     broker.look()
     broker.answer(handshake())
     broker.look()
@@ -307,7 +307,7 @@ def test_a_login_that_never_ends_is_given_up() -> None:
     broker = Broker(Login(Endless, "nobody"))
     broker.connection.connected(0.0)
     broker.look()
-    broker.tell_versions()
+    broker.announce_versions()
     broker.look()
     broker.answer(handshake())
 

@@ -350,7 +350,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "expected"),
     [
         (None, "an object of the type NoneType"),
         ("t0ken", "an object of the type str"),
@@ -365,11 +365,11 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
     ],
 )
-def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, told: str) -> None:
+def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:
     own_module.tokens = lambda: found  # type: ignore[attr-defined] # made here
     said = refusal(by_callable("tokens", client_id=str(found)))
     assert said.startswith("own_tokens_of_test.tokens gives no token: ")
-    assert told in said
+    assert expected in said
     assert "t0" not in said
 
 

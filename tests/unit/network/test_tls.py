@@ -251,11 +251,11 @@ def test_a_certificate_that_is_refused_is_told_to_both_sides(
     alone = replace(made.server, chain=made.server.certificate)
     shown = {"without intermediate": alone, "self-signed": made.self_signed, **made.by_name}[name]
     context = server_context(tmp_path, shown, version=version)
-    error, told = _refusal(context, layer(trusting))
+    error, peer_error = _refusal(context, layer(trusting))
     assert sentence in str(error)
     # The alert is sent before the connection is closed.
-    assert isinstance(told, ssl.SSLError)
-    assert alert in (told.reason or "")
+    assert isinstance(peer_error, ssl.SSLError)
+    assert alert in (peer_error.reason or "")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -503,20 +503,20 @@ class _SServer:
         stack.callback(self.process.kill)
         self.port = int(self.until(re.compile(rb"ACCEPT \S*:(\d+)"))[1])
 
-    def tell(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """Write a line: a command, or data for the client."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
         self.process.stdin.flush()
 
-    def until(self, wanted: re.Pattern[bytes]) -> re.Match[bytes]:
+    def until(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
         """Read what it prints until it is that."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            found = wanted.search(line)
+            found = pattern.search(line)
             if found is not None:
                 return found
-        raise EOFError(wanted)
+        raise EOFError(pattern)
 
 
 def test_a_broker_may_renew_its_keys_and_ask_for_ours(
@@ -527,9 +527,9 @@ def test_a_broker_may_renew_its_keys_and_ask_for_ours(
         client = stack.enter_context(connected(layer(trusting), server.port))
         client.secure()
         for number in range(4):
-            server.tell(b"K")
+            server.send_line(b"K")
             assert client.receive() == b""
-            server.tell(b"to the client %d" % number)
+            server.send_line(b"to the client %d" % number)
             assert client.receive_exactly(16) == b"to the client %d\n" % number
             sent = client.layer.encrypt(b"to the server %d\n" % number)
             # Our own renewal goes before the data.

@@ -19,7 +19,7 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import SaslAuthenticationException
 from spark_kafka_sink.network.login import SOURCES, TokenSource, TokenSources
 
-Told = OAuthBearerToken | BaseException
+Answer = OAuthBearerToken | BaseException
 WAIT_S = 30
 
 
@@ -49,7 +49,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.now = 1000.0
         self.fetches = 0
-        self._told: queue.Queue[Told] = queue.Queue()
+        self._answers: queue.Queue[Answer] = queue.Queue()
         self.source = TokenSource(
             "the endpoint",
             self.fetch,
@@ -61,15 +61,15 @@ class Endpoint:
     def fetch(self) -> OAuthBearerToken:
         """Return or raise what was put in; waits for it."""
         self.fetches += 1
-        told = self._told.get(timeout=WAIT_S)
-        if isinstance(told, BaseException):
-            raise told
-        return told
+        answer = self._answers.get(timeout=WAIT_S)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
-    def tell(self, told: Told) -> Told:
+    def respond(self, answer: Answer) -> Answer:
         """Put something in."""
-        self._told.put(told)
-        return told
+        self._answers.put(answer)
+        return answer
 
 
 def token(expires_at: float, value: str = "t") -> OAuthBearerToken:
@@ -87,9 +87,9 @@ def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
     endpoint.source.attach(client)
     assert endpoint.source.token() is None
     assert not client.is_woken
-    told = endpoint.tell(token(1100.0))
+    answer = endpoint.respond(token(1100.0))
     client.wait()
-    assert endpoint.source.token() is told
+    assert endpoint.source.token() is answer
     assert endpoint.source.problem() == ""
     assert endpoint.fetches == 1
 
@@ -97,13 +97,13 @@ def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
 def test_a_token_is_refreshed_while_the_old_one_serves() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    first = endpoint.tell(token(1100.0))
+    first = endpoint.respond(token(1100.0))
     client.wait()
     endpoint.now = 1090.0
     assert endpoint.source.token() is first
     # Nobody asks any more: the thread looks by itself.
     endpoint.source.attach(client)
-    second = endpoint.tell(token(1190.0))
+    second = endpoint.respond(token(1190.0))
     client.wait()
     assert endpoint.source.token() is second
 
@@ -114,10 +114,10 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     caplog.set_level(logging.INFO)
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    first = endpoint.tell(token(1100.0))
+    first = endpoint.respond(token(1100.0))
     client.wait()
     endpoint.now = 1090.0
-    endpoint.tell(TokenException("it cannot be reached: down"))
+    endpoint.respond(TokenException("it cannot be reached: down"))
     assert endpoint.source.token() is first
     endpoint.source.attach(client)
     client.wait()
@@ -127,7 +127,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
     assert endpoint.source.problem() == "the endpoint gives no token: it cannot be reached: down"
-    second = endpoint.tell(token(1200.0))
+    second = endpoint.respond(token(1200.0))
     client.wait()
     assert endpoint.source.token() is second
 
@@ -135,25 +135,25 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
 def test_a_refusal_that_is_final_is_raised_until_another_try() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    endpoint.tell(TokenException("it answered 401", is_final=True))
+    endpoint.respond(TokenException("it answered 401", is_final=True))
     client.wait()
     with pytest.raises(SaslAuthenticationException, match="the endpoint gives no token: it answ"):
         endpoint.source.token()
     endpoint.now = 1010.0
     assert endpoint.source.token() is None
-    told = endpoint.tell(token(1100.0))
+    answer = endpoint.respond(token(1100.0))
     client.wait()
-    assert endpoint.source.token() is told
+    assert endpoint.source.token() is answer
 
 
 def test_another_client_tries_again_at_once() -> None:
     endpoint, client, other = Endpoint(), Client(), Client()
     endpoint.source.attach(client)
-    endpoint.tell(TokenException("it answered 401", is_final=True))
+    endpoint.respond(TokenException("it answered 401", is_final=True))
     client.wait()
     endpoint.source.attach(other)
     assert endpoint.source.token() is None
-    endpoint.tell(token(1100.0))
+    endpoint.respond(token(1100.0))
     other.wait()
     assert endpoint.source.token() is not None
 
@@ -162,13 +162,13 @@ def test_another_client_tries_again_at_once() -> None:
 def test_whatever_is_raised_is_a_failure_that_shows_nothing(error: BaseException) -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    endpoint.tell(error)
+    endpoint.respond(error)
     client.wait()
     assert endpoint.source.token() is None
     assert endpoint.source.problem() == f"the endpoint gives no token: {type(error).__name__}"
     endpoint.now += 1
     endpoint.source.attach(client)
-    endpoint.tell(token(1100.0))
+    endpoint.respond(token(1100.0))
     client.wait()
     assert endpoint.source.token() is not None
 
@@ -176,7 +176,7 @@ def test_whatever_is_raised_is_a_failure_that_shows_nothing(error: BaseException
 def test_the_thread_ends_with_the_last_client_and_the_token_stays() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    first = endpoint.tell(token(1100.0))
+    first = endpoint.respond(token(1100.0))
     client.wait()
     thread = thread_of(endpoint.source)
     assert thread is not None
@@ -195,7 +195,7 @@ def test_the_thread_ends_with_the_last_client_and_the_token_stays() -> None:
 def test_a_client_that_nobody_closes_is_not_kept() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    endpoint.tell(token(1100.0))
+    endpoint.respond(token(1100.0))
     client.wait()
     del client
     gc.collect()
@@ -205,13 +205,13 @@ def test_a_client_that_nobody_closes_is_not_kept() -> None:
 def test_a_refused_token_is_fetched_anew() -> None:
     endpoint, client = Endpoint(), Client()
     endpoint.source.attach(client)
-    first = endpoint.tell(token(9000.0))
+    first = endpoint.respond(token(9000.0))
     client.wait()
     assert isinstance(first, OAuthBearerToken)
     endpoint.now += 20
     endpoint.source.refused(first)
     assert endpoint.source.token() is None
-    second = endpoint.tell(token(9000.0, "u"))
+    second = endpoint.respond(token(9000.0, "u"))
     client.wait()
     assert endpoint.source.token() is second
 
@@ -242,7 +242,7 @@ def test_few_sources_are_kept_and_those_in_use_always() -> None:
     used = Endpoint()
     client = Client()
     used.source.attach(client)
-    used.tell(token(9000.0))
+    used.respond(token(9000.0))
     client.wait()
     sources.source("used", lambda: used.source)
     for number in range(200):
@@ -256,7 +256,7 @@ def test_a_forked_child_has_no_token_of_its_parent() -> None:
     key = object()
     source = SOURCES.source(key, lambda: endpoint.source)
     source.attach(client)
-    endpoint.tell(token(9000.0))
+    endpoint.respond(token(9000.0))
     client.wait()
 
     def look() -> None:

@@ -19,7 +19,7 @@ ALL = ["interceptor", "key", "value", "partitioner"]
 
 
 class Plugin(ProducerInterceptor):
-    """Has every method that a producer may call; notes when it is closed."""
+    """A plugin with every method that a producer may call; it notes when it is closed."""
 
     def __init__(self, name: str, closed: list[str]) -> None:
         self.name, self.closed, self.fails = name, closed, False

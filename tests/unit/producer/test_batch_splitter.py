@@ -25,8 +25,8 @@ def batch_of(values: list[bytes]) -> ProducerBatch:
     ids=["equal", "an odd number", "growing"],
 )
 def test_parts_are_at_most_half_as_large_each_time(values: list[bytes]) -> None:
-    whole = batch_of(values)
-    parts, largest = [whole], whole.records_bytes
+    original = batch_of(values)
+    parts, largest = [original], original.records_bytes
     while any(part.record_count > 1 for part in parts):
         smaller = []
         for part in parts:

@@ -55,12 +55,12 @@ class Cluster(PureProducer):
         topic_number: the topic's id in the request, 0 if it has the name.
         """
         assert request.node_id is not None
-        told = None if leader is None else LeaderIdAndEpoch(
+        hint = None if leader is None else LeaderIdAndEpoch(
             leader_id=leader[0], leader_epoch=leader[1]
         )  # fmt: skip
         answers = [
             PartitionProduceResponse(
-                index=b.topic_partition.partition, error_code=code, current_leader=told
+                index=b.topic_partition.partition, error_code=code, current_leader=hint
             )
             for b in batches(request)
         ]
@@ -107,7 +107,7 @@ def test_a_named_leader_is_connected_to_and_sent_to_without_a_pause(code: int) -
 def test_a_broker_that_lags_behind_does_not_undo_the_named_leader() -> None:
     producer, request = one_request()
     producer.refuse(request, NOT_LEADER, (9, 6), 9)
-    assert producer.poll() == [], "which asked for metadata, and was told of the old leader"
+    assert producer.poll() == [], "which asked for metadata, and learned the old leader"
     assert producer.sender.poll(producer.now).connect == {9}
 
 

@@ -48,7 +48,7 @@ def ask(known: ClusterMetadata, now: float) -> list[str | None]:
     return [each.name for each in request.topics]
 
 
-def tell(known: ClusterMetadata, now: float, *topics: MetadataResponseTopic) -> None:
+def take_response(known: ClusterMetadata, now: float, *topics: MetadataResponseTopic) -> None:
     """Ask for what is due and answer with these topics."""
     assert ask(known, now)
     known.update(answer(*topics), now)
@@ -203,15 +203,15 @@ def test_a_topic_that_was_deleted_and_made_anew_begins_its_epochs_anew() -> None
 def test_epochs_are_forgotten_with_their_topic(*, forget_all: bool) -> None:
     known = metadata(max_idle=5.0)
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 2, epoch=7))
+    take_response(known, 0.0, topic("t", 2, epoch=7))
     known.request_update()
-    tell(known, 1.0, topic("t", code=5))
+    take_response(known, 1.0, topic("t", code=5))
     if forget_all:
         known.forget_topics()
     else:
-        tell(known, 10.0, topic("t", code=5))  # unused for more than 5 s
+        take_response(known, 10.0, topic("t", code=5))  # unused for more than 5 s
     known.track("t", 11.0)
-    tell(known, 11.0, topic("t", 1, epoch=6))
+    take_response(known, 11.0, topic("t", 1, epoch=6))
     assert leaders_of(known) == [1]
 
 
@@ -268,7 +268,7 @@ def test_partition_numbers_beyond_reason_are_left_out() -> None:
 def test_only_a_new_topic_is_asked_for_while_the_rest_is_fresh() -> None:
     known = metadata()
     known.track("a", 0.0)
-    tell(known, 0.0, topic("a", 1))
+    take_response(known, 0.0, topic("a", 1))
     known.track("b", 0.01)
     assert ask(known, 0.01) == ["b"], "a new topic waits for no back-off, and comes alone"
     known.update(answer(topic("b", 2)), 0.02)
@@ -280,7 +280,7 @@ def test_only_a_new_topic_is_asked_for_while_the_rest_is_fresh() -> None:
 def test_a_new_topic_comes_with_all_others_when_these_are_stale() -> None:
     known = metadata()
     known.track("a", 0.0)
-    tell(known, 0.0, topic("a", 1))
+    take_response(known, 0.0, topic("a", 1))
     known.request_update()
     known.track("b", 0.01)
     assert ask(known, 0.01) == ["a", "b"]
@@ -299,7 +299,7 @@ def test_a_topic_that_comes_up_while_a_request_is_under_way_is_asked_for_next() 
 def test_a_new_topic_whose_request_fails_is_asked_for_again_alone() -> None:
     known = metadata()
     known.track("a", 0.0)
-    tell(known, 0.0, topic("a", 1))
+    take_response(known, 0.0, topic("a", 1))
     known.track("b", 1.0)
     assert ask(known, 1.0) == ["b"]
     known.failed(1.0)
@@ -310,7 +310,7 @@ def test_a_new_topic_whose_request_fails_is_asked_for_again_alone() -> None:
 def test_a_topic_that_an_answer_leaves_out_is_asked_for_again_after_the_back_off() -> None:
     known = metadata()
     known.track("a", 0.0)
-    tell(known, 0.0)
+    take_response(known, 0.0)
     assert ask(known, BACKOFF_S / 2) == []
     assert ask(known, BACKOFF_S * 2) == ["a"]
 
@@ -319,12 +319,12 @@ def test_a_topic_that_nobody_uses_is_forgotten_and_asked_for_when_it_is_used_aga
     known = metadata(max_idle=500.0)
     known.track("idle", 0.0)
     known.track("used", 0.0)
-    tell(known, 0.0, topic("idle", 1), topic("used", 1))
+    take_response(known, 0.0, topic("idle", 1), topic("used", 1))
     known.track("used", 400.0)
-    tell(known, 400.0, topic("idle", 1), topic("used", 1))
+    take_response(known, 400.0, topic("idle", 1), topic("used", 1))
     assert known.topic("idle") is not None, "idle since 400 s, of 500"
     known.track("used", 800.0)
-    tell(known, 800.0, topic("idle", 1), topic("used", 1))
+    take_response(known, 800.0, topic("idle", 1), topic("used", 1))
     assert known.topic("idle") is None
     assert known.topic("used") is not None
     assert ask(known, 1200.0) == ["used"]
@@ -337,7 +337,7 @@ def test_topics_are_forgotten_at_once_where_new_work_begins_and_brokers_are_not(
     known = metadata()
     known.track("t", 0.0)
     known.track("bad", 0.0)
-    tell(known, 0.0, topic("t", 1), topic("bad", code=29))
+    take_response(known, 0.0, topic("t", 1), topic("bad", code=29))
     known.forget_topics()
     assert known.topic("t") is None
     assert known.topic_error("bad") is None
@@ -400,19 +400,19 @@ def test_a_topic_that_was_never_asked_for_is_not_forgotten_before_it_is() -> Non
 def test_a_topic_that_is_denied_is_told_once_and_asked_for_again_by_the_next_caller() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", code=29))
+    take_response(known, 0.0, topic("t", code=29))
     assert ask(known, 100.0) == [], "nobody asked for it again"
     assert isinstance(known.take_error("t"), TopicAuthorizationException)
     assert known.take_error("t") is None
     known.track("t", 101.0)
-    tell(known, 101.0, topic("t", 1))
+    take_response(known, 101.0, topic("t", 1))
     assert leaders_of(known) == [1]
 
 
 def test_a_name_that_cannot_be_a_topic_is_refused_each_time_without_asking() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", code=17))
+    take_response(known, 0.0, topic("t", code=17))
     for now in (1.0, 2.0):
         known.track("t", now)
         assert isinstance(known.take_error("t"), InvalidTopicException)
@@ -423,21 +423,21 @@ def test_a_name_that_cannot_be_a_topic_is_refused_each_time_without_asking() -> 
 def test_a_topic_that_may_come_ends_no_wait_and_is_asked_for_until_it_is_there(code: int) -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", code=code))
+    take_response(known, 0.0, topic("t", code=code))
     assert known.take_error("t") is None
     error = known.topic_error("t")
     assert error is not None
     assert error.code == code
-    tell(known, 1.0, topic("t", 1))
+    take_response(known, 1.0, topic("t", 1))
     assert (leaders_of(known), known.topic_error("t")) == ([1], None)
 
 
 def test_a_topic_that_is_gone_is_no_longer_known() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1))
+    take_response(known, 0.0, topic("t", 1))
     known.request_update()
-    tell(known, 1.0, topic("t", code=3))
+    take_response(known, 1.0, topic("t", code=3))
     assert known.topic("t") is None
 
 
@@ -457,7 +457,7 @@ def test_a_broker_that_speaks_no_usable_metadata_ends_one_wait_with_that_error()
 def test_an_answer_without_an_id_or_an_epoch_is_taken_as_it_is() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 2, epoch=7))
+    take_response(known, 0.0, topic("t", 2, epoch=7))
     known.update(answer(topic("t", 1, epoch=6, number=0)), 1.0)
     assert leaders_of(known) == [2], "an answer without an id says nothing of a new topic"
     known.update(answer(topic("t", 1, epoch=-1)), 2.0)
@@ -467,7 +467,7 @@ def test_an_answer_without_an_id_or_an_epoch_is_taken_as_it_is() -> None:
 def test_epochs_of_old_brokers_are_not_relied_on() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 2, epoch=7))
+    take_response(known, 0.0, topic("t", 2, epoch=7))
     known.update(answer(topic("t", 1, epoch=6)), 1.0, reliable_epochs=False)
     assert leaders_of(known) == [1]
     assert known.leader_epoch(TopicPartition("t", 0)) == -1
@@ -476,7 +476,7 @@ def test_epochs_of_old_brokers_are_not_relied_on() -> None:
 def test_a_leader_that_a_produce_answer_names_is_taken_in_place() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1, 1, epoch=5))
+    take_response(known, 0.0, topic("t", 1, 1, epoch=5))
     before = known.topic("t")
     moved = {TopicPartition("t", 1): LeaderIdAndEpoch(leader_id=9, leader_epoch=6)}
     assert known.update_leaders(moved, [Node(id=9, host="new", port=1)])
@@ -504,18 +504,18 @@ def test_a_leader_that_is_not_news_or_not_usable_is_left_out(
 ) -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1, epoch=5))
-    told = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
-    assert not known.update_leaders({TopicPartition(name, partition): told}, [])
+    take_response(known, 0.0, topic("t", 1, epoch=5))
+    hint = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+    assert not known.update_leaders({TopicPartition(name, partition): hint}, [])
     assert leaders_of(known) == [1]
 
 
 def test_a_leader_that_was_unknown_is_available_once_it_is_named() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", -1, 1, epoch=5))
-    told = LeaderIdAndEpoch(leader_id=2, leader_epoch=6)
-    assert known.update_leaders({TopicPartition("t", 0): told}, [])
+    take_response(known, 0.0, topic("t", -1, 1, epoch=5))
+    hint = LeaderIdAndEpoch(leader_id=2, leader_epoch=6)
+    assert known.update_leaders({TopicPartition("t", 0): hint}, [])
     found = known.topic("t")
     assert found is not None
     assert found.available == [0, 1]
@@ -527,18 +527,18 @@ def test_a_leader_that_was_unknown_is_available_once_it_is_named() -> None:
 def test_answers_that_bring_nothing_new_are_asked_for_ever_more_slowly_until_one_does() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1, epoch=1))
+    take_response(known, 0.0, topic("t", 1, epoch=1))
     now, waits = 0.0, []
     for _ in range(6):
         known.request_update()
         waits.append(known.next_update_at() - now)
         now = known.next_update_at()
-        tell(known, now, topic("t", 1, epoch=1))
+        take_response(known, now, topic("t", 1, epoch=1))
     assert waits[0] < 0.13
     assert waits[2] < waits[3] < waits[4]
     known.request_update()
     now = known.next_update_at()
-    tell(known, now, topic("t", 2, epoch=2))
+    take_response(known, now, topic("t", 2, epoch=2))
     known.request_update()
     assert known.next_update_at() - now < 0.13
 
@@ -548,10 +548,10 @@ def test_an_update_by_age_begins_the_back_off_anew() -> None:
     known.track("t", 0.0)
     for _ in range(6):
         known.request_update()
-        tell(known, known.next_update_at(), topic("t", 1, epoch=1))
+        take_response(known, known.next_update_at(), topic("t", 1, epoch=1))
     now = known.next_update_at()
     assert now > 300.0
-    tell(known, now, topic("t", 1, epoch=1))
+    take_response(known, now, topic("t", 1, epoch=1))
     known.request_update()
     assert known.next_update_at() - now < 0.13
 
@@ -563,14 +563,14 @@ def test_an_update_that_was_wanted_while_another_was_under_way_is_not_lost() -> 
     last = known.request_update()
     known.update(answer(topic("t", 1)), 0.0)
     assert known.last_request_about("t") == last
-    tell(known, 1.0, topic("t", 1))
+    take_response(known, 1.0, topic("t", 1))
     assert known.last_request_about("t") > last
 
 
 def test_an_answer_about_another_topic_tells_nothing_of_this_one() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1))
+    take_response(known, 0.0, topic("t", 1))
     known.track("new", 1.0)
     assert ask(known, 1.0) == ["new"]
     known.update(answer(topic("new", 1)), 1.0)
@@ -580,7 +580,7 @@ def test_an_answer_about_another_topic_tells_nothing_of_this_one() -> None:
 def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept() -> None:
     known = metadata(rebootstrap_after=60.0)
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1))
+    take_response(known, 0.0, topic("t", 1))
     known.request_update()
     for now in (10.0, 40.0, 69.0):
         assert ask(known, now) == ["t"]
@@ -590,7 +590,7 @@ def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept()
     known.failed(75.0)
     assert known.nodes == {}
     assert leaders_of(known) == [None]
-    tell(known, 80.0, topic("t", 2))
+    take_response(known, 80.0, topic("t", 2))
     assert leaders_of(known) == [2]
     known.request_update()
     assert ask(known, 200.0) == ["t"]
@@ -601,19 +601,19 @@ def test_after_the_trigger_the_brokers_known_are_forgotten_and_the_topics_kept()
 def test_the_bootstrap_servers_have_as_long_as_the_brokers_before_they_are_asked_anew() -> None:
     known = metadata(rebootstrap_after=60.0)
     known.track("t", 0.0)
-    began_anew: list[float] = []
+    restarted: list[float] = []
     for now in range(0, 200, 10):
         assert ask(known, now) == ["t"]
         known.failed(now)
-        if known.rebootstraps > len(began_anew):
-            began_anew.append(now)
-    assert began_anew == [60, 120, 180]
+        if known.rebootstraps > len(restarted):
+            restarted.append(now)
+    assert restarted == [60, 120, 180]
 
 
 def test_a_broker_that_says_so_has_the_client_begin_anew_at_once() -> None:
     known = metadata()
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1))
+    take_response(known, 0.0, topic("t", 1))
     known.request_update()
     assert ask(known, 1.0)
     refusal = answer(topic("t", 1))
@@ -621,14 +621,14 @@ def test_a_broker_that_says_so_has_the_client_begin_anew_at_once() -> None:
     known.update(refusal, 1.0)
     assert known.nodes == {}
     assert ask(known, 1.0) == [], "asked again without a pause"
-    tell(known, 2.0, topic("t", 1))
+    take_response(known, 2.0, topic("t", 1))
     assert leaders_of(known) == [1]
 
 
 def test_without_rebootstrap_the_brokers_known_are_kept_whatever_happens() -> None:
     known = metadata(rebootstrap_after=None)
     known.track("t", 0.0)
-    tell(known, 0.0, topic("t", 1))
+    take_response(known, 0.0, topic("t", 1))
     refusal = answer()
     refusal.error_code = 129
     for now in (1000.0, 2000.0):

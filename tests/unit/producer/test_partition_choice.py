@@ -108,8 +108,8 @@ def test_keys_decide_where_there_is_no_partition_column(
     sizes = _int64([10] * len(keys))
     chosen = Partitioner(Random(seed)).partition("topic", _keys(keys), None, sizes, 7, _load([6]))
     for key, partition in zip(keys, chosen.tolist(), strict=True):
-        wanted = 6 if key is None else (kafka_python_murmur2(key) & 0x7FFFFFFF) % 7
-        assert partition == wanted
+        hashed = 6 if key is None else (kafka_python_murmur2(key) & 0x7FFFFFFF) % 7
+        assert partition == hashed
 
 
 def test_the_partition_column_is_not_written_to() -> None:
@@ -305,10 +305,10 @@ def test_stretches_grow_to_a_batch_within_a_batch_for_each_partition() -> None:
     assert sorted(before[:partitions]) == [*range(partitions)]
     assert np.bincount(before).tolist() == [rows_of_a_batch] * partitions
     # From there on, the rows of a batch stay together.
-    whole = np.reshape(
+    table = np.reshape(
         after[: len(after) // rows_of_a_batch * rows_of_a_batch], (-1, rows_of_a_batch)
     )
-    assert (whole == whole[:, :1]).all()
+    assert (table == table[:, :1]).all()
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=2, max_size=6), seed=SEEDS)
@@ -343,11 +343,11 @@ def test_an_even_spread_begins_again_and_leaves_named_partitioners_alone() -> No
             chosen = partitioner.partition(topic, None, None, _int64([10]), 5, _load(range(5)))
             assert chosen.tolist() == [start]
     for name in ("roundrobin", "uniformsticky"):
-        same, told = (Partitioner(Random(7), name) for _ in range(2))
-        told.spread_evenly(0)
+        same, spread = (Partitioner(Random(7), name) for _ in range(2))
+        spread.spread_evenly(0)
         sizes, load = _int64([40] * 20), _load(range(9))
         expected = same.partition("a", None, None, sizes, 9, load)
-        assert told.partition("a", None, None, sizes, 9, load).tolist() == expected.tolist()
+        assert spread.partition("a", None, None, sizes, 9, load).tolist() == expected.tolist()
 
 
 def test_keys_do_not_count_where_they_are_to_be_ignored() -> None:

@@ -41,8 +41,8 @@ def test_a_batch_that_an_answer_does_not_name_fails_and_nothing_stays_in_flight(
     for number, batch in done.items():
         is_named = number in named
         assert batch.state is (BatchState.SUCCEEDED if is_named else BatchState.FAILED)
-        told = "the response does not contain this partition"
-        assert is_named or told in str(batch.error)
+        left_out = "the response does not contain this partition"
+        assert is_named or left_out in str(batch.error)
     assert not producer.accumulator.has_incomplete
     assert producer.accumulator.pool.available_bytes == producer.settings.buffer_memory
     for partition in (0, 1):

@@ -111,12 +111,12 @@ def test_an_abandoned_batch_stays_at_its_node_until_nothing_can_come_from_there(
 
 def test_small_pieces_are_copied_and_large_ones_referenced_and_paid_for_once() -> None:
     buffer = bytearray(3 * COPY_BELOW_BYTES)
-    whole = RetainedBuffer(len(buffer))
+    retained = RetainedBuffer(len(buffer))
     first = ProducerBatch(TopicPartition("t", 0), NO_COMPRESSION, 0, 0.0)
     second = ProducerBatch(TopicPartition("t", 1), NO_COMPRESSION, 0, 0.0)
-    first.append(memoryview(buffer)[:COPY_BELOW_BYTES], 1, 0, whole)
-    first.append(memoryview(buffer)[:100], 1, 0, whole)
-    second.append(memoryview(buffer)[COPY_BELOW_BYTES:], 1, 0, whole)
+    first.append(memoryview(buffer)[:COPY_BELOW_BYTES], 1, 0, retained)
+    first.append(memoryview(buffer)[:100], 1, 0, retained)
+    second.append(memoryview(buffer)[COPY_BELOW_BYTES:], 1, 0, retained)
     buffer[:100] = b"\1" * 100
     first.seal()
     sent = b"".join(bytes(piece) for piece in first.stamp().buffers[1:])

@@ -48,9 +48,9 @@ def test_a_split_loses_no_record_and_moves_none_to_another_row(
     spans, records = spans_of(batch)
     at = data.draw(st.integers(0, records))
     before, after = split_spans(spans, at)
-    whole = rows_by_record(spans, 0)
+    original = rows_by_record(spans, 0)
     left, right = rows_by_record(before, 0), rows_by_record(after, at)
-    assert left | right == whole
+    assert left | right == original
     assert all(number < at for number in left)
     assert all(number >= at for number in right)
     assert all(span.records > 0 for span in before + after)

@@ -155,7 +155,7 @@ def test_metadata_is_asked_for_where_the_leader_is_none_of_the_brokers_known() -
     producer.sender.handle(Answered(asked, 1, response), producer.now)
     producer.now = 10.0
     producer.append(0, FULL)
-    assert producer.poll() == [], "which asked for metadata, and was told of the broker"
+    assert producer.poll() == [], "which asked for metadata, and learned the broker"
     assert producer.sender.poll(producer.now).connect == {7}
 
 

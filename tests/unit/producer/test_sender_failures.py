@@ -74,7 +74,7 @@ def test_a_batch_that_waits_too_long_expires_with_what_is_known() -> None:
 
 
 def test_a_batch_that_might_be_sent_again_says_that_its_time_is_over() -> None:
-    for now, told in ((29.0, False), (30.0, True)):
+    for now, is_named in ((29.0, False), (30.0, True)):
         producer = PureProducer([1], Settings(delivery_timeout=30.0, retries=0))
         producer.append(0, FULL)
         producer.ready()
@@ -82,7 +82,7 @@ def test_a_batch_that_might_be_sent_again_says_that_its_time_is_over() -> None:
         producer.now = now
         producer.lose(request, TIMED_OUT)
         (batch,) = producer.done()
-        assert ("; delivery.timeout.ms=30000 has passed" in str(batch.error)) is told
+        assert ("; delivery.timeout.ms=30000 has passed" in str(batch.error)) is is_named
 
 
 def test_a_batch_that_expires_names_why_its_leader_cannot_be_reached() -> None:

@@ -34,9 +34,9 @@ def test_a_batch_goes_out_in_the_record_format_of_the_node_s_produce_version(
         assert isinstance(message, ProduceRequest)
         (data,) = message.topic_data[0].partition_data
         assert data.records is not None
-        whole = b"".join(data.records.buffers)
-        assert (whole[16], len(whole)) == (expected, data.records.size_bytes)
-        assert batches(sent[node])[0].sent_bytes == len(whole)
+        content = b"".join(data.records.buffers)
+        assert (content[16], len(content)) == (expected, data.records.size_bytes)
+        assert batches(sent[node])[0].sent_bytes == len(content)
     producer.lose(sent[1])
     producer.now += 1
     _of_version(producer, 1, 13)

@@ -162,8 +162,8 @@ def test_a_batch_that_a_gap_kept_from_being_written_is_numbered_anew() -> None:
     producer, again = _lost_behind_one_that_expires()
     producer.answer(again, OUT_OF_ORDER)
     producer.now += 1
-    (anew,) = producer.poll()
-    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+    (renumbered,) = producer.poll()
+    assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([0], 1)
 
 
 def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> None:
@@ -181,8 +181,8 @@ def test_a_partition_that_an_epoch_left_behind_is_numbered_anew_under_it() -> No
     producer.answer(first, POLICY)
     producer.answer(second, OUT_OF_ORDER)
     producer.now += 10
-    (anew,) = producer.poll()
-    assert (sequences(anew), batches(anew)[0].producer.epoch) == ([0], 1)
+    (renumbered,) = producer.poll()
+    assert (sequences(renumbered), batches(renumbered)[0].producer.epoch) == ([0], 1)
 
 
 def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> None:
@@ -198,9 +198,9 @@ def test_after_a_leader_change_nothing_overtakes_what_the_old_leader_has() -> No
     producer.answer(requests[0], NOT_LEADER)
     assert producer.poll() == []
     producer.now += 10
-    anew = producer.poll()
-    assert [(r.node_id, sequences(r)) for r in anew] == [(2, [2])], "the new batch went along"
-    producer.answer(anew[0])
+    renumbered = producer.poll()
+    assert [(r.node_id, sequences(r)) for r in renumbered] == [(2, [2])], "the new batch went along"
+    producer.answer(renumbered[0])
     assert producer.poll() == [], "sent on while the old leader has later batches"
     producer.answer(requests[1], NOT_LEADER)
     producer.answer(requests[2], NOT_LEADER)

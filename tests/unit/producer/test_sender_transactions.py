@@ -373,8 +373,8 @@ def test_the_coordinator_is_among_the_nodes_to_know_before_any_topic_is() -> Non
 def test_to_begin_anew_forgets_the_coordinators_too(version: int) -> None:
     producer = begun(version)
     assert producer.sender.nodes.keys() == {1}
-    told = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
-    producer.metadata.update(told, producer.now)
+    response = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
+    producer.metadata.update(response, producer.now)
     producer.sender.poll(producer.now)
     assert producer.sender.nodes == {}, "the bootstrap servers are asked only without any broker"
     producer.now += 10
@@ -392,8 +392,8 @@ def test_a_batch_that_expires_while_the_bootstrap_servers_are_asked_anew_can_be_
     producer = begun(1, delivery_timeout=2.0)
     producer.append(0, FULL)
     (request,) = producer.poll()
-    told = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
-    producer.metadata.update(told, producer.now)
+    response = MetadataResponse(brokers=[], topics=[], error_code=REBOOTSTRAP_REQUIRED)
+    producer.metadata.update(response, producer.now)
     producer.sender.poll(producer.now)
     producer.now += 3.0
     producer.sender.poll(producer.now)

@@ -68,8 +68,8 @@ def test_the_parts_are_the_records(
     columns = read_rows(batch, "t", 0).columns
     count = len(rows)
     order, base = np.arange(count), times[0]
-    whole = encode(columns, order, order, np.array(times) - base)
-    section = whole.buffer[whole.offsets[0] : whole.offsets[-1]]
+    encoded = encode(columns, order, order, np.array(times) - base)
+    section = encoded.buffer[encoded.offsets[0] : encoded.offsets[-1]]
 
     parts = split_records(section, count, base, target_bytes)
 

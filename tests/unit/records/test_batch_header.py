@@ -84,8 +84,8 @@ def test_a_header_does_not_depend_on_the_pieces_that_records_come_in(
     info: BatchInfo, records: bytes, producer: Producer, data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(records)))
-    whole = _header(info, [records], producer)
-    assert _header(info, [records[:cut], b"", records[cut:]], producer) == whole
+    joined = _header(info, [records], producer)
+    assert _header(info, [records[:cut], b"", records[cut:]], producer) == joined
 
 
 @given(info=INFOS, records=st.binary(min_size=1, max_size=60), producer=PRODUCERS, data=st.data())

@@ -29,10 +29,10 @@ def test_bytes_become_the_text_that_java_makes_of_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_only_what_is_no_text_is_replaced(kind: pa.DataType) -> None:
     names = [b"\xffa", None, "\u00e9".encode(), b"a\xc3", b"\xffa", b""]
-    wanted = ["\ufffda", None, "\u00e9", "a\ufffd", "\ufffda", ""]
+    expected = ["\ufffda", None, "\u00e9", "a\ufffd", "\ufffda", ""]
     array = pa.array([b"before", *names], pa.large_binary()).cast(kind, safe=False)
     found = valid_utf8(array.slice(1))
-    assert found.to_pylist() == wanted
+    assert found.to_pylist() == expected
     is_large = kind in (pa.large_string(), pa.large_binary())
     assert found.type == (pa.large_string() if is_large else pa.string())
     found.validate(full=True)

@@ -166,10 +166,10 @@ def test_many_gzip_members_of_all_sizes_are_read_as_one_stream() -> None:
     random = Random(3)
     parts = [random.randbytes(random.choice([0, 1, 40, 500, 70_000])) for _ in range(200)]
     packed = b"".join(map(gzip.compress, parts))
-    whole = b"".join(parts)
-    assert decompress(1, packed, len(whole)) == whole
+    joined = b"".join(parts)
+    assert decompress(1, packed, len(joined)) == joined
     with pytest.raises(CorruptRecordException, match="more than"):
-        decompress(1, packed, len(whole) - 1)
+        decompress(1, packed, len(joined) - 1)
 
 
 def test_many_gzip_members_cost_no_more_than_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

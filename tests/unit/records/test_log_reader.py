@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,8 @@ from support.oracles.log_records import (
 from support.oracles.record_batches import BATCHES, PRODUCERS, Producer, Row
 
 from spark_kafka_sink.errors import CorruptRecordException
-from spark_kafka_sink.records.log_reader import LogBatch, read_log
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.records.log_reader import LogBatch, is_same_batch, read_log
 
 FIRST_OFFSETS = st.integers(0, 2**40) | st.just(2**62)
 EVERY_CODEC = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -49,6 +51,36 @@ def test_a_batch_of_kafka_python_is_read_as_its_rows(
     assert (batch.is_transactional, batch.is_control) == (producer.transactional, False)
 
 
+@EVERY_CODEC
+@given(rows=BATCHES, first_offset=FIRST_OFFSETS, producer=PRODUCERS, other=BATCHES)
+def test_a_batch_that_a_broker_has_compressed_again_is_the_same(
+    codec: int, rows: list[Row], first_offset: int, producer: Producer, other: list[Row]
+) -> None:
+    sent = batch_of(rows, codec=0, first_offset=0, producer=producer)
+    stored = batch_of(rows, codec=codec, first_offset=first_offset, producer=producer)
+    assert is_same_batch(sent, stored)
+    others = batch_of(other, codec=codec, first_offset=first_offset, producer=producer)
+    assert is_same_batch(sent, others) == (expected(rows, 0) == expected(other, 0))
+
+
+@pytest.mark.parametrize("field", ["key", "value", "headers", "timestamp_ms", "sequence"])
+def test_a_batch_with_another_field_is_another(field: str) -> None:
+    row = Row(b"k", b"v", (("h", b"1"),), 1_700_000_000_000)
+    producer = Producer(ProducerIdAndEpoch(7, 1), 5, transactional=True)
+    sent = batch_of([row, row], codec=0, first_offset=0, producer=producer)
+    changes: dict[str, Any] = {
+        "key": b"x",
+        "value": None,
+        "headers": (),
+        "timestamp_ms": 1_700_000_000_001,
+    }
+    other = row._replace(**{field: changes[field]}) if field in changes else row
+    if field == "sequence":
+        producer = producer._replace(base_sequence=6)
+    found = batch_of([row, other], codec=1, first_offset=9, producer=producer)
+    assert not is_same_batch(sent, found)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @given(rows=OLD_ROWS, first_offset=FIRST_OFFSETS)
@@ -71,18 +103,18 @@ def test_a_message_set_of_kafka_python_is_read_as_its_rows(
 def test_a_log_of_all_formats_is_read_in_order_up_to_the_batch_that_is_cut_off(
     parts: list[tuple[list[Row], int, int]], cut: int
 ) -> None:
-    log, whole, offset = b"", [], 0
+    log, complete, offset = b"", [], 0
     for rows, magic, codec in parts:
         if magic == 2:
             log += batch_of(rows, codec=codec, first_offset=offset)
         else:
             log += old_batch_of(rows, magic, codec=codec, first_offset=offset)
-        whole += expected(rows, offset, magic=magic)
+        complete += expected(rows, offset, magic=magic)
         offset += len(rows)
     last = batch_of([Row(b"k", b"v" * 200, (), 1)], first_offset=offset)
     log += last[:cut]
-    assert [row for batch in read_log(log) for row in found(batch.records())] == whole
-    assert found_by_kafka_python(log) == whole
+    assert [row for batch in read_log(log) for row in found(batch.records())] == complete
+    assert found_by_kafka_python(log) == complete
 
 
 def test_an_empty_log_has_no_batches() -> None:
@@ -102,21 +134,21 @@ def test_a_log_append_time_is_the_time_of_every_record() -> None:
 
 def test_offsets_that_compaction_left_are_kept() -> None:
     rows = [Row(None, bytes([n]), (), n) for n in range(5)]
-    whole = batch_of(rows, first_offset=100)
+    complete = batch_of(rows, first_offset=100)
     # Cut out the records but the second and the fourth, as a log cleaner would.
-    size = 61 + (len(whole) - 61) // 5
-    records = [whole[61 + n * (size - 61) : 61 + (n + 1) * (size - 61)] for n in (1, 3)]
-    body = whole[21:57] + struct.pack(">i", 2) + b"".join(records)
+    size = 61 + (len(complete) - 61) // 5
+    records = [complete[61 + n * (size - 61) : 61 + (n + 1) * (size - 61)] for n in (1, 3)]
+    body = complete[21:57] + struct.pack(">i", 2) + b"".join(records)
     length = struct.pack(">i", 9 + len(body))
-    batch = only(checked(whole[:8] + length + whole[12:21] + body))
+    batch = only(checked(complete[:8] + length + complete[12:21] + body))
     assert [(r.offset, r.value) for r in found(batch.records())] == [(101, b"\1"), (103, b"\3")]
     assert batch.last_offset == 104
 
 
 @EVERY_CODEC
 def test_a_batch_that_compaction_emptied_still_has_its_place(codec: int) -> None:
-    whole = batch_of([Row(None, b"a", (), 1)] * 3, first_offset=7)
-    batch = only(with_attributes(emptied(whole), codec))
+    complete = batch_of([Row(None, b"a", (), 1)] * 3, first_offset=7)
+    batch = only(with_attributes(emptied(complete), codec))
     assert found(batch.records()) == []
     assert (batch.base_offset, batch.last_offset) == (7, 9)
 

@@ -155,12 +155,12 @@ def test_java_reads_every_message_set(tmp_path: Path) -> None:
     stored = tmp_path / "sets"
     stored.write_bytes(b"".join(_set(magic, rows, name) for magic, name, rows in cases))
     lines = run_java("ReadMessageSets", stored).splitlines()
-    wanted = []
+    java_lines = []
     for magic, _, rows in cases:
         for row in expected(rows, magic=magic):
             crcs = [-1 if each is None else zlib.crc32(each) for each in (row.key, row.value)]
-            wanted.append(f"{magic} {row.offset} {row.timestamp_ms} {crcs[0]} {crcs[1]}")
-    assert lines == wanted
+            java_lines.append(f"{magic} {row.offset} {row.timestamp_ms} {crcs[0]} {crcs[1]}")
+    assert lines == java_lines
 
 
 @MAGICS

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from spark_kafka_sink.commit.attempts import Plan, Run
@@ -13,14 +17,21 @@ from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark import exactly_once, kept_plans
-from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.driver.hooks.session_settings import (
+    options_of_session,
+    refuse_speculation,
+)
+from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION, ExactlyOnce, Mode
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
     DESCRIPTION,
     QUERY_ID,
     MicroBatch,
+    batch_id_option,
+    micro_batch_in,
     micro_batch_of,
+    query_option,
 )
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning.datasource import (
@@ -170,10 +181,66 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
         BATCH_ID: "7",
         DESCRIPTION: f"name<br/>id = q<br/>runId = {RUN_ID}<br/>batch = 7",
     }
-    assert micro_batch_of(properties.get) == MicroBatch("q", 7, RUN_ID)
+    assert micro_batch_of(properties.get) == MicroBatch("q", 7, RUN_ID, "name")
+    unnamed = {**properties, DESCRIPTION: f"id = q<br/>runId = {RUN_ID}<br/>batch = 7"}
+    assert micro_batch_of(unnamed.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, DESCRIPTION: "mine"}.get) == MicroBatch("q", 7, "")
     nothing: dict[str, str] = {}
     assert micro_batch_of(nothing.get) is None
+
+
+@pytest.mark.parametrize("run_id", [RUN_ID, ""])
+def test_a_micro_batch_is_handed_on_by_options(run_id: str) -> None:
+    micro_batch = MicroBatch("q", 7, run_id, "a name")
+    given = {**batch_id_option(7), **query_option(micro_batch)}
+    assert micro_batch_in(given) == micro_batch
+    assert micro_batch_in(batch_id_option(7)) is None
+    assert micro_batch_in(query_option(micro_batch)) is None
+
+
+def session_with(settings: Mapping[str, str]) -> SparkSession:
+    """Return what stands for a session with settings."""
+    return cast("SparkSession", SimpleNamespace(conf=SimpleNamespace(get=settings.get)))
+
+
+CHECKPOINTS = {"spark.sql.streaming.checkpointLocation": "/checkpoints/", "spark.app.name": "app"}
+NAMED = {APPLICATION_OPTION: "app"}
+
+
+@pytest.mark.parametrize(
+    ("options", "query_name", "found"),
+    [
+        ({}, "query", {}),
+        ({"exactlyonce": "false"}, "query", {}),
+        ({"exactlyonce": "true"}, None, NAMED),
+        ({"exactlyonce": "true"}, "query", NAMED | {"checkpointLocation": "/checkpoints/query"}),
+        ({"exactlyonce": "true"}, "a/query", NAMED),
+        ({"exactlyonce": "true", "checkpointlocation": "/c"}, "query", NAMED),
+    ],
+)
+def test_the_checkpoint_of_the_session_is_handed_on_where_spark_would_use_it_again(
+    options: dict[str, str], query_name: str | None, found: dict[str, str]
+) -> None:
+    session = session_with(CHECKPOINTS)
+    given = options_of_session(session, options, is_stream=True, query_name=query_name)
+    assert given == found
+    assert "checkpointLocation" not in options_of_session(session, options, is_stream=False)
+
+
+def test_speculative_copies_do_not_go_with_mode_single() -> None:
+    speculating, calm = session_with({"spark.speculation": "true"}), session_with({})
+    with pytest.raises(ConfigException, match=r"does not go with spark\.speculation=true"):
+        refuse_speculation(speculating, {"exactlyonce": " Single"})
+    refuse_speculation(calm, {"exactlyonce": "single"})
+    refuse_speculation(speculating, {"exactlyonce": "two-phase"})
+    refuse_speculation(speculating, {})
+
+
+@pytest.mark.usefixtures("complete")
+def test_the_name_of_the_application_is_for_operators_alone() -> None:
+    named = selected(exactlyOnce="single", **NAMED).of_stream("/c")
+    assert (named.application, named.checkpoint) == ("app", "/c")
+    assert named.owner("t") == selected(exactlyOnce="single").of_stream("/c").owner("t")
 
 
 def plan_after(*marks: StreamMark) -> Plan:

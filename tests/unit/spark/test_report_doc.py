@@ -12,6 +12,7 @@ from spark_kafka_sink.spark.report import (
     BadRowSample,
     BadRowsReport,
     CommitReport,
+    ExactlyOnceReport,
     ExpiredRowsReport,
     PartitionReport,
     TaskReport,
@@ -26,6 +27,7 @@ _INSIDE = {
     "bad_rows": BadRowsReport,
     "bad_rows.samples": BadRowSample,
     "expired_rows": ExpiredRowsReport,
+    "exactly_once": ExactlyOnceReport,
     "partitions": PartitionReport,
 }
 

@@ -139,7 +139,7 @@ def _with_huge_lengths(frame: bytes) -> Iterator[bytes]:
             yield frame[:position] + length + frame[position + len(length) :]
 
 
-def _whole_frame(api: Api, version: int) -> bytes:
+def _complete_frame(api: Api, version: int) -> bytes:
     """Return a response with one of everything, whose reader is compiled."""
     fields = response_schema(api).fields
     frame = their_response_frame(
@@ -151,7 +151,7 @@ def _whole_frame(api: Api, version: int) -> bytes:
 
 @EVERY_VERSION
 def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
-    frame = _whole_frame(api, version)
+    frame = _complete_frame(api, version)
     mutated = list(_with_huge_lengths(frame))
     with traced_memory() as memory:
         for each in mutated:
@@ -161,7 +161,7 @@ def test_a_huge_length_takes_no_memory(api: Api, version: int) -> None:
 
 @EVERY_VERSION
 def test_an_array_that_claims_a_byte_an_element_takes_no_memory(api: Api, version: int) -> None:
-    frame = _whole_frame(api, version)
+    frame = _complete_frame(api, version)
     # Every element of a message has several bytes, and zeros are elements with nothing in them.
     claims = [b"\x80\x40", struct.pack(">i", 2**13)]
     zeros = bytes(2**13)
@@ -200,7 +200,7 @@ def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memo
 ) -> None:
     print(f"FUZZ_SEED={_SEED}")
     random = Random(f"{_SEED} {api.name} {version}")
-    frame = _whole_frame(api, version)
+    frame = _complete_frame(api, version)
     with traced_memory() as memory:
         for _ in range(-(-_EXAMPLES // len(versions(api))) or 200):
             damaged = _damaged(frame, random)
@@ -219,12 +219,12 @@ def test_no_response_is_left_out_of_the_registry() -> None:
         declared |= {
             value
             for name, value in names.items()
-            if dataclasses.is_dataclass(value) and name.endswith("Response") and _is_whole(name)
+            if dataclasses.is_dataclass(value) and name.endswith("Response") and _is_complete(name)
         }
     assert declared == {api.response for api in APIS.values()}
 
 
-def _is_whole(name: str) -> bool:
+def _is_complete(name: str) -> bool:
     """Whether a class is a message and not a part of one, by Kafka's name for it."""
     try:
         message_schema(name)

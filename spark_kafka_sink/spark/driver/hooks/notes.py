@@ -49,22 +49,27 @@ def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
     @functools.wraps(init)
     def noting_init(writer: Any, *args: Any, **kwargs: Any) -> None:
         init(writer, *args, **kwargs)
-        setattr(writer, _NOTE + _NEW, True)
+        note(writer, _NEW, value=True)
 
     writer_class.__init__ = noting_init
-    for note in notes:
-        setattr(writer_class, note.method, _noting(getattr(writer_class, note.method), note))
+    for each in notes:
+        setattr(writer_class, each.method, _noting(getattr(writer_class, each.method), each))
 
 
-def _noting(method: Any, note: Note) -> Any:
+def _noting(method: Any, taken: Note) -> Any:
     @functools.wraps(method)
     def noting(writer: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = method(writer, *args, **kwargs)
-        if (found := note.value(*args, **kwargs)) is not None:
-            setattr(writer, _NOTE + note.name, note.join(noted(writer, note.name), found))
+        if (found := taken.value(*args, **kwargs)) is not None:
+            note(writer, taken.name, taken.join(noted(writer, taken.name), found))
         return result
 
     return noting
+
+
+def note(writer: Any, name: str, value: object) -> None:
+    """Set a note."""
+    setattr(writer, _NOTE + name, value)
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
@@ -80,7 +85,7 @@ def is_all_noted(writer: Any) -> bool:
 def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
     """Return options with names in lower case and values as Spark hands them over; the last wins.
 
-    None is no value, and leaves an earlier one.
+    An option whose value is None is ignored.
     """
     joined = dict(before or {})
     for name, value in given.items():

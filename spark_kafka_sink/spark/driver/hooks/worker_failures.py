@@ -1,7 +1,9 @@
-"""Exceptions for writes that fail because a worker's Python cannot run the sink.
+"""Exceptions of Spark's workers that become exceptions of the user's process.
 
-Spark raises the traceback of its worker, which names neither the worker nor what to do. The hooks
-of ``save()`` and ``start()`` raise one sentence instead, with Spark's exception as its cause.
+Spark raises the traceback of its worker. If a worker's Python cannot run the sink, that names
+neither the worker nor what to do. If rows of exactly once are lost, a program has to be able to
+catch just this. The hooks of ``save()`` and ``start()`` raise an exception of the sink instead,
+with Spark's as its cause.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException
 from spark_kafka_sink.spark.session import is_connect
 from spark_kafka_sink.spark.worker import NEEDED
 
@@ -28,6 +30,12 @@ _NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
 # How Spark names the executor of a task that failed, and the planning of a write.
 _EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
 _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
+# A TornCommitException in a traceback, and what its message says (`commit.outcomes.Torn`).
+_TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
+_TORN_RUN: Final = re.compile(
+    r"(.+?) of (application .+?) was decided, and brokers have aborted (\d+) of its (\d+) "
+)
+_LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 _ON_DRIVER: Final = "on the driver's machine"
 # The methods of a query that raise its failure.
 _RAISING: Final = ("awaitTermination", "processAllAvailable")
@@ -37,15 +45,39 @@ _RAISING: Final = ("awaitTermination", "processAllAvailable")
 def explained(session: Any) -> Iterator[None]:
     """Raise KafkaException instead of an exception that is caused by a worker's Python.
 
-    session: of the write, to name its Python; None if it is not known.
+    Raise TornCommitException if a worker did. session: of the write, to name its Python; None if it
+    is not known.
     """
     try:
         yield
     except Exception as error:
+        if (torn := _torn(str(error))) is not None:
+            raise torn from error
         sentence = _sentence(str(error), _python_of(session))
         if sentence is None:
             raise
         raise KafkaException(sentence) from error
+
+
+def _torn(said: str) -> TornCommitException | None:
+    """Return the exception of a worker that is in the text of Spark's, None if there is none.
+
+    Its message names the first places where rows are lost.
+    """
+    found = _TORN.search(said)
+    if found is None:
+        return None
+    message = found[1]
+    run = _TORN_RUN.match(message)
+    written, owner, aborted, every = run.groups() if run else ("", "", "0", "0")
+    lost = tuple(
+        LostRows(int(task), topic, int(partition), int(first_offset), int(records))
+        for records, task, topic, partition, first_offset in _LOST.findall(message)
+    )
+    committed = int(every) - int(aborted)
+    return TornCommitException(
+        message, owner=owner, written=written, committed=committed, lost=lost
+    )
 
 
 def explain_query(query: Any, session: Any) -> None:

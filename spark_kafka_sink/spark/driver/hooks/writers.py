@@ -37,10 +37,16 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
     is_all_noted,
     is_first_time,
     join_options,
+    note,
     noted,
     take_notes,
 )
+from spark_kafka_sink.spark.driver.hooks.session_settings import (
+    options_of_session,
+    refuse_speculation,
+)
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
@@ -57,7 +63,8 @@ class Write(NamedTuple):
     """The settings of a writer.
 
     mode: None if none was set; is_known: whether all settings are known. layouts: by the name of
-    the method, whether there are columns; options: with names in lower case.
+    the method, whether there are columns; options: with names in lower case; query_name: of a
+    stream, None if it has none.
     """
 
     format: str
@@ -66,6 +73,7 @@ class Write(NamedTuple):
     layouts: Mapping[str, object]
     options: Mapping[str, str]
     is_known: bool
+    query_name: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
         """Return the write with the arguments of ``save()`` or ``start()``, which come last."""
@@ -77,6 +85,7 @@ class Write(NamedTuple):
             mode=self.mode if mode is None else mode,
             layouts={**self.layouts, **layouts},
             options=join_options(self.options, options),
+            query_name=given.get("queryName") or self.query_name,
         )
 
 
@@ -115,9 +124,12 @@ _BATCH_NOTES: Final = (
 _STREAM_NOTES: Final = (
     *_NOTES,
     Note("trigger", "is_continuous", lambda **given: given.get("continuous") is not None),
+    Note("queryName", "query_name", lambda queryName: queryName),  # noqa: N803 - Spark's name
     Note("foreach", "format", _to_function),
     Note("foreachBatch", "format", _to_function),
 )
+# The note of the options that `register` has added.
+_HANDED_ON: Final = "handed_on"
 # In the order in which they are named.
 _LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
 
@@ -130,6 +142,7 @@ def _noted_write(writer: Any) -> Write:
         layouts={name: noted(writer, name) for name in _LAYOUTS},
         options=noted(writer, "options", {}),
         is_known=is_all_noted(writer),
+        query_name=noted(writer, "query_name"),
     )
 
 
@@ -165,6 +178,7 @@ def _planned_stream(writer: Any) -> Write:
         layouts=columns,
         options=join_options(None, plan.options),
         is_known=True,
+        query_name=plan.query_name or None,
     )
 
 
@@ -345,6 +359,9 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
         if session is not None:
             _enter_thread(session)
         if write.is_known:
+            handed_on = _hand_on(kind, writer, write)
+            write = write._replace(options=join_options(write.options, handed_on))
+            kwargs |= handed_on
             kind.look(kind.schema(writer), write.options)
             if _has_nothing_to_write(kind, session, write):
                 return None
@@ -357,16 +374,31 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
     return hooked
 
 
+def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
+    """Return the options to hand on to Spark, and note them."""
+    if BATCH_ID_OPTION in write.options:  # `write_batch` has done it
+        return {}
+    # A writer may be started again, under another name.
+    before = join_options(None, noted(writer, _HANDED_ON, {}))
+    own = {name: text for name, text in write.options.items() if before.get(name) != text}
+    is_stream = kind.set_mode is None
+    session = writer._session if is_stream and kind.notes is None else writer._spark
+    refuse_speculation(session, own)
+    found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
+    note(writer, _HANDED_ON, found)
+    return found
+
+
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether a job of exactly once is written already, in a classic session."""
     is_batch = (
         kind.method == "save" and session is not None and BATCH_ID_OPTION not in write.options
     )
-    if not is_batch or not any(name.lower() == "exactlyonce" for name in write.options):
+    if not is_batch or is_off(write.options):
         return False
     from spark_kafka_sink.spark.driver.hooks.versions import is_written  # noqa: PLC0415 - most writes do not need it
 
-    return is_written(session, write.options)
+    return is_written(write.options)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def test_what_the_coordinator_raised_counts_until_the_next_one_is_connected() ->
     known.node_down(1)
     assert known.raises_epoch(TRANSACTION), "it cannot be reached"
     known.forget_all()
-    assert known.raises_epoch(TRANSACTION), "it is looked up anew"
+    assert known.raises_epoch(TRANSACTION), "it is looked up again"
     known.learn(TRANSACTION, NODES[3])
     known.node_ready(2, OLD)
     assert known.raises_epoch(TRANSACTION), "the next one has not said anything yet"

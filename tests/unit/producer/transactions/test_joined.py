@@ -132,7 +132,6 @@ def test_it_flags_a_batch_that_its_broker_has_already_and_one_that_goes_back() -
     producer = joining(transaction, [1])
     producer.append(0, [*FULL, *FULL])
     (first,) = producer.poll()
-    sent = batches(first)[0]
     producer.lose(first)
     producer.now += 1.0
     (again,) = producer.poll()
@@ -143,10 +142,24 @@ def test_it_flags_a_batch_that_its_broker_has_already_and_one_that_goes_back() -
     finish(producer, transaction)
     written = transaction.partitions[FIRST]
     (duplicate,) = written.duplicates
-    assert (duplicate.base_offset, duplicate.base_sequence, duplicate.records) == (40, 0, 2)
-    assert duplicate.attempts == 1
-    assert duplicate.crc == sent.crc == int.from_bytes(bytes_of(first)[17:21])
+    assert (duplicate.base_offset, duplicate.attempts) == (40, 1)
+    assert duplicate.sent == bytes_of(first)
+    assert duplicate.is_in(bytes_of(first))
+    assert not duplicate.is_in(bytes_of(second))
+    assert not duplicate.is_in(None)
     assert written.went_back == (20, 41)
+
+
+def test_a_batch_that_was_sent_once_is_not_kept_and_is_in_no_log() -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.append(0, FULL)
+    (first,) = producer.poll()
+    answer_as_duplicate(producer, first, offset=40)
+    finish(producer, transaction)
+    (duplicate,) = transaction.partitions[FIRST].duplicates
+    assert (duplicate.attempts, duplicate.sent) == (0, b"")
+    assert not duplicate.is_in(bytes_of(first))
 
 
 def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_numbers() -> None:
@@ -163,6 +176,22 @@ def test_first_batches_that_meet_those_of_others_go_again_soon_and_with_their_nu
     producer.answer(request)
     (request,) = producer.poll()
     assert sequences(request) == [2]
+
+
+@pytest.mark.parametrize("log_start", [-1, 0, 7])
+def test_a_broker_that_has_forgotten_the_producer_ends_it_at_once_and_says_why(
+    log_start: int,
+) -> None:
+    transaction = joined()
+    producer = joining(transaction, [1])
+    producer.append(0, [*FULL, *FULL])
+    (request,) = producer.poll()
+    producer.answer(request)
+    (request,) = producer.poll()
+    producer.answer(request, UNKNOWN_PRODUCER, log_start_offset=log_start)
+    assert producer.poll() == []
+    assert "UNKNOWN_PRODUCER_ID (59)" in str(transaction.error)
+    assert "the partition no longer has records of this producer" in str(transaction.error)
 
 
 @pytest.mark.parametrize("code", [FENCED_EPOCH, OUT_OF_ORDER, UNKNOWN_PRODUCER])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.micro_batch import MicroBatch
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.report import (
+    BadRowSample,
     BadRowsReport,
     SinkCommitMessage,
     SkippedMessage,
@@ -91,7 +94,7 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
         monkeypatch.setattr(
             module,
             "commit_record",
-            lambda _, __, record, attempts, name=name: made.commit(name, record, attempts),
+            lambda _, __, record, attempts, ___, name=name: made.commit(name, record, attempts),
         )
         monkeypatch.setattr(
             module, "abort_run", lambda _, plan, *__, name=name: made.abort(name, plan)
@@ -111,8 +114,40 @@ def test_a_version_is_added_to_the_record_of_its_owner(
     assert record.versions.place(7) is Place.WRITTEN
     assert (record.run, record.rows, record.streams) == ("run", 3, BEFORE.streams)
     assert record.written_at > 0
-    said = f"committed version 7 of application app, exactlyOnce={mode.value}"
-    assert said in capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("pykafka: wrote 3 rows")
+    how = f"committed version 7 of application app, exactlyOnce={mode.value}, 1 transaction"
+    assert said.endswith(f"; {how}")
+
+
+@MODES
+def test_the_report_has_the_mode_the_application_and_the_transactions(
+    modes: Modes, mode: Mode, tmp_path: Path
+) -> None:
+    given = replace(options(mode, 7), report_path=tmp_path / "report.json")
+    commit_batch(given, PLAN, [message(rows, is_stream=False) for rows in (3, 0, 1)])
+    assert modes.committed
+    assert json.loads((tmp_path / "report.json").read_text())["exactly_once"] == {
+        "mode": mode.value,
+        "app_id": "app",
+        "version": 7,
+        "transactions": 1 if mode is Mode.SINGLE else 2,
+        "skipped": None,
+    }
+
+
+def test_the_record_says_to_operators_who_writes(modes: Modes) -> None:
+    named = replace(
+        ExactlyOnce(Mode.SINGLE, "p", app_id="app"),
+        application="flights",
+        checkpoint="s3a://user:secret@bucket/checkpoints",
+    )
+    written = message(3)
+    written.micro_batch = MICRO_BATCH._replace(query_name="arrivals")
+    commit_micro_batch(replace(options(), exactly_once=named), [written], 7)
+    ((_, record, _),) = modes.committed
+    assert (record.application, record.query) == ("flights", "arrivals")
+    assert record.checkpoint == "s3a://***@bucket/checkpoints"
 
 
 def test_a_task_without_a_message_keeps_a_job_from_being_committed(modes: Modes) -> None:
@@ -127,8 +162,38 @@ def test_a_version_that_is_written_is_said_to_be(
     commit_batch(options(version=7), BEFORE, [SkippedMessage()])
     abort_batch(options(version=7), BEFORE, [None])
     assert (modes.committed, modes.aborted) == ([], [])
-    said = "skipped: version 7 of application app was written before; its last write was at 1970"
-    assert said in capsys.readouterr().err
+    (said,) = capsys.readouterr().err.splitlines()
+    written = "version 7 of application app was written"
+    assert said == f"pykafka: skipped: {written} before 1970-01-01T00:00:00.000+00:00"
+    last = BEFORE.after_version(7)
+    commit_batch(options(version=7), last, [SkippedMessage(rows=2), SkippedMessage(rows=3)])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == (
+        f"pykafka: skipped: {written} at 1970-01-01T00:00:00.000+00:00, with 2 rows; it has 5 rows "
+        "now, which were only counted"
+    )
+
+
+def test_the_report_of_a_version_that_is_written_says_why_it_was_skipped(
+    modes: Modes, tmp_path: Path
+) -> None:
+    given = replace(options(version=7), report_path=tmp_path / "report.json")
+    commit_batch(given, BEFORE.after_version(7), [SkippedMessage()])
+    assert modes.committed == []
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert (found["rows"], found["tasks"], found["partitions"]) == (0, 1, [])
+    assert found["exactly_once"]["skipped"].startswith("version 7 of application app was written")
+
+
+def test_a_micro_batch_that_is_a_batch_job_adds_a_line_to_the_report(
+    modes: Modes, tmp_path: Path
+) -> None:
+    given = replace(options(version=7), report_path=tmp_path / "reports.jsonl")
+    commit_batch(given, PLAN, [message(3, is_stream=False)], 7)
+    commit_batch(given, BEFORE.after_version(7), [SkippedMessage()], 7)
+    assert len(modes.committed) == 1
+    lines = (tmp_path / "reports.jsonl").read_text().splitlines()
+    assert [json.loads(line)["batch_id"] for line in lines] == [7, 7]
 
 
 @MODES
@@ -146,6 +211,50 @@ def test_a_micro_batch_without_rows_records_nothing_and_keeps_nothing_open(modes
     assert modes.aborted == [("single", PLAN)] * 2
     commit_micro_batch(options(Mode.TWO_PHASE), [message(0)], 7)
     assert len(modes.aborted) == 2
+
+
+def test_bad_rows_count_for_a_replay_which_reads_them_too(modes: Modes) -> None:
+    sample = BadRowSample(
+        task=0,
+        row=0,
+        reason="too_large",
+        detail=None,
+        topic="t",
+        partition=None,
+        key_bytes=None,
+        value_bytes=1,
+    )
+    written, only_bad = message(3), message(0)
+    for each, rows in ((written, 2), (only_bad, 1)):
+        each.bad_rows = BadRowsReport(
+            on_error="skip", rows=rows, reasons={"too_large": rows}, samples=[sample]
+        )
+    commit_micro_batch(options(), [written], 7)
+    commit_micro_batch(options(), [only_bad], 7)
+    marks = [record.last_batch("q") for _, record, _ in modes.committed]
+    assert [mark and mark.rows for mark in marks] == [5, 1]
+
+
+def test_a_stream_whose_rows_may_come_twice_is_warned_of(
+    modes: Modes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said_of(query: str, batch_id: int, record: CommitRecord | None) -> str:
+        written = message(3)
+        written.plan = replace(PLAN, record=record)
+        written.micro_batch = MicroBatch(query, batch_id, "run")
+        commit_micro_batch(options(), [written], batch_id)
+        return capsys.readouterr().err
+
+    assert "come twice" not in said_of("q", 7, BEFORE)
+    assert "come twice" not in said_of("q", 0, None)
+    said = said_of("new", 0, BEFORE)
+    assert "query new is written as a new stream of application 'app' and topic t" in said
+    assert "as which query q wrote until micro-batch 6" in said
+    said = said_of("q", 7, None)
+    assert "micro-batch 7 of query q is the first that the commit log has of" in said
+    for changed in ("txnAppId", "txnIdPrefix", "commitLogTopic", "cluster", "checkpointLocation"):
+        assert changed in said
+    assert len(modes.committed) == 4
 
 
 def skips(*rows: int) -> list[SkippedMessage]:

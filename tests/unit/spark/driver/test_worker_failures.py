@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction, RecordState
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
+from spark_kafka_sink.commit.outcomes import LostTransaction, Torn
+from spark_kafka_sink.errors import KafkaException, TornCommitException
+from spark_kafka_sink.model import NO_PRODUCER_ID, TopicPartition
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
 
 SESSION = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="/opt/python"))
@@ -113,3 +119,29 @@ def test_a_query_says_it_wherever_it_raises() -> None:
         with pytest.raises(KafkaException, match=r"^/opt/python, which Spark runs on an executor"):
             call()
     assert query.awaitTermination(timeout=0) is False
+
+
+@pytest.mark.parametrize("begin", [PLAN, JOB])
+def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(begin: str) -> None:
+    owner = checked_owner("pykafka", "a was decided", "flights.2")
+    lost = tuple(
+        LostTransaction(
+            DecidedTransaction(
+                TaskSlot(task, 1), NO_PRODUCER_ID, TopicPartition("flights.2", 7), 10 * task
+            ),
+            task + 1,
+        )
+        for task in range(2)
+    )
+    record = CommitRecord(RecordState.DECIDED, "run", 5, 0).after_version(3)
+    transactions = tuple(each.transaction for each in lost)
+    raised = Torn(replace(record, transactions=(*transactions, transactions[0])), lost).exception(
+        owner
+    )
+    cause = RuntimeError(f"{begin}spark_kafka_sink.errors.TornCommitException: {raised}\n\n more")
+    with pytest.raises(TornCommitException) as failed, explained(SESSION):
+        raise cause
+    assert str(failed.value) == str(raised)
+    assert vars(failed.value) == vars(raised)
+    assert failed.value.committed == 1
+    assert pickle.loads(pickle.dumps(raised)).lost == raised.lost

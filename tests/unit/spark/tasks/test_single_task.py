@@ -24,7 +24,8 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
-from spark_kafka_sink.records.batch import BatchHeader
+from spark_kafka_sink.records.batch import batch_header
+from spark_kafka_sink.records.default_record import one_record
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import single_task, task_transaction
@@ -45,7 +46,7 @@ class Client:
         self.asked: list[TopicPartition] = []
         self.writers: tuple[ActiveProducer, ...] = ()
         self.described = Described(ONGOING, PRODUCER)
-        self.header: BatchHeader | None = None
+        self.batch: bytes | None = None
 
     def now(self) -> float:
         """Return the time."""
@@ -67,9 +68,9 @@ class Client:
         """Return the same end for all."""
         return dict.fromkeys(partitions, 40)
 
-    def header_at(self, *_: object) -> BatchHeader | None:
+    def batch_at(self, *_: object) -> bytes | None:
         """Return what the log has."""
-        return self.header
+        return self.batch
 
     def answers_to(self, _: object) -> list[Described]:
         """Describe the transaction."""
@@ -170,7 +171,13 @@ def test_what_was_written_is_returned(task: SingleTask, producer: Producer) -> N
     assert attempt.written == ((FIRST, 3, 40, 42, 2),)
 
 
-DUPLICATE = DuplicateBatch(base_offset=40, base_sequence=0, records=3, attempts=1, crc=77)
+def sent(value: bytes) -> bytes:
+    """Return a batch of one record of the task."""
+    section, info = one_record(b"k", value, 0)
+    return batch_header(info, [section], PRODUCER, 0, transactional=True) + section
+
+
+DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
 
 
 @pytest.mark.parametrize(
@@ -200,8 +207,11 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
 ) -> None:
     task.prepare(rows(0))
     producer.written = {FIRST: written(duplicates=[DUPLICATE])}
-    client.header = BatchHeader(40, 100, 0, 2, 77, 0x10, 2, 0, 0, 9, 4, 0, 3)
+    client.batch = sent(b"ours")
     assert task.end().written[0].records == 3
+    client.batch = sent(b"another's")
+    with pytest.raises(TransactionAbortedException, match="the log has another one at offset 40"):
+        task.end()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,393 @@
+"""The recovery of owners: what is open, decided and lost, and the commit of what is decided.
+
+An operator runs it, and a job of the owner may be alive meanwhile. So it never asks for an epoch,
+aborts nothing, and writes no record. It sends EndTxn(commit) for transactions of a record DECIDED
+only: its job would do just that, and so would the next plan. The record stays DECIDED, because DONE
+is written with the driver's epoch.
+
+`begin_survey` reads the records of all owners, and lists what is open. `begin` is for one owner. It
+asks for each transaction, then commits the decided ones. With `commits=False` it only reads their
+markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
+
+from spark_kafka_sink.commit import resolve
+from spark_kafka_sink.commit.log_record import (
+    NOTHING,
+    CommitRecord,
+    DecidedTransaction,
+    LogReading,
+    RecordState,
+)
+from spark_kafka_sink.commit.names import Owner, read_id
+from spark_kafka_sink.commit.outcomes import LostTransaction
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    ONGOING,
+    PREPARE_COMMIT,
+    AllRecordsRead,
+    Answer,
+    Ask,
+    Described,
+    DescribeTransaction,
+    Listed,
+    ListTransactions,
+    MarkerRead,
+    ReadAllRecords,
+    ReadMarker,
+)
+from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.states import RECOVERY, RecoveryState, ResolveState, moved
+from spark_kafka_sink.commit.steps import (
+    Failure,
+    FailureKind,
+    Received,
+    Step,
+    asking,
+    asks_of,
+    received,
+)
+from spark_kafka_sink.commit.verdicts import Verdict
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.records.batch import Marker
+
+# -- all owners -----------------------------------------------------------------------------------
+
+
+class FoundOwner(NamedTuple):
+    """An owner, with what the log has of it, and the ids of its open transactions."""
+
+    owner: Owner
+    reading: LogReading
+    open_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """The owners that have a record or an open transaction, by their names."""
+
+    owners: tuple[FoundOwner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Surveying:
+    """A survey of the owners of a prefix."""
+
+    prefix: str
+    deadline: float
+    waiting: frozenset[Ask] = frozenset()
+    readings: tuple[tuple[str, LogReading], ...] = ()
+    open_ids: frozenset[str] = frozenset()
+    outcome: Surveyed | Failure | None = None
+
+
+def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
+    """Return the machine, and its questions. prefix: the option txnIdPrefix."""
+    beginning = f"{prefix}/"
+    machine = Surveying(prefix, deadline)
+    return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
+
+
+def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting:
+        return Step(machine)
+    at = received(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    if isinstance(at.reply, AllRecordsRead) and at.found is Verdict.DONE:
+        machine = replace(machine, readings=at.reply.readings)
+    elif isinstance(at.reply, Listed) and at.found is Verdict.DONE:
+        listed = frozenset(each.transactional_id for each in at.reply.transactions)
+        machine = replace(machine, open_ids=listed)
+    else:
+        failure = at.failure(f"the owners of prefix {machine.prefix!r} could not be found")
+        return Step(replace(machine, waiting=frozenset(), outcome=failure))
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    outcome = None if machine.waiting else Surveyed(_owners(machine))
+    return Step(replace(machine, outcome=outcome))
+
+
+def _owners(machine: Surveying) -> tuple[FoundOwner, ...]:
+    readings: dict[Owner, LogReading] = {}
+    open_ids: dict[Owner, list[str]] = {}
+    for key, reading in machine.readings:
+        found = read_id(key)
+        if found is not None and found[1] is None:
+            readings[found[0]] = reading
+    for transactional_id in sorted(machine.open_ids):
+        found = read_id(transactional_id)
+        if found is not None:
+            open_ids.setdefault(found[0], []).append(transactional_id)
+    return tuple(
+        FoundOwner(owner, readings.get(owner, NOTHING), tuple(open_ids.get(owner, ())))
+        for owner in sorted({*readings, *open_ids})
+        if owner.prefix == machine.prefix
+    )
+
+
+# -- one owner ------------------------------------------------------------------------------------
+
+_S = RecoveryState
+
+
+class Fate(Enum):
+    """The outcome of a decided transaction."""
+
+    COMMITTED = "its rows are visible"
+    OPEN = "it is still to be committed"
+    LOST = "its rows are lost"
+    IN_DOUBT = "committed or aborted: it can no longer be found out"
+    UNKNOWN = "not known now"
+
+
+class OpenSince(NamedTuple):
+    """An open transaction; times are the coordinator's, in milliseconds since 1970."""
+
+    transactional_id: str
+    start_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The state of an owner.
+
+    fates: of the decided transactions, in the order of the record; empty if the record is not
+    DECIDED. was_open: those of them that were open. undecided: the other open transactions. lost:
+    those whose rows are lost. failures: why the outcome of others is not known.
+    """
+
+    found: FoundOwner
+    fates: tuple[Fate, ...] = ()
+    was_open: tuple[OpenSince, ...] = ()
+    undecided: tuple[OpenSince, ...] = ()
+    lost: tuple[LostTransaction, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering:
+    """The recovery of one owner. commits: whether it commits what is decided, or only looks."""
+
+    state: RecoveryState
+    found: FoundOwner
+    level: int
+    deadline: float
+    commits: bool
+    waiting: frozenset[Ask] = frozenset()
+    described: tuple[tuple[str, Described], ...] = ()
+    markers: tuple[tuple[Ask, MarkerRead | Failure], ...] = ()
+    ends: tuple[Resolving, ...] = ()
+    outcome: Recovered | Failure | None = None
+
+
+Outcome: TypeAlias = Recovered | Failure
+
+
+def begin(
+    found: FoundOwner, *, level: int, deadline: float, commits: bool = True
+) -> Step[Recovering]:
+    """Return the machine for an owner, and its first questions.
+
+    The driver's id is always asked for, also if nothing of it is open: brokers list no transaction
+    that a client may not describe, but they refuse to describe it.
+    """
+    machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
+    decided = (found.owner.task_id(each.slot) for each in _decided(machine))
+    ids = dict.fromkeys([found.owner.driver_id, *found.open_ids, *decided])
+    return asking(machine, *map(DescribeTransaction, ids))
+
+
+def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
+    """Return the machine after an answer."""
+    if answer.ask not in machine.waiting:
+        return Step(machine)
+    if machine.state is _S.ENDING:
+        ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
+        machine = replace(machine, ends=ends, waiting=waiting)
+        return Step(machine, questions) if machine.waiting else _ended(machine)
+    at = received(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    return _STEPS[machine.state](machine, at)
+
+
+def _described_one(machine: Recovering, at: Received) -> Step[Recovering]:
+    ask, reply = at.ask, at.reply
+    is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND) and isinstance(reply, Described)
+    if not is_known or not isinstance(ask, DescribeTransaction):
+        owner = machine.found.owner
+        return _over(machine, at.failure(f"the transactions of {owner} could not be described"))
+    if at.found is Verdict.DONE and isinstance(reply, Described):
+        entry = (ask.transactional_id, reply)
+        machine = replace(machine, described=(*machine.described, entry))
+    machine = replace(machine, waiting=machine.waiting - {ask})
+    if machine.waiting:
+        return Step(machine)
+    return _commit(machine) if machine.commits else _read_markers(machine)
+
+
+# -- to commit ------------------------------------------------------------------------------------
+
+
+def _commit(machine: Recovering) -> Step[Recovering]:
+    ends, questions = resolve.begin_all(
+        machine.found.owner, _decided(machine), level=machine.level, deadline=machine.deadline
+    )
+    if not ends:
+        return _over(machine, _recovered(machine, ()))
+    machine = _moved(machine, _S.ENDING)
+    return Step(replace(machine, ends=ends, waiting=asks_of(questions)), questions)
+
+
+_FATES: Final = {
+    ResolveState.COMMITTED: Fate.COMMITTED,
+    ResolveState.ABORTED: Fate.LOST,
+}
+
+
+def _ended(machine: Recovering) -> Step[Recovering]:
+    fates = tuple(_fate_of_end(each) for each in machine.ends)
+    outcome = replace(
+        _recovered(machine, fates),
+        lost=resolve.lost(machine.ends, _decided(machine)),
+        failures=tuple(each.failure for each in machine.ends if each.failure is not None),
+    )
+    return _over(machine, outcome)
+
+
+def _fate_of_end(end: Resolving) -> Fate:
+    if end.failure is None:
+        return _FATES[end.state]
+    return Fate.IN_DOUBT if end.failure.kind is FailureKind.IN_DOUBT else Fate.UNKNOWN
+
+
+# -- to look only ---------------------------------------------------------------------------------
+
+
+def _read_markers(machine: Recovering) -> Step[Recovering]:
+    asks = [
+        _marker_ask(each)
+        for each in _decided(machine)
+        if _fate_at_coordinator(machine, each) is None
+    ]
+    if not asks:
+        return _looked(machine)
+    return asking(_moved(machine, _S.READING_MARKERS), *asks)
+
+
+def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fate | None:
+    """Return the fate of a transaction, None if its coordinator does not know it."""
+    described = dict(machine.described).get(machine.found.owner.task_id(decided.slot))
+    if described is None:
+        return None
+    if described.state == ONGOING:
+        return Fate.OPEN if described.producer == decided.producer else None
+    is_committed = described.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    is_same = _is_same(described.producer, decided.producer)
+    return Fate.COMMITTED if is_committed and is_same else None
+
+
+def _is_same(described: ProducerIdAndEpoch, decided: ProducerIdAndEpoch) -> bool:
+    """Return whether a description is of a transaction; its end raises the epoch at level 2."""
+    is_near = decided.epoch <= described.epoch <= decided.epoch + 1
+    return described.producer_id == decided.producer_id and is_near
+
+
+def _marker_ask(decided: DecidedTransaction) -> ReadMarker:
+    return ReadMarker(decided.partition, decided.first_offset, decided.producer.producer_id)
+
+
+def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
+    found: MarkerRead | Failure
+    if isinstance(at.reply, MarkerRead) and at.found is Verdict.DONE:
+        found = at.reply
+    else:
+        found = at.failure("a marker could not be read")
+    entry = (at.ask, found)
+    waiting = machine.waiting - {at.ask}
+    machine = replace(machine, waiting=waiting, markers=(*machine.markers, entry))
+    return Step(machine) if machine.waiting else _looked(machine)
+
+
+def _looked(machine: Recovering) -> Step[Recovering]:
+    markers = dict(machine.markers)
+    fates: list[Fate] = []
+    lost: list[LostTransaction] = []
+    failures: list[Failure] = []
+    for each in _decided(machine):
+        fate = _fate_at_coordinator(machine, each)
+        read = markers.get(_marker_ask(each), MarkerRead())
+        if fate is None:
+            fate = _fate_of_marker(read)
+        if fate is Fate.LOST and isinstance(read, MarkerRead):
+            lost.append(LostTransaction(each, read.records))
+        if fate in (Fate.IN_DOUBT, Fate.UNKNOWN):
+            failures.append(_why(machine.found.owner, each, read))
+        fates.append(fate)
+    outcome = replace(_recovered(machine, tuple(fates)), lost=tuple(lost), failures=tuple(failures))
+    return _over(machine, outcome)
+
+
+def _fate_of_marker(read: MarkerRead | Failure) -> Fate:
+    if isinstance(read, Failure):
+        return Fate.UNKNOWN
+    if read.marker is None:
+        return Fate.IN_DOUBT if read.is_gone else Fate.UNKNOWN
+    return Fate.COMMITTED if read.marker is Marker.COMMIT else Fate.LOST
+
+
+def _why(owner: Owner, decided: DecidedTransaction, read: MarkerRead | Failure) -> Failure:
+    if isinstance(read, Failure):
+        return read
+    why = resolve.RECORDS_ARE_GONE if read.is_gone else resolve.NO_MARKER
+    return resolve.in_doubt(
+        owner.task_id(decided.slot), decided.partition, decided.first_offset, why
+    )
+
+
+# -- what is known --------------------------------------------------------------------------------
+
+_STEPS: Final = {
+    _S.DESCRIBING: _described_one,
+    _S.READING_MARKERS: _marker_read,
+}
+
+
+def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
+    record = machine.found.reading.record
+    return () if record is None else decided_of(record)
+
+
+def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
+    """Return the transactions that a record decides, none if they are all committed."""
+    return record.transactions if record.state is RecordState.DECIDED else ()
+
+
+def _recovered(machine: Recovering, fates: Iterable[Fate]) -> Recovered:
+    owner = machine.found.owner
+    decided = {(owner.task_id(each.slot), each.producer) for each in _decided(machine)}
+    was_open: list[OpenSince] = []
+    undecided: list[OpenSince] = []
+    for transactional_id, described in machine.described:
+        if described.state == ONGOING:
+            is_decided = (transactional_id, described.producer) in decided
+            since = OpenSince(transactional_id, described.start_ms, described.timeout_ms)
+            (was_open if is_decided else undecided).append(since)
+    return Recovered(machine.found, tuple(fates), tuple(was_open), tuple(undecided))
+
+
+def _moved(machine: Recovering, state: RecoveryState) -> Recovering:
+    return replace(machine, state=moved(RECOVERY, machine.state, state), waiting=frozenset())
+
+
+def _over(machine: Recovering, outcome: Outcome) -> Step[Recovering]:
+    state = _S.FAILED if isinstance(outcome, Failure) else _S.RECOVERED
+    return Step(replace(_moved(machine, state), outcome=outcome))

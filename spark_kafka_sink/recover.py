@@ -1,0 +1,458 @@
+"""Show what writes with exactly once have open, decided or lost, and commit what is decided.
+
+    python -m spark_kafka_sink.recover --bootstrap HOST:PORT
+
+A write with exactlyOnce=two-phase is decided before its transactions are committed. If the driver
+dies in between, the next run of the job commits them, or this command. Brokers abort what nobody
+commits within kafka.transaction.timeout.ms of the first row: then rows are lost, and every further
+run of the job fails and says which.
+
+Without --abort and --accept-torn, a job that is running is not disturbed. Nothing is aborted.
+
+Exit codes: 0: no rows are lost or at risk; 1: rows are lost, or it is not known, or --dry-run has
+found decided transactions that are open; 2: it could not be done; 130: stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NoReturn
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.auth.acls import READ, Acls
+from spark_kafka_sink.auth.java_properties import properties
+from spark_kafka_sink.commit import plan, recovery
+from spark_kafka_sink.commit.attempts import Run
+from spark_kafka_sink.commit.log_record import LOG_PARTITION, CommitRecord
+from spark_kafka_sink.commit.names import (
+    ANY_TOPIC,
+    DEFAULT_LOG_TOPIC,
+    DEFAULT_PREFIX,
+    check_app_id,
+    check_prefix,
+)
+from spark_kafka_sink.commit.outcomes import LostTransaction, Planned, Torn
+from spark_kafka_sink.commit.recovery import (
+    Fate,
+    FoundOwner,
+    OpenSince,
+    Recovered,
+    Surveyed,
+)
+from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.errors import ConfigException, KafkaException, listed
+from spark_kafka_sink.logs import masked, without_path
+from spark_kafka_sink.model import TOPIC_NAME, TopicPartition
+
+_NAME: Final = "recover"
+_FINE, _AT_RISK, _NOT_POSSIBLE, _INTERRUPTED = 0, 1, 2, 130
+_SERVERS: Final = "bootstrap.servers"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command, and return its exit code."""
+    given = _parser().parse_args(argv)
+    try:
+        return _run(given)
+    except KafkaException as error:
+        _say(str(error))
+        return _NOT_POSSIBLE
+    except KeyboardInterrupt:
+        _say("stopped by Ctrl-C; it can be run again")
+        return _INTERRUPTED
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(_NOT_POSSIBLE, f"{_NAME}: {message}; see --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = _Parser(
+        prog="python -m spark_kafka_sink.recover",
+        description=str(__doc__),
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--bootstrap", metavar="HOST:PORT", help="brokers, separated by commas")
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="a properties file of a Kafka client, with bootstrap.servers and how to log in; "
+        "--bootstrap wins",
+    )
+    made.add_argument("--app-id", metavar="APPID", help="only this application (txnAppId)")
+    made.add_argument(
+        "--topic",
+        help=f"only what writes to this topic; {ANY_TOPIC} for jobs with a topic column",
+    )
+    made.add_argument(
+        "--txn-id-prefix",
+        metavar="PREFIX",
+        default=DEFAULT_PREFIX,
+        help="the option txnIdPrefix of the jobs (%(default)s)",
+    )
+    made.add_argument(
+        "--commit-log-topic",
+        metavar="TOPIC",
+        default=DEFAULT_LOG_TOPIC,
+        help="the option commitLogTopic of the jobs (%(default)s)",
+    )
+    action = made.add_mutually_exclusive_group()
+    action.add_argument("--dry-run", action="store_true", help="only look, and change nothing")
+    action.add_argument(
+        "--abort",
+        metavar="APPID",
+        help="end what jobs of this application have left open, as their next run would: what is "
+        "decided is committed, the rest is aborted, and a job that is still running fails",
+    )
+    action.add_argument(
+        "--accept-torn",
+        action="store_true",
+        help="let the jobs of --app-id go on although rows of their last run are lost: that run "
+        "counts as written",
+    )
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line asks for."""
+
+    config: ProducerConfig
+    prefix: str
+    log: TopicPartition
+    app_id: str | None
+    topic: str | None
+
+
+def _asked(given: argparse.Namespace) -> _Asked:
+    """Return what is asked for. Raise ConfigException."""
+    if given.accept_torn and given.app_id is None:
+        raise ConfigException("--accept-torn needs --app-id: it is about one application")
+    if given.abort is not None and given.app_id is not None:
+        raise ConfigException("--abort APPID names the application itself: remove --app-id")
+    app_id = given.app_id if given.abort is None else given.abort
+    if app_id is not None:
+        check_app_id(app_id)
+    check_prefix(given.txn_id_prefix)
+    _check_topic(given.commit_log_topic)
+    if given.topic not in (None, ANY_TOPIC):
+        _check_topic(given.topic)
+    options = {} if given.config is None else _properties(given.config)
+    if given.bootstrap is not None:
+        options[_SERVERS] = given.bootstrap
+    if not options.get(_SERVERS):
+        message = f"no brokers: give --bootstrap HOST:PORT, or {_SERVERS} in the file of --config"
+        raise ConfigException(message)
+    log = TopicPartition(given.commit_log_topic, LOG_PARTITION)
+    config = producer_config(options, defaults={"client.id": _NAME})
+    return _Asked(config, given.txn_id_prefix, log, app_id, given.topic)
+
+
+def _check_topic(name: str) -> None:
+    if TOPIC_NAME.match(name) is None:
+        message = f"{name!r} is no topic: names have 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+        raise ConfigException(message)
+
+
+def _properties(path: Path) -> dict[str, str]:
+    """Return the options of a file. Raise ConfigException."""
+    try:
+        return properties(path.read_text(encoding="latin-1"))  # as Java reads it
+    except (OSError, ValueError) as error:
+        message = f"--config {path} cannot be read as properties: {without_path(error)}"
+        raise ConfigException(message) from None
+
+
+# -- what it does ---------------------------------------------------------------------------------
+
+
+def _run(given: argparse.Namespace) -> int:
+    asked = _asked(given)
+    with CommitClient(asked.config, asked.log.topic) as client:
+        command = _Command(asked, client)
+        owners = command.owners()
+        act: Callable[[FoundOwner], int] = command.recover
+        if given.dry_run:
+            act = command.look
+        elif given.abort is not None:
+            act = command.abort
+        elif given.accept_torn:
+            act = command.accept_torn
+        results = [act(each) for each in owners]
+    return max(results, default=_FINE)
+
+
+class _Command:
+    """The actions on owners; each prints what it finds and does, and returns an exit code."""
+
+    def __init__(self, asked: _Asked, client: CommitClient) -> None:
+        self._asked = asked
+        self._client = client
+        deadline = self._deadline()
+        client.check_brokers(deadline)
+        self._level = client.level(deadline)
+
+    def _deadline(self) -> float:
+        return self._client.now() + self._asked.config.max_block_ms / 1000
+
+    def owners(self) -> list[FoundOwner]:
+        """Return the owners that are asked for. Raise KafkaException."""
+        asked = self._asked
+        begun = recovery.begin_survey(asked.prefix, deadline=self._deadline())
+        outcome = self._client.run(begun, recovery.step_survey).outcome
+        for warning in self._client.take_warnings():
+            _say(f"warning: commit log {asked.log}: {warning}")
+        if isinstance(outcome, Failure):
+            raise self._survey_failed(outcome)
+        every = outcome.owners if isinstance(outcome, Surveyed) else ()
+        found = [each for each in every if self._is_asked_for(each)]
+        if not found and asked.app_id is not None:
+            known = listed(dict.fromkeys(repr(each.owner.app_id) for each in every))
+            topic = "" if asked.topic is None else f" and topic {asked.topic}"
+            message = (
+                f"application {asked.app_id!r}{topic} has no record in {asked.log}, and nothing "
+                f"open that this client may describe; known are: {known or 'none'}"
+            )
+            raise ConfigException(message)
+        if not found:
+            _print(f"{asked.log} has no records of prefix {asked.prefix!r}, and nothing is open")
+        return found
+
+    def _is_asked_for(self, found: FoundOwner) -> bool:
+        owner, asked = found.owner, self._asked
+        is_app = asked.app_id is None or owner.app_id == asked.app_id
+        return is_app and (asked.topic is None or owner.target == asked.topic)
+
+    def _survey_failed(self, failure: Failure) -> KafkaException:
+        error, log = failure.exception(), self._asked.log.topic
+        if failure.error == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return error.with_message(
+                f"topic {log} does not exist, so no write with exactlyOnce has used it; if your "
+                "jobs set commitLogTopic, give --commit-log-topic"
+            )
+        hint = Acls.of(self._asked.config).hint(failure.error, log, READ)
+        return error if hint is None else error.with_message(f"{failure.sentence}; {hint}")
+
+    def look(self, found: FoundOwner) -> int:
+        """Look, and change nothing."""
+        return self._recover(found, commits=False)
+
+    def recover(self, found: FoundOwner) -> int:
+        """Commit what is decided."""
+        return self._recover(found, commits=True)
+
+    def _recover(self, found: FoundOwner, *, commits: bool) -> int:
+        _print_owner(found)
+        outcome = self._recovered(found, commits=commits)
+        if isinstance(outcome, Failure):
+            return self._failed(found, outcome)
+        _print_lines(_state(outcome))
+        risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
+        is_readable = found.reading.newer_format is None
+        return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
+
+    def _recovered(self, found: FoundOwner, *, commits: bool) -> Recovered | Failure:
+        begun = recovery.begin(found, level=self._level, deadline=self._deadline(), commits=commits)
+        outcome = self._client.run(begun, recovery.step).outcome
+        if outcome is None:
+            raise KafkaException("the recovery has no outcome; this is a bug")
+        return outcome
+
+    def abort(self, found: FoundOwner) -> int:
+        """End what is open, as the next run would."""
+        _print_owner(found)
+        return self._plan(found, "aborted: nothing of it is open any more", accepts_torn=False)
+
+    def accept_torn(self, found: FoundOwner) -> int:
+        """Let a torn owner go on."""
+        _print_owner(found)
+        outcome = self._recovered(found, commits=True)
+        if isinstance(outcome, Failure):
+            return self._failed(found, outcome)
+        if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
+            _print_lines([*_state(outcome), "not torn: there is nothing to accept"])
+            return _AT_RISK if Fate.UNKNOWN in outcome.fates else _FINE
+        _print_lines(_state(outcome))
+        record = found.reading.record
+        what = "its last run" if record is None else record.last_written
+        return self._plan(
+            found, f"accepted: {what} counts as written, and the next run goes on",
+            accepts_torn=True,
+        )  # fmt: skip
+
+    def _plan(self, found: FoundOwner, done: str, *, accepts_torn: bool) -> int:
+        run = Run(
+            owner=found.owner,
+            name=f"{_NAME}-{uuid.uuid4().hex}",
+            log=self._asked.log,
+            level=self._level,
+            timeout_ms=self._asked.config.transaction_timeout_ms,
+        )
+        begun = plan.begin(run, deadline=self._deadline(), accepts_torn=accepts_torn)
+        outcome = self._client.run(begun, plan.step).outcome
+        if isinstance(outcome, Planned):
+            _print_lines([done])
+            return _FINE
+        if isinstance(outcome, Torn):
+            _print_lines(_torn(found, outcome.lost, len(outcome.record.transactions)))
+            return _AT_RISK
+        if isinstance(outcome, Failure):
+            return self._failed(found, outcome)
+        raise KafkaException(f"the plan ended with {outcome!r}; this is a bug")
+
+    def _failed(self, found: FoundOwner, failure: Failure) -> int:
+        hints = {
+            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Acls.of(self._asked.config).hint(
+                failure.error, found.owner.driver_id
+            ),
+            codes.TOPIC_AUTHORIZATION_FAILED: (
+                f"it needs READ on the topics of the rows, and READ and WRITE on {self._asked.log}"
+            ),
+        }
+        hint = hints.get(failure.error)
+        _print_lines([f"not known: {failure.sentence}{f'; {hint}' if hint else ''}"])
+        return _NOT_POSSIBLE
+
+
+# -- what it prints -------------------------------------------------------------------------------
+
+
+def _print_owner(found: FoundOwner) -> None:
+    _print(str(found.owner))
+    reading = found.reading
+    record = reading.record or reading.undecided
+    lines = []
+    if record is not None:
+        lines += _origin(record)
+    if reading.newer_format is not None:
+        lines.append(
+            f"its record at offset {reading.offset} cannot be read: {reading.newer_format}; use "
+            "the newer version of spark-kafka-sink"
+        )
+    elif reading.record is None:
+        lines.append("it has written nothing yet")
+    else:
+        written = reading.record
+        lines.append(
+            f"last written: {written.last_written}, {written.rows} rows, at "
+            f"{_time(written.written_at)} by the clock of the driver"
+        )
+    _print_lines(lines)
+
+
+def _origin(record: CommitRecord) -> list[str]:
+    parts = {
+        "application": record.application,
+        "query": record.query,
+        "checkpoint": masked(record.checkpoint),
+    }
+    said = ", ".join(f"{name} {text}" for name, text in parts.items() if text)
+    return [f"Spark: {said}"] if said else []
+
+
+def _state(found: Recovered) -> list[str]:
+    """Return what an owner has open and decided, and what is lost."""
+    lines = []
+    if found.undecided:
+        lines += _undecided(found)
+    if found.fates:
+        lines += _decided(found)
+    lines += [f"not known: {each.sentence}" for each in found.failures]
+    if found.lost:
+        lines += _torn(found.found, found.lost, len(found.fates))
+    return lines or ["nothing is open"]
+
+
+def _undecided(found: Recovered) -> list[str]:
+    since = _time(min(each.start_ms for each in found.undecided))
+    until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
+    return [
+        f"open: {_count(found.undecided)} that no decision covers, since {since}; brokers abort "
+        f"the last at {until}. A job is running, or one has died: then its next run ends them, or "
+        f"--abort {found.found.owner.app_id}"
+    ]
+
+
+def _decided(found: Recovered) -> list[str]:
+    count = Counter(found.fates)
+    said = [f"{count[fate]} {words}" for fate, words in _FATES.items() if count[fate]]
+    lines = [f"decided: {len(found.fates)} transactions: {', '.join(said)}"]
+    if not found.was_open:
+        return lines
+    since = _time(min(each.start_ms for each in found.was_open))
+    first_end = _time(min(each.start_ms + each.timeout_ms for each in found.was_open))
+    if count[Fate.OPEN]:
+        return [*lines, f"open since {since}: rows are lost if nobody commits them by {first_end}"]
+    return [*lines, f"{len(found.was_open)} of them were open until now, since {since}"]
+
+
+_FATES: Final = {
+    Fate.COMMITTED: "are committed",
+    Fate.OPEN: "are still to be committed",
+    Fate.LOST: "were aborted by brokers",
+    Fate.IN_DOUBT: "are committed or aborted, which can no longer be found out",
+    Fate.UNKNOWN: "are not known now",
+}
+
+
+def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[str]:
+    record = found.reading.record
+    what = "the last run" if record is None else record.last_written
+    listed_ = list(lost)
+    return [
+        f"TORN: {what} was decided, and brokers have aborted {len(listed_)} of its {of} "
+        "transactions. Lost are:",
+        *(f"    {each.rows}" for each in listed_),
+        "and what these tasks wrote to other partitions. Every further run of this owner fails. "
+        "Write these rows again where they are needed, then let it go on: --accept-torn "
+        f"--app-id {found.owner.app_id} --topic {found.owner.target}",
+    ]
+
+
+def _count(transactions: Sequence[OpenSince]) -> str:
+    return f"{len(transactions)} transaction{'s' if len(transactions) > 1 else ''}"
+
+
+def _time(ms: int) -> str:
+    try:
+        at = datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # a record may hold any number
+        return f"{ms} ms"
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        _print(f"    {line}")
+
+
+def _print(line: str) -> None:
+    print(_plain(line), flush=True)  # noqa: T201 - the command talks to its user
+
+
+def _say(line: str) -> None:
+    print(_plain(f"{_NAME}: {line}"), file=sys.stderr, flush=True)  # noqa: T201 - likewise
+
+
+def _plain(text: str) -> str:
+    """Return a text without control characters: the log may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

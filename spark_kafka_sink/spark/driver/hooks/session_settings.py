@@ -1,0 +1,64 @@
+"""What the settings of a session mean to a write with exactlyOnce.
+
+`options_of_session` are options that the write gets besides its own. The name of the application is
+for operators. The checkpoint says which stream it is. If only the session has a folder for
+checkpoints, Spark puts the one of a query into it under the query's name. A query without a name
+has another folder at each start: that one says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION, Mode, is_off
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_APPLICATION: Final = "spark.app.name"
+_CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
+_CHECKPOINT: Final = "checkpointLocation"
+_SPECULATION: Final = "spark.speculation"
+# Hadoop reads other names as more than the name of a folder.
+_FOLDER: Final = re.compile(r"[^/:]+\Z")
+
+
+def options_of_session(
+    session: SparkSession,
+    options: Mapping[str, str],
+    *,
+    is_stream: bool,
+    query_name: str | None = None,
+) -> dict[str, str]:
+    """Return the options to hand on; none without exactlyOnce.
+
+    options: of the write, with names in lower case. session: classic or of Spark Connect.
+    """
+    if is_off(options):
+        return {}
+    application = _setting(session, _APPLICATION)
+    found = {APPLICATION_OPTION: application} if application else {}
+    if not is_stream or _CHECKPOINT.lower() in options:
+        return found
+    folder = _setting(session, _CHECKPOINTS)
+    if folder and query_name and _FOLDER.match(query_name):
+        found[_CHECKPOINT] = f"{folder.rstrip('/')}/{query_name}"
+    return found
+
+
+def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> None:
+    """Raise ConfigException for mode `single` in a session with speculative copies of tasks."""
+    is_single = options.get("exactlyonce", "").strip().lower() == Mode.SINGLE.value
+    if is_single and _setting(session, _SPECULATION).lower() == "true":
+        message = (
+            f"exactlyOnce=single does not go with {_SPECULATION}=true: a copy of a task that has "
+            "begun to write would fail the job; set it to false, or use exactlyOnce=two-phase"
+        )
+        raise ConfigException(message)
+
+
+def _setting(session: SparkSession, name: str) -> str:
+    return session.conf.get(name, "") or ""

@@ -1,0 +1,92 @@
+"""Both modes where Spark runs tasks again: executors and workers die, copies run, stages repeat."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import NewTopic
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark import complete_modes, unlucky_job
+from support.spark.spark_processes import environment, standalone_cluster, without_work_left
+from support.spark.unlucky import Outcome, run_unlucky_job
+from support.spark.unlucky_job import TASKS
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.exactly_once,
+    pytest.mark.long(reason="executors die and are replaced; it is Spark that runs tasks again"),
+]
+
+CASES = ("exception", "workers", "executor", "stage")
+CONF = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.executor.memory": "900m",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.task.maxFailures": "1",
+}
+
+
+def run(
+    conf: dict[str, str], cases: tuple[str, ...], cluster: KafkaCluster, options: dict[str, str],
+    new_topic: NewTopic, folder: Path,
+) -> dict[str, Outcome]:  # fmt: skip
+    """Run cases of the unlucky job, and check that no row is there twice."""
+    env = environment(sys.executable)
+    paths = [str(complete_modes.__path__[0]), *sys.path]
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    topics = {case: new_topic(TASKS) for case in cases}
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    given = {**options, "commitLogTopic": log, "kafka.transaction.timeout.ms": "120000"}
+    with without_work_left():
+        outcomes = run_unlucky_job(conf, cluster.bootstrap, topics, folder, env, given)
+    assert {case: each.duplicates for case, each in outcomes.items()} == dict.fromkeys(cases, 0)
+    return outcomes
+
+
+def test_a_task_that_runs_again_writes_each_row_once(
+    cluster: KafkaCluster, mode: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    conf = {**CONF, "spark.master": "local-cluster[2,1,1024]"}
+    options = {"exactlyOnce": mode}
+    if mode == "single":
+        # So that rows are sent before the input has ended.
+        options["kafka.buffer.memory"] = str(4 << 20)
+    outcomes = run(conf, CASES, cluster, options, new_topic, tmp_path)
+    again = {case: max(each.attempts)[-1] for case, each in outcomes.items()}
+    assert set(again.values()) >= {"1"}, again
+    failed = {case for case, each in outcomes.items() if each.failed}
+    # An attempt whose rows are in the job's transaction cannot be undone alone.
+    assert failed == (set(CASES) if mode == "single" else set()), outcomes
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A standalone cluster of two workers."""
+    with standalone_cluster(tmp_path_factory.mktemp("standalone"), Path(sys.executable)) as found:
+        yield found
+
+
+def test_of_a_task_and_its_copy_one_counts(
+    master: str, cluster: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    conf = {**CONF, **SPECULATION, "spark.master": master}
+    options = {"exactlyOnce": "two-phase"}
+    (outcome,) = run(conf, ("slow",), cluster, options, new_topic, tmp_path).values()
+    copies = {mark for mark in outcome.attempts if not mark.endswith("-0")}
+    assert len(copies) == 1, "no copy was made"
+    assert outcome.failed == ""
+    assert unlucky_job.ROWS

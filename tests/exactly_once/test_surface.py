@@ -1,0 +1,177 @@
+"""What a user sees of exactly once: the report, what is skipped and why, refusals and warnings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import topic_maker
+from support.brokers.access import allow_only
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark import complete_modes, exactly_once_connect, exactly_once_surface
+from support.spark.single_job import SingleJob, handed_over
+from support.spark.spark_processes import ConnectServer
+
+from spark_kafka_sink.commit.log_record import CommitRecord
+from spark_kafka_sink.commit.names import app_id_of_checkpoint
+from spark_kafka_sink.commit.questions import LogRead, ReadLog
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import (
+    ProducerFencedException,
+    TopicAuthorizationException,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
+
+ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
+
+
+def run(program: ModuleType, *arguments: str) -> dict[str, Any]:
+    """Run a program, and return what it found."""
+    paths = [str(complete_modes.__path__[0]), *sys.path]
+    done = subprocess.run(
+        [sys.executable, str(program.__file__), *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def new_job(cluster: KafkaCluster, mode: str, **options: str) -> SingleJob:
+    """Return a job that writes to a topic with four partitions."""
+    new_topic = topic_maker(cluster)
+    log = new_topic(1, {"cleanup.policy": "compact"})
+    return SingleJob(cluster, new_topic(4), 4, log, exactlyOnce=mode, **options)
+
+
+def record_of(bootstrap: str, log: str, key: str) -> CommitRecord:
+    """Return the record of an owner by its driver id."""
+    config = producer_config({"bootstrap.servers": bootstrap})
+    with CommitClient(config, log) as client:
+        (found,) = client.answers_to([ReadLog(key)])
+    assert isinstance(found, LogRead)
+    assert found.reading.record is not None
+    return found.reading.record
+
+
+def test_the_report_says_how_a_version_was_written_and_why_it_is_skipped(
+    cluster: KafkaCluster, mode: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "report.json"
+    job = new_job(cluster, mode, reportPath=str(path))
+    job.run(ROWS)
+    transactions = 1 if mode == "single" else 3
+    report = json.loads(path.read_text())
+    assert report["rows"] == 6
+    assert report["exactly_once"] == {
+        "mode": mode,
+        "app_id": "job",
+        "version": 1,
+        "transactions": transactions,
+        "skipped": None,
+    }
+    (said,) = capfd.readouterr().err.splitlines()
+    many = "1 transaction" if mode == "single" else "3 transactions"
+    assert said.endswith(f"; committed version 1 of application job, exactlyOnce={mode}, {many}")
+
+    job.run(ROWS)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert re.match(r"pykafka: skipped: version 1 of application job was written at 20", said)
+    report = json.loads(path.read_text())
+    assert (report["rows"], report["exactly_once"]["transactions"]) == (0, 0)
+    assert f"pykafka: skipped: {report['exactly_once']['skipped']}" == said
+
+
+def test_the_loser_of_two_runs_says_one_sentence(
+    cluster: KafkaCluster, mode: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = new_job(cluster, mode)
+    old = job.plan()
+    messages = job.write(old, ROWS)
+    new = job.plan()
+    capfd.readouterr()
+    with pytest.raises(ProducerFencedException, match=r"^superseded by a newer run of"):
+        handed_over(old).commit(messages)
+    handed_over(old).abort(messages)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "was superseded by a newer run" in said
+    handed_over(new).commit(job.write(new, {0: ["new"]}))
+    assert job.committed == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("which", "allowed", "said"),
+    [
+        ("rows", "WRITE", "exactlyOnce needs the right READ on it"),
+        ("log", "WRITE", "exactlyOnce needs the right READ on it"),
+        ("log", "READ", "which is allowed only"),
+    ],
+)
+def test_a_right_on_a_topic_that_is_missing_is_named_before_a_row_is_sent(
+    guarded_kafka: KafkaCluster, which: str, allowed: str, said: str
+) -> None:
+    job = new_job(guarded_kafka, "two-phase")
+    topic = job.topic if which == "rows" else job.log
+    allow_only(guarded_kafka.bootstrap, topic, allowed, "DESCRIBE")
+    with pytest.raises(TopicAuthorizationException, match=said) as refused:
+        job.plan()
+    missing = "WRITE" if allowed == "READ" else "READ"
+    assert f"--operation {missing}" in str(refused.value)
+    assert f"--topic {topic}" in str(refused.value)
+
+
+@pytest.mark.spark
+def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topics = [topic_maker(kafka)(2) for _ in range(3)]
+    log = topic_maker(kafka)(1, {"cleanup.policy": "compact"})
+    found = run(exactly_once_surface, kafka.bootstrap, *topics, log, str(tmp_path))
+    assert found["a stream with the checkpoint of its session"] == ["a", "b"]
+    assert "set the option txnAppId" in str(found["a stream without a name"])
+    how = {"mode": "two-phase", "app_id": "job", "version": 1, "skipped": None}
+    rows, of_version = found["a version"]
+    assert (rows, {**of_version, "transactions": None}) == (3, how | {"transactions": None})
+    assert of_version["transactions"] >= 1
+    assert found["the version again"] == [0, 0, False]
+    why = str(found["why it was skipped"])
+    assert re.match(r"version 1 of application job was written at 20\S+, with 3 rows$", why)
+    assert found["a topic column again"] == [0, True]
+    assert str(found["what was counted"]).endswith("it has 3 rows now, which were only counted")
+    assert found["values"] == [["0", "1", "2"]] * 2
+    record = record_of(kafka.bootstrap, log, f"pykafka/job/{topics[1]}")
+    assert (record.application, record.query, record.checkpoint) == ("surface", "", "")
+    checkpoint = f"{tmp_path}/checkpoints/arrivals"
+    owner = f"pykafka/{app_id_of_checkpoint(checkpoint)}/{topics[0]}"
+    record = record_of(kafka.bootstrap, log, owner)
+    assert (record.application, record.query) == ("surface", "arrivals")
+    assert record.checkpoint == checkpoint
+
+
+@pytest.mark.spark
+def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
+    kafka: KafkaCluster, connect: ConnectServer, mode: str, tmp_path: Path
+) -> None:
+    job = new_job(kafka, mode)
+    options = {name: text for name, text in job.options.items() if not name.startswith("txn")}
+    path = tmp_path / "reports.jsonl"
+    found = run(exactly_once_connect, connect.remote, json.dumps(options), str(path))
+    assert "in write_batch needs the option txnAppId here" in str(found["refusal"])
+    assert job.committed == sorted(["0", "1", "2"] * 2)
+    reports = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(r["batch_id"], r["exactly_once"]["skipped"] is None) for r in reports] == [
+        (0, True),
+        (0, False),
+        (1, True),
+    ]

@@ -1,0 +1,85 @@
+"""Commits of streams that wait until a program lets them go on, in the processes of its Spark.
+
+The processes know the folder by an environment variable. They change the sink as they load it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+VARIABLE: Final = "HELD_COMMITS"
+_MODULE: Final = "spark_kafka_sink.spark.committing.exactly_once_commit"
+_FUNCTION: Final = "commit_micro_batch"
+_IN_TIME_S: Final = 120.0
+
+
+def _places() -> tuple[Path, Path]:
+    folder = Path(os.environ[VARIABLE])
+    return folder / "hold", folder / "held"
+
+
+@contextmanager
+def held_commits() -> Iterator[Callable[[], bool]]:
+    """Hold the next commit; yield the function that tells whether one is held."""
+    hold, held = _places()
+    held.unlink(missing_ok=True)
+    hold.touch()
+    try:
+        yield held.exists
+    finally:
+        hold.unlink()
+
+
+def _wait() -> None:
+    hold, held = _places()
+    if not hold.exists():
+        return
+    held.touch()
+    deadline = time.monotonic() + _IN_TIME_S
+    while hold.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+class _Holding(MetaPathFinder, Loader):
+    """Finds the module of commits, and changes its function once it is loaded."""
+
+    _found: ModuleSpec | None = None
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the module's own spec, with this loader around its own."""
+        if name != _MODULE or self._found is not None:
+            return None
+        self._found = ModuleSpec("", None)
+        self._found = importlib.util.find_spec(name)
+        return None if self._found is None else ModuleSpec(name, self, origin=self._found.origin)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load the module."""
+        assert self._found is not None
+        assert self._found.loader is not None
+        self._found.loader.exec_module(module)
+        commit = getattr(module, _FUNCTION)
+
+        def wait_and_commit(*given: object) -> object:
+            _wait()
+            return commit(*given)
+
+        setattr(module, _FUNCTION, wait_and_commit)
+
+
+def hold_commits() -> None:
+    """Let this process hold commits, if the variable is set."""
+    if VARIABLE in os.environ:
+        sys.meta_path.insert(0, _Holding())

@@ -1,0 +1,244 @@
+"""The recovery of owners: what it asks, what it never asks, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.pure.scripted_machine import kind_of, run
+
+from spark_kafka_sink.commit import recovery
+from spark_kafka_sink.commit.log_record import (
+    CommitRecord,
+    DecidedTransaction,
+    LogReading,
+    RecordState,
+)
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
+from spark_kafka_sink.commit.outcomes import LostTransaction
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    ONGOING,
+    PREPARE_COMMIT,
+    AllRecordsRead,
+    Answer,
+    Described,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Listed,
+    ListTransactions,
+    MarkerRead,
+    OpenTransaction,
+    Question,
+    ReadAllRecords,
+    ReadMarker,
+    Reply,
+    Unanswered,
+)
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered, Surveyed
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
+
+OWNER = checked_owner("pykafka", "flights", "t")
+OTHER = checked_owner("pykafka", "flights", "u")
+FOREIGN = checked_owner("pykafka.2", "flights", "t")
+FIRST, SECOND = OWNER.task_id(TaskSlot(0, 0)), OWNER.task_id(TaskSlot(1, 0))
+WRITER, OTHER_WRITER = ProducerIdAndEpoch(20, 1), ProducerIdAndEpoch(21, 5)
+DONE = CommitRecord(RecordState.DONE, "run 1", 5, 1).after_version(7)
+DECIDED = replace(
+    DONE,
+    state=RecordState.DECIDED,
+    transactions=(DecidedTransaction(TaskSlot(0, 0), WRITER, TopicPartition("t", 3), 20),),
+)
+FOUND = FoundOwner(OWNER, LogReading(DECIDED, 3), ())
+NOT_THERE = Described(error=105)
+FINE: dict[Any, list[Reply]] = {
+    DescribeTransaction: [NOT_THERE, Described(ONGOING, WRITER, 900_000, 5_000)],
+    "commit": [Ended(ProducerIdAndEpoch(20, 2))],
+    ReadMarker: [MarkerRead(Marker.COMMIT, 7)],
+}
+
+
+def recover(
+    script: dict[Any, list[Reply]], found: FoundOwner = FOUND, *, commits: bool = True
+) -> tuple[Any, list[Question]]:
+    """Recover an owner; script: what is other than fine."""
+    begun = recovery.begin(found, level=2, deadline=60.0, commits=commits)
+    machine, asked = run(begun, recovery.step, FINE | script)
+    return machine.outcome, asked
+
+
+def kinds(asked: list[Question]) -> list[Any]:
+    """Return what was asked."""
+    return [kind_of(question.ask) for question in asked]
+
+
+def test_what_is_decided_is_committed_and_nobody_is_fenced() -> None:
+    outcome, asked = recover({})
+    assert outcome == Recovered(FOUND, (Fate.COMMITTED,), (OpenSince(FIRST, 5_000, 900_000),))
+    assert kinds(asked) == [DescribeTransaction, DescribeTransaction, "commit"]
+    assert asked[-1].ask == EndTxn(FIRST, WRITER, commit=True, version=5)
+
+
+def test_a_look_changes_nothing() -> None:
+    outcome, asked = recover({}, commits=False)
+    assert outcome.fates == (Fate.OPEN,)
+    assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
+
+
+def test_what_no_decision_covers_is_shown_and_not_touched() -> None:
+    found = FoundOwner(OWNER, LogReading(DONE, 3), (OWNER.driver_id, SECOND))
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [
+            Described(ONGOING, OTHER_WRITER, 60_000, 1_000),
+            Described(ONGOING, OTHER_WRITER, 900_000, 2_000),
+        ]
+    }
+    for commits in (True, False):
+        outcome, asked = recover(script, found, commits=commits)
+        assert outcome == Recovered(
+            found,
+            undecided=(
+                OpenSince(OWNER.driver_id, 1_000, 60_000),
+                OpenSince(SECOND, 2_000, 900_000),
+            ),
+        )
+        assert kinds(asked) == [DescribeTransaction, DescribeTransaction]
+
+
+def test_a_newer_transaction_of_a_decided_id_is_not_taken_for_the_decided_one() -> None:
+    newer = Described(ONGOING, ProducerIdAndEpoch(20, 2), 900_000, 5_000)
+    script: dict[Any, list[Reply]] = {DescribeTransaction: [NOT_THERE, newer]}
+    outcome, _ = recover(script, commits=False)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert outcome.was_open == ()
+    assert [each.transactional_id for each in outcome.undecided] == [FIRST]
+
+
+LOST = (LostTransaction(DECIDED.transactions[0], 7),)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_rows_are_lost_if_the_marker_says_so(*, commits: bool) -> None:
+    script: dict[Any, list[Reply]] = {
+        DescribeTransaction: [NOT_THERE, Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))],
+        "commit": [Ended(error=48)],
+        ReadMarker: [MarkerRead(Marker.ABORT, 7)],
+    }
+    outcome, asked = recover(script, commits=commits)
+    assert outcome.fates == (Fate.LOST,)
+    assert outcome.lost == LOST
+    assert str(outcome.lost[0].rows) == "7 records of task 0 in t-3 from offset 20 on"
+    assert ("commit" in kinds(asked)) == commits
+
+
+@pytest.mark.parametrize("state", [COMPLETE_COMMIT, PREPARE_COMMIT])
+def test_a_look_believes_a_coordinator_that_knows_the_commit(state: str) -> None:
+    described = Described(state, ProducerIdAndEpoch(20, 2))
+    script: dict[Any, list[Reply]] = {DescribeTransaction: [NOT_THERE, described]}
+    outcome, asked = recover(script, commits=False)
+    assert outcome.fates == (Fate.COMMITTED,)
+    assert ReadMarker not in kinds(asked)
+
+
+@pytest.mark.parametrize(
+    ("reply", "fate", "said"),
+    [
+        (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
+        (MarkerRead(), Fate.UNKNOWN, "it has no marker yet"),
+        (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
+    ],
+)
+def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, said: str) -> None:
+    script: dict[Any, list[Reply]] = {DescribeTransaction: [NOT_THERE], ReadMarker: [reply]}
+    outcome, _ = recover(script, commits=False)
+    assert outcome.fates == (fate,)
+    assert said in outcome.failures[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("reply", "fate", "said"),
+    [
+        (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
+        (MarkerRead(error=3), Fate.IN_DOUBT, "its topic is not there any more"),
+        (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
+    ],
+)
+def test_a_commit_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, said: str) -> None:
+    script: dict[Any, list[Reply]] = {"commit": [Ended(error=49)], ReadMarker: [reply]}
+    outcome, _ = recover(script)
+    assert outcome.fates == (fate,)
+    assert said in outcome.failures[0].sentence
+
+
+def test_an_id_that_may_not_be_described_is_a_failure_also_if_nothing_is_open() -> None:
+    found = FoundOwner(OWNER, LogReading(DONE, 3), ())
+    outcome, _ = recover({DescribeTransaction: [Described(error=53)]}, found)
+    assert isinstance(outcome, Failure)
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in outcome.sentence
+
+
+def test_what_gets_no_answer_is_asked_again_until_the_time_is_over() -> None:
+    outcome, asked = recover({DescribeTransaction: [Unanswered(13, "connection lost")]})
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.NO_ANSWER
+    assert len(asked) > 10
+
+
+def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
+    machine, _ = recovery.begin(FOUND, level=2, deadline=9.0)
+    stray = Answer(EndTxn(FIRST, WRITER, commit=True, version=5), Ended())
+    assert recovery.step(machine, stray, 1.0) == (machine, ())
+    surveying, _ = recovery.begin_survey("pykafka", deadline=9.0)
+    assert recovery.step_survey(surveying, stray, 1.0) == (surveying, ())
+
+
+# -- all owners -----------------------------------------------------------------------------------
+
+
+def survey(script: dict[Any, list[Reply]]) -> tuple[Any, list[Question]]:
+    """Look for owners; script: the replies."""
+    begun = recovery.begin_survey("pykafka", deadline=60.0)
+    machine, asked = run(begun, recovery.step_survey, script)
+    return machine.outcome, asked
+
+
+def test_owners_are_those_with_a_record_and_those_with_something_open() -> None:
+    reading = LogReading(DECIDED, 3)
+    listed = frozenset({
+        OpenTransaction(SECOND, 21),
+        OpenTransaction(OTHER.driver_id, 22),
+        OpenTransaction(FOREIGN.driver_id, 23),
+        OpenTransaction("pykafka/not an owner's", 24),
+    })  # fmt: skip
+    outcome, _ = survey(
+        {
+            ReadAllRecords: [AllRecordsRead(((OWNER.driver_id, reading), (FIRST, reading)))],
+            ListTransactions: [Unanswered(13, "lost"), Listed(listed)],
+        }
+    )
+    assert outcome == Surveyed(
+        (
+            FoundOwner(OWNER, reading, (SECOND,)),
+            FoundOwner(OTHER, LogReading(), (OTHER.driver_id,)),
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", [ReadAllRecords, ListTransactions])
+def test_a_survey_that_brokers_refuse_is_a_failure(kind: type) -> None:
+    refused: dict[Any, list[Reply]] = {
+        ReadAllRecords: [AllRecordsRead(error=29)],
+        ListTransactions: [Listed(error=31)],
+    }
+    fine: dict[Any, list[Reply]] = {
+        ReadAllRecords: [AllRecordsRead()],
+        ListTransactions: [Listed()],
+    }
+    outcome, _ = survey({**fine, kind: refused[kind]})
+    assert isinstance(outcome, Failure)
+    assert "the owners of prefix 'pykafka' could not be found" in outcome.sentence

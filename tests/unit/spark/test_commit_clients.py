@@ -1,0 +1,56 @@
+"""The errors of exactly once for users: which option, which right, and how many rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.attempts import Run
+from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.verdicts import Call
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.spark.commit_clients import exception_of
+
+CONFIG = producer_config({"bootstrap.servers": "b:1"})
+RUN = Run(checked_owner("team", "app", "t"), "run", TopicPartition("log", 0), 2, 900_000)
+
+
+def said_of(failure: Failure, written: str = "") -> str:
+    """Return the message of a failure."""
+    return str(exception_of(failure, RUN, CONFIG, written))
+
+
+def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> None:
+    late = Failure(FailureKind.TIMED_OUT, "the job took 840001 ms")
+    said = said_of(late, "6 rows were written in 841 s")
+    assert said == (
+        "the job took 840001 ms; 6 rows were written in 841 s; nothing of the job is visible; "
+        "raise kafka.transaction.timeout.ms, up to the transaction.max.timeout.ms of the brokers, "
+        "or write less in one job"
+    )
+    assert "visible" not in said_of(Failure(FailureKind.CONFLICT, "two tasks wrote"), "6 rows")
+
+
+@pytest.mark.parametrize(
+    ("call", "right", "command"),
+    [
+        (Call.DESCRIBE_PRODUCERS, "READ on the topic of the rows", "READ --topic t"),
+        (Call.FETCH, "READ on commitLogTopic=log", "READ --topic log"),
+        (Call.PRODUCE, "WRITE on commitLogTopic=log", "WRITE --topic log"),
+        (Call.ADD_PARTITIONS_TO_TXN, "WRITE on the topic of the rows and", "WRITE --topic NAME"),
+    ],
+)
+def test_a_right_on_a_topic_that_is_missing_is_named(call: Call, right: str, command: str) -> None:
+    denied = codes.TOPIC_AUTHORIZATION_FAILED
+    said = said_of(Failure(FailureKind.REFUSED, "refused", denied, call.value))
+    assert f"exactlyOnce needs the right {right}" in said
+    assert f"--operation {command}" in said
+
+
+def test_rights_on_transactional_ids_are_named_by_their_prefix() -> None:
+    denied = codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    said = said_of(Failure(FailureKind.REFUSED, "refused", denied, Call.INIT_PRODUCER_ID.value))
+    assert "--operation WRITE" in said
+    assert "--resource-pattern-type prefixed --transactional-id team/" in said

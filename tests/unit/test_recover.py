@@ -1,0 +1,98 @@
+"""The command line of `recover`: what is refused before a broker is asked, and what is printed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_kafka_sink import recover
+from spark_kafka_sink.recover import main
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no brokers: give --bootstrap HOST:PORT, or bootstrap.servers in the file"),
+        (["--bootstrap", "host"], "bootstrap.servers"),
+        (["--bootstrap", NOWHERE, "--accept-torn"], "--accept-torn needs --app-id"),
+        (["--bootstrap", NOWHERE, "--abort", "a", "--app-id", "b"], "remove --app-id"),
+        (["--bootstrap", NOWHERE, "--abort", ""], "option txnAppId has 0 bytes"),
+        (["--bootstrap", NOWHERE, "--txn-id-prefix", "a/b"], "option txnIdPrefix is 'a/b'"),
+        (["--bootstrap", NOWHERE, "--commit-log-topic", "no topic"], "no topic"),
+        (["--bootstrap", NOWHERE, "--topic", "no topic"], "no topic"),
+        (["--config", "/nowhere/at all"], "cannot be read as properties: No such file"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(arguments) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith("recover: ")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--dry-run", "--abort", "a"], ["--abort"], ["--nonsense"], ["--abort", "a", "b"]]
+)
+def test_a_wrong_argument_ends_with_2_and_points_to_the_help(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith("; see --help\n")
+
+
+def test_a_file_with_an_unknown_or_a_secret_option_is_refused_without_its_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.confg=s3cret\n")
+    assert main(["--config", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert "sasl.jaas.confg" in said
+    assert "s3cret" not in said
+
+
+def test_brokers_that_are_not_there_are_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("max.block.ms=200\n")
+    assert main(["--bootstrap", NOWHERE, "--config", str(file)]) == 2
+    assert "no broker has answered in time" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recover, "_run", interrupted)
+    assert main(["--bootstrap", NOWHERE]) == 130
+    assert capsys.readouterr().err == "recover: stopped by Ctrl-C; it can be run again\n"
+
+
+def test_it_runs_as_a_module_and_explains_itself() -> None:
+    command = [sys.executable, "-m", "spark_kafka_sink.recover", "--help"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    for name in ("--dry-run", "--abort APPID", "--accept-torn", "--config FILE", "Exit codes"):
+        assert name in found.stdout
+
+
+def test_text_of_the_log_cannot_control_a_terminal() -> None:
+    assert recover._plain("a\x1b[2Jb\nc\u202e") == "a\\x1b[2Jb\\nc\\u202e"
+
+
+def test_any_number_may_stand_for_a_time() -> None:
+    assert recover._time(0) == "1970-01-01T00:00:00.000Z"
+    assert recover._time(10**18) == f"{10**18} ms"
