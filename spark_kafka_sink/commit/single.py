@@ -26,10 +26,8 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
 )
 from spark_kafka_sink.commit.questions import (
-    COMPLETE_ABORT,
     EMPTY,
     ONGOING,
-    PREPARE_ABORT,
     Answer,
     Ask,
     Described,
@@ -52,11 +50,12 @@ from spark_kafka_sink.commit.steps import (
     Step,
     asking,
     end_txn,
+    is_newer,
     received,
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import TopicPartition
 
 _S = SingleState
 
@@ -136,11 +135,15 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
-    failure = _check(machine, at)
-    if failure is not None:
-        return _abort(machine, failure)
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
-    return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
+    found = _check(machine, at)
+    waiting = machine.waiting - {at.ask}
+    failure = found if isinstance(at.ask, DescribeTransaction) else None
+    machine = replace(machine, waiting=waiting, failure=failure or machine.failure or found)
+    # The state of the transaction explains why a partition does not hold what it should.
+    explains = DescribeTransaction(machine.plan.run.driver_id) not in waiting
+    if machine.failure is not None and explains:
+        return _abort(machine, machine.failure)
+    return Step(machine) if waiting else _write(machine, _S.WRITING)
 
 
 def _check(machine: Single, at: Received) -> Failure | None:
@@ -175,18 +178,6 @@ def _check_transaction(
         sentence = f"{one} is in the transaction or in a task's report, but not in both"
         return Failure(FailureKind.CONFLICT, sentence)
     return None
-
-
-def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
-
-    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
-    """
-    found = described.producer
-    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
-        return True
-    is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
-    return found.epoch > producer.epoch and not is_aborted
 
 
 def _other_transaction(plan: Plan, attempts: tuple[AttemptTransaction, ...]) -> Failure | None:

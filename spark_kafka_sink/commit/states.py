@@ -48,6 +48,7 @@ class CommitState(Enum):
     """The state of a commit of mode two-phase."""
 
     CHECKING = "looks at each transaction and its partitions [C2]"
+    EXPLAINING = "asks whether a newer run is why a check has failed"
     ADDING = "adds the log to the driver's transaction [C3]"
     WRITING = "writes the record DECIDED [C3]"
     LOOKING = "looks at each transaction again [C3]"
@@ -147,10 +148,11 @@ TASK: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     _T.CLAIMING: frozenset({_T.LOOKING, _T.CLAIMED, _T.FAILED}),
 }
 COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
-    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.FAILED}),
+    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.EXPLAINING, _C.FAILED}),
+    _C.EXPLAINING: frozenset({_C.FAILED}),
     _C.ADDING: frozenset({_C.WRITING, _C.FAILED}),
     _C.WRITING: frozenset({_C.LOOKING, _C.DECIDING, _C.FAILED}),
-    _C.LOOKING: frozenset({_C.DECIDING, _C.FAILED}),
+    _C.LOOKING: frozenset({_C.DECIDING, _C.EXPLAINING, _C.FAILED}),
     _C.DECIDING: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
     _C.READING: frozenset({_C.ENDING, _C.ASKING_AGAIN, _C.DONE, _C.UNDECIDED, _C.FAILED}),
     _C.ASKING_AGAIN: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),

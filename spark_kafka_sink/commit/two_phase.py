@@ -54,6 +54,7 @@ from spark_kafka_sink.commit.steps import (
     asking,
     asks_of,
     end_txn,
+    is_newer,
     received,
     superseded,
 )
@@ -147,9 +148,25 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
 def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
     if failure is not None:
-        return _over(machine, _S.FAILED, failure)
+        return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _add(machine, _S.ADDING, _S.WRITING)
+
+
+def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
+    """Fail; if transactions are not as they were left, ask whether a newer run is the reason."""
+    if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
+        return _over(machine, _S.FAILED, failure)
+    machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
+    return asking(machine, DescribeTransaction(machine.plan.run.driver_id))
+
+
+def _explained(machine: Committing, at: Received) -> Step[Committing]:
+    plan, reply = machine.plan, at.reply
+    is_known = at.found is Verdict.DONE and isinstance(reply, Described)
+    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan.producer)
+    failure = None if newer else machine.failure
+    return _over(machine, _S.FAILED, failure or superseded(plan.run.owner))
 
 
 def _check(machine: Committing, at: Received) -> Failure | None:
@@ -242,7 +259,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
     failure, machine = _look_again(machine, at)
     if failure is not None:
-        return _over(machine, _S.FAILED, failure)
+        return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)
@@ -263,9 +280,8 @@ def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Comm
         return at.failure(f"the transactions of {run.owner} could not be checked"), machine
     attempt = _attempt(machine, ask)
     if attempt is None:
-        if reply.state != ONGOING or reply.producer != machine.plan.producer:
-            return superseded(run.owner), machine
-        return None, replace(machine, begun_at=reply.start_ms)
+        failure = _not_open(machine, ask, reply, machine.plan.producer)
+        return failure, replace(machine, begun_at=reply.start_ms)
     ends_at = reply.start_ms + reply.timeout_ms
     if machine.ends_at is not None:
         ends_at = min(ends_at, machine.ends_at)
@@ -401,6 +417,7 @@ def _done(machine: Committing) -> Step[Committing]:
 
 _STEPS: Final = {
     _S.CHECKING: _checked,
+    _S.EXPLAINING: _explained,
     _S.ADDING: _added,
     _S.WRITING: _written,
     _S.LOOKING: _looked_again,

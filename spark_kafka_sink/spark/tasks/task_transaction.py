@@ -10,7 +10,7 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
-from spark_kafka_sink.commit.single import is_newer
+from spark_kafka_sink.commit.steps import is_newer
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
 from spark_kafka_sink.spark.commit_clients import commit_client
 from spark_kafka_sink.spark.exactly_once import Mode

@@ -120,14 +120,19 @@ def test_zero_rows_are_a_decision_alone() -> None:
     assert writes(asked)[0].record == RECORD
 
 
+FENCED = Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))
 FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "timed out before": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))]},
+        {DescribeTransaction: [FENCED, Described(EMPTY, PRODUCER)]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
+    ),
+    "ended by a newer run": (
+        {DescribeTransaction: [FENCED, Described(EMPTY, RAISED)]},
+        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
     "unknown": ({DescribeTransaction: [Described(error=105)]}, FailureKind.TIMED_OUT, "no longer"),
     "timed out meanwhile": (
-        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER)]},
+        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER), DRIVERS]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
     ),
     "a newer run": (
