@@ -122,16 +122,20 @@ def test_zero_rows_are_a_decision_alone() -> None:
 
 FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "timed out before": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))]},
+        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2)), DRIVERS]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
     ),
     "unknown": ({DescribeTransaction: [Described(error=105)]}, FailureKind.TIMED_OUT, "no longer"),
     "timed out meanwhile": (
-        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER)]},
+        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER), DRIVERS]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
     ),
     "a newer run": (
         {DescribeTransaction: [OPEN, Described(EMPTY, RAISED)]},
+        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
+    ),
+    "a newer run, which has aborted it": (
+        {DescribeTransaction: [Described(COMPLETE_ABORT, WRITER), Described(EMPTY, RAISED)]},
         FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
     "rows are missing": (
