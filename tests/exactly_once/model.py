@@ -31,6 +31,7 @@ from exactly_once.brokers import (
 )
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import (
+    recovery,
     single,
     single_check,
     two_phase,
@@ -176,6 +177,8 @@ def _step_of(machine: object) -> Any:  # noqa: ANN401 - each machine has its own
         return single_check.step
     if isinstance(machine, two_phase_claim.Claiming):
         return two_phase_claim.step
+    if isinstance(machine, recovery.Recovering):
+        return recovery.step
     if isinstance(machine, two_phase_abort.Aborting):
         return two_phase_abort.step
     return two_phase.step
