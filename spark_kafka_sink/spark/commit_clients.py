@@ -47,7 +47,9 @@ def commit_client(
     except BaseException:
         client.close()
         raise
-    _kept[key] = client
+    # Another one may be kept by now: one that was lent while this one was.
+    if _kept.setdefault(key, client) is not client:
+        client.close()
 
 
 def exception_of(
