@@ -200,7 +200,7 @@ def abort_batch(
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
 ) -> None:
-    """Abort a batch job that has failed, and say what came of it."""
+    """Abort a batch job that has failed, and print the result."""
     if isinstance(plan, Plan):
         _abort(options, plan, _attempts(messages))
 

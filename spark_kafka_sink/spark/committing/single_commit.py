@@ -16,8 +16,8 @@ from spark_kafka_sink.commit.outcomes import (
 )
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
 # The clusters whose brokers were found to flag duplicates, by the bootstrap servers.
@@ -34,14 +34,9 @@ def commit_record(
     """Commit what the tasks of a run wrote, with the record that says so.
 
     written: how many rows that is, for errors. Raise KafkaException if it is not committed, or if
-    that is not known: another run finds out, and writes nothing if it is.
+    that is not known. In that case another run finds out, and writes only what is not committed.
     """
     run, config = plan.run, options.producer
-    targets = tuple(
-        TopicPartition(topic, number)
-        for topic, partitions in sorted(options.laid_out.items())
-        for number in range(partitions)
-    )
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
         begun = single.begin_commit(
@@ -49,7 +44,7 @@ def commit_record(
             tuple(attempts),
             record,
             level=client.level(deadline),
-            targets=targets,
+            targets=laid_out_partitions(options.laid_out),
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,
         )
@@ -70,7 +65,7 @@ def commit_record(
 
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a run that has failed; return what came of it, in a sentence."""
+    """Abort the transaction of a run that has failed; return the result as a sentence."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000

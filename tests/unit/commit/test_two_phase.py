@@ -120,10 +120,15 @@ def test_zero_rows_are_a_decision_alone() -> None:
     assert writes(asked)[0].record == RECORD
 
 
+FENCED = Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))
 FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "timed out before": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2)), DRIVERS]},
+        {DescribeTransaction: [FENCED, Described(EMPTY, PRODUCER)]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
+    ),
+    "ended by a newer run": (
+        {DescribeTransaction: [FENCED, Described(EMPTY, RAISED)]},
+        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
     "unknown": ({DescribeTransaction: [Described(error=105)]}, FailureKind.TIMED_OUT, "no longer"),
     "timed out meanwhile": (
@@ -132,10 +137,6 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     ),
     "a newer run": (
         {DescribeTransaction: [OPEN, Described(EMPTY, RAISED)]},
-        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
-    ),
-    "a newer run, which has aborted it": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, WRITER), Described(EMPTY, RAISED)]},
         FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
     "rows are missing": (
