@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import guards
+from spark_kafka_sink.commit import guards, read_back
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -83,6 +83,7 @@ class Single:
     probes: bool = False
     waiting: frozenset[Ask] = frozenset()
     failure: Failure | None = None
+    offset: int = -1
     asked_again: bool = False
     outcome: Outcome | None = None
 
@@ -217,7 +218,9 @@ def _write(machine: Single, state: SingleState) -> Step[Single]:
 def _written(machine: Single, at: Received) -> Step[Single]:
     if at.found is not Verdict.DONE:
         return _abort(machine, _not_written(machine, at))
-    return _write(machine, _S.PROBING) if machine.probes else _decide(machine)
+    if isinstance(at.reply, Written):
+        machine = replace(machine, offset=at.reply.offset)
+    return _write(machine, _S.PROBING) if machine.probes else _look(machine)
 
 
 def _probed(machine: Single, at: Received) -> Step[Single]:
@@ -229,7 +232,7 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
             "so mode single could lose rows without a sign: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
-    return _decide(machine)
+    return _look(machine)
 
 
 def _not_written(machine: Single, at: Received) -> Failure:
@@ -237,6 +240,19 @@ def _not_written(machine: Single, at: Received) -> Failure:
     if at.found is Verdict.FENCED:
         return superseded(owner)
     return at.failure(f"the record of {owner} could not be written")
+
+
+def _look(machine: Single) -> Step[Single]:
+    return asking(_moved(machine, _S.LOOKING), ReadLog(machine.plan.run.driver_id))
+
+
+def _looked(machine: Single, at: Received) -> Step[Single]:
+    plan = machine.plan
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
+    failure = read_back.check(at, plan.run.owner, plan.run.name, machine.offset, plan.record)
+    return _decide(machine) if failure is None else _abort(machine, failure)
 
 
 # -- the decision ---------------------------------------------------------------------------------
@@ -257,6 +273,9 @@ def _decided(machine: Single, at: Received) -> Step[Single]:
 
 
 def _read(machine: Single, at: Received) -> Step[Single]:
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
@@ -326,6 +345,7 @@ _STEPS: Final = {
     _S.EXPLAINING: _explained,
     _S.WRITING: _written,
     _S.PROBING: _probed,
+    _S.LOOKING: _looked,
     _S.DECIDING: _decided,
     _S.READING: _read,
     _S.ASKING_AGAIN: _decided,

@@ -45,7 +45,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 
 # A marker takes a few milliseconds; a leader or a coordinator that moves takes longer.
 _SHORT_PAUSE_S: Final = 0.02
-_PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.1
 # Coordinators answer before they have written the markers of a transaction.
 MARKER_PAUSE_S: Final = 0.1
 # A broker that is no longer the coordinator may answer from its old state for so long
@@ -97,7 +97,7 @@ class Received(NamedTuple):
     def again(self) -> Question:
         """Return the question to ask again."""
         error = self.reply.error
-        pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else _PAUSE_S
+        pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else PAUSE_S
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 

@@ -49,7 +49,7 @@ from spark_kafka_sink.commit.outcomes import (
     Torn,
     Unfinished,
 )
-from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, InitProducerId
+from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, InitProducerId, ReadLog
 from spark_kafka_sink.commit.states import CommitState, TaskState
 from spark_kafka_sink.commit.steps import Step
 
@@ -81,6 +81,7 @@ class State(NamedTuple):
     losses: int
     timeouts: int
     late: bool
+    old_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,8 @@ class Scenario:
     time may pass between a task's look at a slot and its claim. any_order: whether reads of one
     machine come in any order. stopped: the first driver has stopped for ever, when all of its
     attempts had written, or once it had decided; "" for no such driver. slow: whether markers are
-    written in a step of their own. gives_up: whether commit() may raise at any time.
+    written in a step of their own. gives_up: whether commit() may raise at any time. old_reads: how
+    often a plan or a commit reads the log at a leader that was replaced and has an old end of it.
     """
 
     level: int
@@ -107,6 +109,7 @@ class Scenario:
     stopped: str = ""
     slow: bool = False
     gives_up: bool = False
+    old_reads: int = 0
 
 
 class Violation(Exception):
@@ -208,7 +211,9 @@ class Model:
         state = State(world, (driver,) * count, attempts, losses=0, timeouts=0, late=False)
         if setting.stopped:
             state = self._stopped(state)
-        return state._replace(losses=setting.losses, timeouts=setting.timeouts)
+        return state._replace(
+            losses=setting.losses, timeouts=setting.timeouts, old_reads=setting.old_reads
+        )
 
     def _stopped(self, state: State) -> State:
         """Let the first driver go as far as the scenario says, and no further."""
@@ -291,9 +296,21 @@ class Model:
             has_read = has_read or not is_end
             raw, world = self.brokers.apply(state.world, operation)
             yield self._answered(state, number, driver, at, raw, world)
+            if state.old_reads and isinstance(ask, ReadLog):
+                yield from self._read_before(state, number, driver, at, raw)
             if is_end and state.losses:
                 fewer = state._replace(losses=state.losses - 1)
                 yield self._answered(fewer, number, driver, at, None, world)
+
+    def _read_before(
+        self, state: State, number: int, driver: Driver, at: int, raw: tuple[Any, ...]
+    ) -> Iterator[State]:
+        """Let a driver read an old end of the log."""
+        if driver.phase == ABORTING:
+            return
+        fewer = state._replace(old_reads=state.old_reads - 1)
+        for end in range(len(raw)):
+            yield self._answered(fewer, number, driver, at, raw[:end], state.world)
 
     def _answered(
         self,
