@@ -661,7 +661,7 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Return the int of a text, as Java reads it, or of a whole float; anything else unchanged."""
+    """Return the int of a text, as Java reads it, or of an integral float; others as they are."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_integral else value

@@ -161,7 +161,7 @@ _GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
 def providers(named: Mapping[str, Mapping[str, str]]) -> dict[str, Provider]:
     """Return the providers by name: the three defaults, and those of `config.providers`.
 
-    named: the options of each of the latter, by what follows config.providers.NAME. Raise
+    named: the options of each of the latter, without config.providers.NAME before them. Raise
     ConfigException for an option that is not supported.
     """
     return _GIVEN | {name: _provider(name, options) for name, options in named.items()}

@@ -21,7 +21,7 @@ def deadline_of(timeout_s: float | None) -> float | None:
 
 
 def seconds_until(deadline: float | None) -> float | None:
-    """Return how long a wait until `deadline` is from now on, None for as long as it takes."""
+    """Return the seconds from now to `deadline`, None for no limit."""
     return None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
 
 

@@ -116,7 +116,7 @@ def transaction_manager(
     random: Random,
     acls: Acls,
 ) -> TransactionManager:
-    """Return the machine of a producer's transactions; config: of one with a transactional.id."""
+    """Return the TransactionManager of a configuration with a transactional.id."""
     return TransactionManager(
         config.transactional_id or "",
         config.transaction_timeout_ms,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from spark_kafka_sink.commit.log_record import CommitRecord
 from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.commit.questions import (
     ONGOING,
@@ -39,6 +40,11 @@ def open_transaction(at: Received) -> Leftovers:
     if at.found is not Verdict.DONE or at.reply.state != ONGOING:
         return frozenset()
     return frozenset({(at.ask.transactional_id, at.reply.producer)})
+
+
+def decided_by(owner: Owner, record: CommitRecord) -> Leftovers:
+    """Return the transactions that a record commits."""
+    return frozenset((owner.task_id(each.slot), each.producer) for each in record.transactions)
 
 
 def aborts(leftovers: Leftovers, level: int) -> list[EndTxn]:

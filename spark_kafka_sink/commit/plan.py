@@ -17,9 +17,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from spark_kafka_sink.commit import resolve
+from spark_kafka_sink.commit import read_back, resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
-from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
+from spark_kafka_sink.commit.leftovers import (
+    Leftovers,
+    aborts,
+    decided_by,
+    open_transaction,
+    own_tasks,
+)
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     LogReading,
@@ -40,6 +46,7 @@ from spark_kafka_sink.commit.questions import (
     LogRead,
     ReadLog,
     WriteRecord,
+    Written,
 )
 from spark_kafka_sink.commit.resolve import Resolving
 from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
@@ -70,7 +77,8 @@ class Planning:
     version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
     the target topics in mode `single`. accepts_torn: whether an operator lets the owner go on if
     rows of its last run are lost. leftovers: open transactions that D0 has found, without those
-    that the record commits.
+    that the record commits. offset: of the record DONE that the plan has written. is_proved:
+    whether that record is committed, so that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -85,6 +93,8 @@ class Planning:
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
     ends: tuple[Resolving, ...] = ()
+    offset: int = -1
+    is_proved: bool = False
     outcome: Outcome | None = None
 
 
@@ -186,8 +196,7 @@ def _read(machine: Planning, at: Received) -> Step[Planning]:
     record = reading.record
     machine = replace(machine, record=record)
     if record is not None and record.state is RecordState.DECIDED:
-        owner = machine.run.owner
-        decided = {(owner.task_id(each.slot), each.producer) for each in record.transactions}
+        decided = decided_by(machine.run.owner, record)
         machine = replace(machine, leftovers=machine.leftovers - decided)
         return _roll_forward(machine, record)
     return _clean(machine)
@@ -217,47 +226,80 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
         return _over(machine, unknown)
     is_fenced = machine.producer.is_valid
     if _lost(machine):
-        return _clean(machine) if is_fenced else _over(machine, _torn(machine, record))
-    if not is_fenced:
-        return _over(machine, Skipped(record))
+        return _abort_leftovers(machine) if is_fenced else _over(machine, _torn(machine, record))
+    return _add_log(machine) if is_fenced else _over(machine, Skipped(record))
+
+
+def _add_log(machine: Planning) -> Step[Planning]:
+    """Add the log to the driver's transaction, which only level 1 needs, and write DONE."""
     if machine.run.level >= 2:
-        return _write_done(machine, record)
+        return _write_done(machine)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
     return asking(_moved(machine, _S.ADDING_LOG), ask)
 
 
 def _added_log(machine: Planning, at: Received) -> Step[Planning]:
-    if at.found is not Verdict.DONE or machine.record is None:
+    if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
-    return _write_done(machine, machine.record)
+    return _write_done(machine)
 
 
-def _write_done(machine: Planning, record: CommitRecord) -> Step[Planning]:
-    ask = WriteRecord(machine.run.driver_id, machine.producer, 0, record.done(), machine.run.level)
+def _done_record(machine: Planning) -> CommitRecord:
+    # It is no run's: a commit that finds its own name in the log takes itself for decided.
+    nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
+    return (machine.record or nothing).done()
+
+
+def _write_done(machine: Planning) -> Step[Planning]:
+    record, run = _done_record(machine), machine.run
+    ask = WriteRecord(run.driver_id, machine.producer, 0, record, run.level)
     return asking(_moved(machine, _S.WRITING_DONE), ask)
 
 
 def _written_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE:
         return _over(machine, superseded(machine.run.owner))
+    if isinstance(at.reply, Written):
+        machine = replace(machine, offset=at.reply.offset)
+    return asking(_moved(machine, _S.LOOKING), ReadLog(machine.run.driver_id))
+
+
+def _looked(machine: Planning, at: Received) -> Step[Planning]:
+    run = machine.run
+    name = _done_record(machine).run
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
+    failure = read_back.check(at, run.owner, name, machine.offset, machine.record)
+    if failure is not None:
+        return _over(machine, failure)
     ask = end_txn(machine.run.driver_id, machine.producer, machine.run.level, commit=True)
     return asking(_moved(machine, _S.ENDING_DONE), ask)
 
 
 def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
-    if at.found is not Verdict.DONE or not isinstance(at.reply, Ended) or machine.record is None:
+    if at.found is not Verdict.DONE or not isinstance(at.reply, Ended):
         return _over(machine, superseded(machine.run.owner))
+    machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
         # The epoch is the same as before, and a late EndTxn would end the next transaction. With
         # another epoch the record has to be read again: a newer run may have been in between.
         return _fence(replace(machine, ends=()))
-    return _clean(replace(machine, producer=at.reply.producer, record=machine.record.done()))
+    record = _done_record(machine)
+    return _clean(replace(machine, producer=at.reply.producer, record=record))
 
 
 # -- what older runs left, and the version --------------------------------------------------------
 
 
 def _clean(machine: Planning) -> Step[Planning]:
+    """Abort what is left, once it is proved that the log has no newer record that commits it."""
+    if not machine.leftovers:
+        return _finish(machine)
+    return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)
+
+
+def _abort_leftovers(machine: Planning) -> Step[Planning]:
     if not machine.leftovers:
         return _finish(machine)
     asks = aborts(machine.leftovers, machine.run.level)
@@ -301,6 +343,7 @@ _STEPS: Final = {
     _S.READING: _read,
     _S.ADDING_LOG: _added_log,
     _S.WRITING_DONE: _written_done,
+    _S.LOOKING: _looked,
     _S.ENDING_DONE: _ended_done,
     _S.CLEANING: _cleaned,
     _S.ADDING: _added,

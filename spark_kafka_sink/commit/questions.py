@@ -216,11 +216,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The records of an owner in the log."""
+    """The records of an owner in the log, up to the offset `end`."""
 
     reading: LogReading = NOTHING
     error: int = codes.NONE
     reason: str = ""
+    end: int = 0
 
 
 @dataclass(frozen=True, slots=True)

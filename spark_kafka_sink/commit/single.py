@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import guards
+from spark_kafka_sink.commit import guards, read_back
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState
 from spark_kafka_sink.commit.outcomes import (
@@ -26,10 +26,8 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
 )
 from spark_kafka_sink.commit.questions import (
-    COMPLETE_ABORT,
     EMPTY,
     ONGOING,
-    PREPARE_ABORT,
     Answer,
     Ask,
     Described,
@@ -52,11 +50,12 @@ from spark_kafka_sink.commit.steps import (
     Step,
     asking,
     end_txn,
+    is_newer,
     received,
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import TopicPartition
 
 _S = SingleState
 
@@ -84,6 +83,7 @@ class Single:
     probes: bool = False
     waiting: frozenset[Ask] = frozenset()
     failure: Failure | None = None
+    offset: int = -1
     asked_again: bool = False
     outcome: Outcome | None = None
 
@@ -138,9 +138,25 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 def _checked(machine: Single, at: Received) -> Step[Single]:
     failure = _check(machine, at)
     if failure is not None:
-        return _abort(machine, failure)
+        return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
+
+
+def _explain(machine: Single, failure: Failure) -> Step[Single]:
+    """Abort; if a partition does not hold what it should, ask first whether the run has ended."""
+    if failure.kind is not FailureKind.LOST:
+        return _abort(machine, failure)
+    machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
+    return asking(machine, DescribeTransaction(machine.plan.run.driver_id))
+
+
+def _explained(machine: Single, at: Received) -> Step[Single]:
+    reply, failure = at.reply, machine.failure
+    is_known = at.found is Verdict.DONE and isinstance(reply, Described)
+    if is_known and isinstance(reply, Described) and reply.producer != machine.plan.producer:
+        failure = _check_transaction(machine, reply, frozenset())
+    return _abort(machine, failure or _timed_out(machine.plan))
 
 
 def _check(machine: Single, at: Received) -> Failure | None:
@@ -177,18 +193,6 @@ def _check_transaction(
     return None
 
 
-def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
-
-    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
-    """
-    found = described.producer
-    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
-        return True
-    is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
-    return found.epoch > producer.epoch and not is_aborted
-
-
 def _other_transaction(plan: Plan, attempts: tuple[AttemptTransaction, ...]) -> Failure | None:
     if all(each.producer == plan.producer for each in attempts):
         return None
@@ -214,7 +218,9 @@ def _write(machine: Single, state: SingleState) -> Step[Single]:
 def _written(machine: Single, at: Received) -> Step[Single]:
     if at.found is not Verdict.DONE:
         return _abort(machine, _not_written(machine, at))
-    return _write(machine, _S.PROBING) if machine.probes else _decide(machine)
+    if isinstance(at.reply, Written):
+        machine = replace(machine, offset=at.reply.offset)
+    return _write(machine, _S.PROBING) if machine.probes else _look(machine)
 
 
 def _probed(machine: Single, at: Received) -> Step[Single]:
@@ -226,7 +232,7 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
             "so mode single could lose rows without a sign: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
-    return _decide(machine)
+    return _look(machine)
 
 
 def _not_written(machine: Single, at: Received) -> Failure:
@@ -234,6 +240,19 @@ def _not_written(machine: Single, at: Received) -> Failure:
     if at.found is Verdict.FENCED:
         return superseded(owner)
     return at.failure(f"the record of {owner} could not be written")
+
+
+def _look(machine: Single) -> Step[Single]:
+    return asking(_moved(machine, _S.LOOKING), ReadLog(machine.plan.run.driver_id))
+
+
+def _looked(machine: Single, at: Received) -> Step[Single]:
+    plan = machine.plan
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
+    failure = read_back.check(at, plan.run.owner, plan.run.name, machine.offset, plan.record)
+    return _decide(machine) if failure is None else _abort(machine, failure)
 
 
 # -- the decision ---------------------------------------------------------------------------------
@@ -254,6 +273,9 @@ def _decided(machine: Single, at: Received) -> Step[Single]:
 
 
 def _read(machine: Single, at: Received) -> Step[Single]:
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
@@ -320,8 +342,10 @@ def _aborted(machine: Single, at: Received) -> Step[Single]:
 
 _STEPS: Final = {
     _S.CHECKING: _checked,
+    _S.EXPLAINING: _explained,
     _S.WRITING: _written,
     _S.PROBING: _probed,
+    _S.LOOKING: _looked,
     _S.DECIDING: _decided,
     _S.READING: _read,
     _S.ASKING_AGAIN: _decided,

@@ -23,9 +23,10 @@ class PlanState(Enum):
     FENCING = "asks for the driver's next epoch [D1]"
     READING = "reads the owner's record [D2]"
     ENDING = "commits what is decided [D3]"
-    ADDING_LOG = "adds the log to the transaction of the record DONE [D3]"
-    WRITING_DONE = "writes the record DONE [D3]"
-    ENDING_DONE = "commits the record DONE [D3]"
+    ADDING_LOG = "adds the log to the transaction of the record DONE [D3, D4]"
+    WRITING_DONE = "writes the record DONE [D3, D4]"
+    LOOKING = "reads the log again, up to the record DONE [D3, D4]"
+    ENDING_DONE = "commits the record DONE [D3, D4]"
     CLEANING = "aborts what older runs left [D4]"
     ADDING = "adds all partitions to the transaction of mode single"
     PLANNED = "tasks may run"
@@ -48,9 +49,10 @@ class CommitState(Enum):
     """The state of a commit of mode two-phase."""
 
     CHECKING = "looks at each transaction and its partitions [C2]"
+    EXPLAINING = "asks whether a newer run is why a check has failed"
     ADDING = "adds the log to the driver's transaction [C3]"
     WRITING = "writes the record DECIDED [C3]"
-    LOOKING = "looks at each transaction again [C3]"
+    LOOKING = "looks at each transaction again, and reads the log up to the record [C3]"
     DECIDING = "commits the record: the decision [C3]"
     READING = "reads whether the decision is in the log"
     ASKING_AGAIN = "commits the record again, at a coordinator that is looked up again"
@@ -86,8 +88,10 @@ class SingleState(Enum):
     """The state of a commit or an abort of mode single."""
 
     CHECKING = "looks at the transaction and its partitions"
+    EXPLAINING = "asks why a partition does not hold what it should"
     WRITING = "writes the record into the transaction of the rows"
     PROBING = "writes it again, which has to be flagged as a duplicate"
+    LOOKING = "reads the log again, up to the record"
     DECIDING = "commits the transaction: the decision"
     READING = "reads whether the record is committed"
     ASKING_AGAIN = "commits again, at a coordinator that is looked up again"
@@ -131,12 +135,24 @@ PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
     _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
     _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
-    _P.READING: frozenset({_P.ENDING, _P.CLEANING, _P.ADDING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
+    _P.READING: frozenset(
+        {
+            _P.ENDING,
+            _P.ADDING_LOG,
+            _P.WRITING_DONE,
+            _P.CLEANING,
+            _P.ADDING,
+            _P.PLANNED,
+            _P.SKIPPED,
+            _P.FAILED,
+        }
+    ),
     _P.ENDING: frozenset(
         {_P.ADDING_LOG, _P.WRITING_DONE, _P.CLEANING, _P.SKIPPED, _P.TORN, _P.FAILED}
     ),
     _P.ADDING_LOG: frozenset({_P.WRITING_DONE, _P.FAILED}),
-    _P.WRITING_DONE: frozenset({_P.ENDING_DONE, _P.FAILED}),
+    _P.WRITING_DONE: frozenset({_P.LOOKING, _P.FAILED}),
+    _P.LOOKING: frozenset({_P.ENDING_DONE, _P.FAILED}),
     _P.ENDING_DONE: frozenset({_P.FENCING, _P.CLEANING, _P.PLANNED, _P.SKIPPED, _P.FAILED}),
     _P.CLEANING: frozenset({_P.ADDING, _P.PLANNED, _P.SKIPPED, _P.TORN, _P.FAILED}),
     _P.ADDING: frozenset({_P.PLANNED, _P.FAILED}),
@@ -147,10 +163,11 @@ TASK: Final[Mapping[TaskState, frozenset[TaskState]]] = {
     _T.CLAIMING: frozenset({_T.LOOKING, _T.CLAIMED, _T.FAILED}),
 }
 COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
-    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.FAILED}),
+    _C.CHECKING: frozenset({_C.ADDING, _C.WRITING, _C.EXPLAINING, _C.FAILED}),
+    _C.EXPLAINING: frozenset({_C.FAILED}),
     _C.ADDING: frozenset({_C.WRITING, _C.FAILED}),
-    _C.WRITING: frozenset({_C.LOOKING, _C.DECIDING, _C.FAILED}),
-    _C.LOOKING: frozenset({_C.DECIDING, _C.FAILED}),
+    _C.WRITING: frozenset({_C.LOOKING, _C.FAILED}),
+    _C.LOOKING: frozenset({_C.DECIDING, _C.EXPLAINING, _C.FAILED}),
     _C.DECIDING: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
     _C.READING: frozenset({_C.ENDING, _C.ASKING_AGAIN, _C.DONE, _C.UNDECIDED, _C.FAILED}),
     _C.ASKING_AGAIN: frozenset({_C.ENDING, _C.READING, _C.DONE, _C.UNDECIDED}),
@@ -172,9 +189,11 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
     _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
 }
 SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
-    _1.CHECKING: frozenset({_1.WRITING, _1.ABORTING}),
-    _1.WRITING: frozenset({_1.PROBING, _1.DECIDING, _1.ABORTING}),
-    _1.PROBING: frozenset({_1.DECIDING, _1.ABORTING}),
+    _1.CHECKING: frozenset({_1.WRITING, _1.EXPLAINING, _1.ABORTING}),
+    _1.EXPLAINING: frozenset({_1.ABORTING}),
+    _1.WRITING: frozenset({_1.PROBING, _1.LOOKING, _1.ABORTING}),
+    _1.PROBING: frozenset({_1.LOOKING, _1.ABORTING}),
+    _1.LOOKING: frozenset({_1.DECIDING, _1.ABORTING}),
     _1.DECIDING: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
     _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
     _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),

@@ -15,8 +15,11 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    PREPARE_ABORT,
     AddPartitions,
     Ask,
+    Described,
     DescribeProducers,
     DescribeTransaction,
     EndTxn,
@@ -42,7 +45,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 
 # A marker takes a few milliseconds; a leader or a coordinator that moves takes longer.
 _SHORT_PAUSE_S: Final = 0.02
-_PAUSE_S: Final = 0.1
+PAUSE_S: Final = 0.1
 # Coordinators answer before they have written the markers of a transaction.
 MARKER_PAUSE_S: Final = 0.1
 # A broker that is no longer the coordinator may answer from its old state for so long
@@ -94,7 +97,7 @@ class Received(NamedTuple):
     def again(self) -> Question:
         """Return the question to ask again."""
         error = self.reply.error
-        pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else _PAUSE_S
+        pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else PAUSE_S
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 
@@ -179,6 +182,18 @@ def end_txn(
     """Return the ask that ends a transaction, in the version of the level."""
     version = END_TXN_2 if level >= 2 else END_TXN_1
     return EndTxn(transactional_id, producer, commit, version)
+
+
+def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
+    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
+
+    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
+    """
+    found = described.producer
+    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
+        return True
+    is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
+    return found.epoch > producer.epoch and not is_aborted
 
 
 def superseded(owner: Owner) -> Failure:

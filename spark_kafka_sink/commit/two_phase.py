@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import guards, resolve
+from spark_kafka_sink.commit import guards, read_back, resolve
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
@@ -41,6 +41,7 @@ from spark_kafka_sink.commit.questions import (
     ProducersDescribed,
     ReadLog,
     WriteRecord,
+    Written,
 )
 from spark_kafka_sink.commit.resolve import Resolving
 from spark_kafka_sink.commit.states import COMMIT, CommitState, ResolveState, moved
@@ -54,6 +55,7 @@ from spark_kafka_sink.commit.steps import (
     asking,
     asks_of,
     end_txn,
+    is_newer,
     received,
     superseded,
 )
@@ -74,8 +76,8 @@ class Committing:
     record: DECIDED with the attempts' transactions; DONE if there are none. next_producer: the
     driver's producer id and epoch after the decision. ends_at: when the first transaction of an
     attempt times out; begun_at: when that of the driver began; both by the brokers' clock.
-    asked_again: whether EndTxn was sent again, after an answer that may mean committed or aborted.
-    failure: what that answer was.
+    offset: of the record in the log. asked_again: whether EndTxn was sent again, after an answer
+    that may mean committed or aborted. failure: what that answer was.
     """
 
     state: CommitState
@@ -90,6 +92,7 @@ class Committing:
     next_producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     ends: tuple[Resolving, ...] = ()
     leftovers: Leftovers = frozenset()
+    offset: int = -1
     asked_again: bool = False
     failure: Failure | None = None
     outcome: Outcome | None = None
@@ -147,9 +150,25 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
 def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
     if failure is not None:
-        return _over(machine, _S.FAILED, failure)
+        return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _add(machine, _S.ADDING, _S.WRITING)
+
+
+def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
+    """Fail; if transactions are not as they were left, ask whether a newer run is the reason."""
+    if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
+        return _over(machine, _S.FAILED, failure)
+    machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
+    return asking(machine, DescribeTransaction(machine.plan.run.driver_id))
+
+
+def _explained(machine: Committing, at: Received) -> Step[Committing]:
+    plan, reply = machine.plan, at.reply
+    is_known = at.found is Verdict.DONE and isinstance(reply, Described)
+    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan.producer)
+    failure = None if newer else machine.failure
+    return _over(machine, _S.FAILED, failure or superseded(plan.run.owner))
 
 
 def _check(machine: Committing, at: Received) -> Failure | None:
@@ -226,10 +245,11 @@ def _driver(machine: Committing) -> ProducerIdAndEpoch:
 def _written(machine: Committing, at: Received) -> Step[Committing]:
     if at.found is not Verdict.DONE:
         return _over(machine, _S.FAILED, _not_written(machine, at))
-    if not machine.attempts:
-        return _decide(machine)
-    ids = (machine.plan.run.driver_id, *_ids(machine))
-    return asking(_moved(machine, _S.LOOKING), *map(DescribeTransaction, ids))
+    if isinstance(at.reply, Written):
+        machine = replace(machine, offset=at.reply.offset)
+    driver = machine.plan.run.driver_id
+    ids = (driver, *_ids(machine)) if machine.attempts else ()
+    return asking(_moved(machine, _S.LOOKING), ReadLog(driver), *map(DescribeTransaction, ids))
 
 
 def _not_written(machine: Committing, at: Received) -> Failure:
@@ -240,9 +260,16 @@ def _not_written(machine: Committing, at: Received) -> Failure:
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
-    failure, machine = _look_again(machine, at)
+    plan = machine.plan
+    if isinstance(at.ask, ReadLog):
+        again = read_back.again(at, machine.offset, machine.deadline)
+        if again:
+            return Step(machine, again)
+        failure = read_back.check(at, plan.run.owner, plan.run.name, machine.offset, plan.record)
+    else:
+        failure, machine = _look_again(machine, at)
     if failure is not None:
-        return _over(machine, _S.FAILED, failure)
+        return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)
@@ -263,9 +290,8 @@ def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Comm
         return at.failure(f"the transactions of {run.owner} could not be checked"), machine
     attempt = _attempt(machine, ask)
     if attempt is None:
-        if reply.state != ONGOING or reply.producer != machine.plan.producer:
-            return superseded(run.owner), machine
-        return None, replace(machine, begun_at=reply.start_ms)
+        failure = _not_open(machine, ask, reply, machine.plan.producer)
+        return failure, replace(machine, begun_at=reply.start_ms)
     ends_at = reply.start_ms + reply.timeout_ms
     if machine.ends_at is not None:
         ends_at = min(ends_at, machine.ends_at)
@@ -304,6 +330,9 @@ def _decided(machine: Committing, at: Received) -> Step[Committing]:
 
 def _read(machine: Committing, at: Received) -> Step[Committing]:
     run = machine.plan.run
+    again = read_back.again(at, machine.offset, machine.deadline)
+    if again:
+        return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         failure = at.failure(f"the record of {run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
@@ -401,6 +430,7 @@ def _done(machine: Committing) -> Step[Committing]:
 
 _STEPS: Final = {
     _S.CHECKING: _checked,
+    _S.EXPLAINING: _explained,
     _S.ADDING: _added,
     _S.WRITING: _written,
     _S.LOOKING: _looked_again,

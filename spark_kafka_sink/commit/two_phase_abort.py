@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
-from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
+from spark_kafka_sink.commit.leftovers import (
+    Leftovers,
+    aborts,
+    decided_by,
+    open_transaction,
+    own_tasks,
+)
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
 from spark_kafka_sink.commit.questions import (
@@ -56,7 +62,7 @@ class Aborting:
     producer: the driver's; each A1 raises its epoch at level 2. is_proved: whether the decision can
     never appear. is_undecided: whether A1 proves that, unless the log has the decision.
     empty_lists: the number of empty lists in a row. settles_at: when the wait for running tasks
-    ends.
+    ends. decided: transactions that another run has decided, and that are not to be aborted.
     """
 
     state: AbortState
@@ -70,6 +76,7 @@ class Aborting:
     is_undecided: bool = False
     empty_lists: int = 0
     settles_at: float | None = None
+    decided: Leftovers = frozenset()
     outcome: Outcome | None = None
 
 
@@ -118,7 +125,7 @@ def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _described(machine: Aborting, at: Received) -> Step[Aborting]:
-    leftovers = machine.leftovers | open_transaction(at)
+    leftovers = machine.leftovers | (open_transaction(at) - machine.decided)
     machine = replace(machine, waiting=machine.waiting - {at.ask}, leftovers=leftovers)
     return Step(machine) if machine.waiting else _prove(machine)
 
@@ -147,6 +154,9 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     run = machine.plan.run
     if reading.record is not None and reading.record.run == run.name:
         return _over(machine, _S.DECIDED, Decided(reading.record))
+    if reading.record is not None:
+        decided = decided_by(run.owner, reading.record)
+        machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
     # The coordinator answers before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     if is_pending and at.now < machine.deadline:

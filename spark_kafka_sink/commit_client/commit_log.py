@@ -97,16 +97,17 @@ class CommitLog:
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
         """Read the records of an owner up to the high watermark."""
-        reader = yield from self._read_to_end(ask.key)
-        return LogRead(reader.reading(ask.key))
+        reader, end = yield from self._read_to_end(ask.key)
+        return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
         """Read the records of all owners up to the high watermark."""
-        reader = yield from self._read_to_end(None)
+        reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
 
-    def _read_to_end(self, key: str | None) -> Steps[LogReader]:
+    def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
+        """Return the reader of a key, None for all, and the offset up to which it has read."""
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
         while position < end:
@@ -127,4 +128,4 @@ class CommitLog:
             position = batches[-1].header.last_offset + 1
             self._read[key] = (reader, position)
         self._warnings += reader.take_warnings()
-        return reader
+        return reader, position

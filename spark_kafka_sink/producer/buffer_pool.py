@@ -67,7 +67,7 @@ class BufferPool:
 
     @property
     def is_short(self) -> bool:
-        """Whether less is free, or on its way to be, than there is to be room for."""
+        """Whether too little memory is free, or will be soon, so that open batches must go."""
         return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:

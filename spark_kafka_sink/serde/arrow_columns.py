@@ -98,7 +98,7 @@ def _check_type(
 
 
 def _topics(column: TopicColumn | None, topic: str | None) -> tuple[list[str], Int64s | None]:
-    """Return the names of topics, and which of them each row has, None if there is one at most."""
+    """Return the names of topics, and which of them each row has, None for at most one topic."""
     if column is None:
         return [topic or ""], None
     return column.texts, column.numbers if len(column.texts) > 1 else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.model import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,6 +29,15 @@ def laid_out_counts(schema: StructType) -> dict[str, int]:
     """Return the partition counts of the mark; empty if the rows were not laid out."""
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
     return next((dict(mark) for mark in marks if mark), {})
+
+
+def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
+    """Return all partitions of the topics that rows were laid out for."""
+    return tuple(
+        TopicPartition(topic, number)
+        for topic, partitions in sorted(counts.items())
+        for number in range(partitions)
+    )
 
 
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:

@@ -189,7 +189,7 @@ class TaskReport:
 class ExactlyOnceReport:
     """How a job or a micro-batch was written exactly once.
 
-    mode, app_id: as of the options; a stream without txnAppId has an id of the sink's own.
+    mode, app_id: as in the options; a stream without txnAppId has an id of the sink's own.
     version: of a batch job; None for a micro-batch, which has a batch_id. transactions: that hold
     rows. skipped: why nothing was written, None if it was.
     """
@@ -267,7 +267,7 @@ class CommitReport:
 class SkippedMessage(WriterCommitMessage):
     """A task whose rows are written already; rows: how many it has, None if it read none.
 
-    plan, micro_batch: of a stream, as of `SinkCommitMessage`.
+    plan, micro_batch: of a stream, as in `SinkCommitMessage`.
     """
 
     rows: int | None = None

@@ -97,7 +97,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once, in one transaction.
 
     plan: the plan of the run, or the owner's record if the version is written already; batch_id:
-    of the micro-batch that the job writes, if any; token: as of `KafkaArrowWriter`.
+    of the micro-batch that the job writes, if any; token: as in `KafkaArrowWriter`.
     """
 
     def __init__(

@@ -261,8 +261,8 @@ class Brokers:
         if is_done and not self.checks_done:
             found = world.ids[number]
             epoch = epoch if found is None else found[0]
-        error, _, world = self.produce(world, number, epoch, LOG_NUMBER, record)
-        return (error,), world
+        error, offset, world = self.produce(world, number, epoch, LOG_NUMBER, record)
+        return (error, offset), world
 
     def _end(
         self,
@@ -386,7 +386,7 @@ class Brokers:
         return Added(raw[0])
 
     def _reply_write(self, _: Operation, raw: Raw) -> Reply:
-        return Written(error=raw[0])
+        return Written(raw[1], error=raw[0])
 
     def _reply_end(self, operation: Operation, raw: Raw) -> Reply:
         error, epoch = raw
@@ -403,7 +403,7 @@ class Brokers:
         if raw not in self._readings:
             reader = LogReader(OWNER.driver_id)
             reader.read(self._log_entry(offset, each) for offset, each in enumerate(raw))
-            self._readings[raw] = LogRead(reader.reading(OWNER.driver_id))
+            self._readings[raw] = LogRead(reader.reading(OWNER.driver_id), end=len(raw))
         return self._readings[raw]
 
     def _log_entry(self, offset: int, entry: Entry) -> LogEntry:

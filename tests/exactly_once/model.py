@@ -31,6 +31,7 @@ from exactly_once.brokers import (
 )
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import (
+    recovery,
     single,
     single_check,
     two_phase,
@@ -49,7 +50,7 @@ from spark_kafka_sink.commit.outcomes import (
     Torn,
     Unfinished,
 )
-from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, InitProducerId
+from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, InitProducerId, ReadLog
 from spark_kafka_sink.commit.states import CommitState, TaskState
 from spark_kafka_sink.commit.steps import Step
 
@@ -81,6 +82,7 @@ class State(NamedTuple):
     losses: int
     timeouts: int
     late: bool
+    old_reads: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Scenario:
     time may pass between a task's look at a slot and its claim. any_order: whether reads of one
     machine come in any order. stopped: the first driver has stopped for ever, when all of its
     attempts had written, or once it had decided; "" for no such driver. slow: whether markers are
-    written in a step of their own. gives_up: whether commit() may raise at any time.
+    written in a step of their own. gives_up: whether commit() may raise at any time. old_reads: how
+    often a plan or a commit reads the log at a leader that was replaced and has an old end of it.
     """
 
     level: int
@@ -107,6 +110,7 @@ class Scenario:
     stopped: str = ""
     slow: bool = False
     gives_up: bool = False
+    old_reads: int = 0
 
 
 class Violation(Exception):
@@ -162,23 +166,20 @@ class Machines:
             machine = self.values[number]
             ask, operation = self._pending[number][at]
             answer = Answer(ask, self._brokers.reply_of(operation, raw))
-            stepped: Step[Any] = _step_of(machine)(machine, answer, 0.0)
+            stepped: Step[Any] = _STEPS[type(machine)](machine, answer, 0.0)
             found = self._steps[key] = self.number(stepped.machine)
         return found
 
 
-def _step_of(machine: object) -> Any:  # noqa: ANN401 - each machine has its own
-    if isinstance(machine, planning.Planning):
-        return planning.step
-    if isinstance(machine, single.Single):
-        return single.step
-    if isinstance(machine, single_check.Checking):
-        return single_check.step
-    if isinstance(machine, two_phase_claim.Claiming):
-        return two_phase_claim.step
-    if isinstance(machine, two_phase_abort.Aborting):
-        return two_phase_abort.step
-    return two_phase.step
+_STEPS: Final[dict[type, Any]] = {
+    planning.Planning: planning.step,
+    recovery.Recovering: recovery.step,
+    single.Single: single.step,
+    single_check.Checking: single_check.step,
+    two_phase.Committing: two_phase.step,
+    two_phase_abort.Aborting: two_phase_abort.step,
+    two_phase_claim.Claiming: two_phase_claim.step,
+}
 
 
 def _asks(machine: Any) -> list[Ask]:  # noqa: ANN401 - any machine
@@ -208,7 +209,9 @@ class Model:
         state = State(world, (driver,) * count, attempts, losses=0, timeouts=0, late=False)
         if setting.stopped:
             state = self._stopped(state)
-        return state._replace(losses=setting.losses, timeouts=setting.timeouts)
+        return state._replace(
+            losses=setting.losses, timeouts=setting.timeouts, old_reads=setting.old_reads
+        )
 
     def _stopped(self, state: State) -> State:
         """Let the first driver go as far as the scenario says, and no further."""
@@ -291,9 +294,21 @@ class Model:
             has_read = has_read or not is_end
             raw, world = self.brokers.apply(state.world, operation)
             yield self._answered(state, number, driver, at, raw, world)
+            if state.old_reads and isinstance(ask, ReadLog):
+                yield from self._read_before(state, number, driver, at, raw)
             if is_end and state.losses:
                 fewer = state._replace(losses=state.losses - 1)
                 yield self._answered(fewer, number, driver, at, None, world)
+
+    def _read_before(
+        self, state: State, number: int, driver: Driver, at: int, raw: tuple[Any, ...]
+    ) -> Iterator[State]:
+        """Let a driver read an old end of the log."""
+        if driver.phase == ABORTING:
+            return
+        fewer = state._replace(old_reads=state.old_reads - 1)
+        for end in range(len(raw)):
+            yield self._answered(fewer, number, driver, at, raw[:end], state.world)
 
     def _answered(
         self,

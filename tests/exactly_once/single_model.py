@@ -127,6 +127,7 @@ class SingleModel(Model):
             setting.losses,
             setting.timeouts,
             late=False,
+            old_reads=setting.old_reads,
         )
 
     def _attempts_of(self, number: int) -> range:

@@ -40,7 +40,7 @@ def test_versions_are_written_once_in_any_order_and_with_gaps(job: SingleJob) ->
 
 
 def test_no_application_takes_the_transaction_of_another_for_its_own(
-    job: SingleJob, new_topic: NewTopic, client: CommitClient
+    job: SingleJob, mode: str, client: CommitClient
 ) -> None:
     dotted = f"{job.topic}.with.dots"
     job.cluster.run_topics_script(
@@ -50,8 +50,7 @@ def test_no_application_takes_the_transaction_of_another_for_its_own(
     runs = {}
     for topic in (job.topic, dotted):
         for name in APPLICATIONS:
-            one = SingleJob(job.cluster, topic, 4, job.log, **{**job.options, "topic": topic})
-            one.options["txnAppId"] = name
+            one = SingleJob(job.cluster, topic, 4, job.log, exactlyOnce=mode, txnAppId=name)
             writer = one.plan()
             runs[topic, name] = one, writer, one.write(writer, {0: [name], 2: [f"{name} too"]})
     for _, writer, messages in runs.values():

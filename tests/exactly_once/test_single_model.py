@@ -45,6 +45,11 @@ def test_two_drivers_are_exactly_once(level: int) -> None:
     check_all(ended, 30_000)
 
 
+@_BOTH_LEVELS
+def test_two_drivers_are_exactly_once_if_they_read_an_old_end_of_the_log(level: int) -> None:
+    check_all(SingleScenario(level=level, cancels=False, old_reads=3), 30_000)
+
+
 @pytest.mark.parametrize("mutant", SINGLE_MUTANTS, ids=lambda mutant: mutant.name)
 def test_without_a_guard_the_model_finds_what_goes_wrong(
     mutant: SingleMutant, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +69,7 @@ def test_without_a_guard_the_model_finds_what_goes_wrong(
         SingleScenario(level=2, losses=1, slow=True, gives_up=True),
         SingleScenario(level=2, timeouts=1),
         SingleScenario(level=2, versions=(1, 2), losses=1),
+        SingleScenario(level=2, old_reads=3, losses=1),
         SingleScenario(level=2, cancels=False, layout=((0, 0), (1,)), losses=1),
     ],
     ids=repr,

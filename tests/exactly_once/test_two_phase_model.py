@@ -48,6 +48,11 @@ def test_two_drivers_of_one_version_are_exactly_once_at_every_interleaving(level
     check_all(Scenario(level=level, cancels=False))
 
 
+@_BOTH_LEVELS
+def test_two_drivers_are_exactly_once_if_they_read_an_old_end_of_the_log(level: int) -> None:
+    check_all(Scenario(level=level, cancels=False, old_reads=3), 60_000)
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_without_a_rule_the_model_finds_what_goes_wrong(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch
@@ -69,6 +74,7 @@ def test_without_a_rule_the_model_finds_what_goes_wrong(
         Scenario(level=2, cancels=False, losses=1),
         Scenario(level=2, cancels=False, timeouts=1),
         Scenario(level=2, cancels=False, attempts=2),
+        Scenario(level=2, old_reads=3, losses=1),
         Scenario(level=2, cancels=False, versions=(1, 1, 1), stopped="written"),
         Scenario(level=2, cancels=False, versions=(1, 2, 2), stopped="decided"),
         Scenario(level=2, cancels=False, versions=(1, 2, 1), stopped="decided", timeouts=1),

@@ -13,10 +13,16 @@ import pytest
 
 from exactly_once.model import Model, Scenario
 from spark_kafka_sink.commit import plan as planning
-from spark_kafka_sink.commit import resolve, two_phase, two_phase_abort, two_phase_claim
+from spark_kafka_sink.commit import read_back, resolve, two_phase, two_phase_abort, two_phase_claim
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.names import TaskSlot
-from spark_kafka_sink.commit.questions import DescribeTransaction, InitProducerId, LogRead, Question
+from spark_kafka_sink.commit.questions import (
+    DescribeTransaction,
+    InitProducerId,
+    LogRead,
+    Question,
+    ReadLog,
+)
 from spark_kafka_sink.commit.states import (
     AbortState,
     CommitState,
@@ -39,8 +45,15 @@ class Mutant:
     patch: Patch
 
 
-def _reads_to_last_stable_offset(_: pytest.MonkeyPatch, model: Model) -> None:
+def _reads_to_last_stable_offset(patch: pytest.MonkeyPatch, model: Model) -> None:
+    """Without reading back either, which never ends then."""
     model.brokers.reads_to_end = False
+    _does_not_read_back(patch, model)
+
+
+def _does_not_read_back(patch: pytest.MonkeyPatch, _: Model) -> None:
+    patch.setattr(read_back, "again", lambda *_: ())
+    patch.setattr(read_back, "check", lambda *_: None)
 
 
 def _no_fence(_: pytest.MonkeyPatch, model: Model) -> None:
@@ -71,7 +84,8 @@ def _abort_by_init(patch: pytest.MonkeyPatch, _: Model) -> None:
 
 def _no_last_look(patch: pytest.MonkeyPatch, _: Model) -> None:
     def written(machine: two_phase.Committing, at: Received) -> Step[two_phase.Committing]:
-        return two_phase._decide(machine)
+        ask = ReadLog(machine.plan.run.driver_id)
+        return asking(two_phase._moved(machine, CommitState.LOOKING), ask)
 
     patch.setitem(two_phase._STEPS, CommitState.WRITING, written)
 
@@ -97,7 +111,13 @@ def _no_roll_forward(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setitem(planning._STEPS, PlanState.READING, read)
 
 
-def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
+def _aborts_unproved(patch: pytest.MonkeyPatch, _: Model) -> None:
+    patch.setattr(planning, "_clean", planning._abort_leftovers)
+
+
+def _reads_before_fencing(patch: pytest.MonkeyPatch, model: Model) -> None:
+    """Without reading back either, which alone would find the same."""
+    _does_not_read_back(patch, model)
     peeked, fenced = planning._peeked, planning._fenced
 
     def peek(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
@@ -114,7 +134,9 @@ def _reads_before_fencing(patch: pytest.MonkeyPatch, _: Model) -> None:
     patch.setitem(planning._STEPS, PlanState.FENCING, fence)
 
 
-def _reads_once_at_level_1(patch: pytest.MonkeyPatch, _: Model) -> None:
+def _reads_once_at_level_1(patch: pytest.MonkeyPatch, model: Model) -> None:
+    """Without reading back either, which alone would find the same."""
+    _does_not_read_back(patch, model)
     fenced = planning._fenced
 
     def fence(machine: planning.Planning, at: Received) -> Step[planning.Planning]:
@@ -193,6 +215,16 @@ _UNCANCELLED: Final = replace(_TWO_RUNS, cancels=False)
 _GIVES_UP: Final = Scenario(level=1, versions=(1,), slow=True, gives_up=True)
 MUTANTS: Final = [
     Mutant("the log is read up to the last stable offset", _TWO_RUNS, _reads_to_last_stable_offset),
+    Mutant(
+        "the log is not read back",
+        replace(_UNCANCELLED, versions=(1, 1), old_reads=2),
+        _does_not_read_back,
+    ),
+    Mutant(
+        "leftovers are aborted without proof that the log was read to its end",
+        replace(_UNCANCELLED, versions=(1, 1), old_reads=2),
+        _aborts_unproved,
+    ),
     Mutant("no fence", _TWO_RUNS, _no_fence),
     Mutant("the log is read before the fence", _TWO_RUNS, _reads_before_fencing),
     Mutant(

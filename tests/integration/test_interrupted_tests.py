@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
@@ -48,7 +48,7 @@ def test_ctrl_c_in_the_middle_of_a_test_leaves_no_broker_and_no_file(
     ]
     env = os.environ | {name: value, "PYTHONPATH": str(TESTS), "TMPDIR": str(scratch)}
     with listened_to(command, cwd=TESTS.parent, env=env) as run:
-        hear(run, "waiting\n")
+        wait_for_line(run, "waiting\n")
         running = " ".join(marked_processes(f"{name}={value}"))
         said = press_ctrl_c(run, TIMEOUT_S)
     assert "kafka.Kafka" in running

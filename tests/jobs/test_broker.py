@@ -22,7 +22,7 @@ import pyspark
 import pytest
 from conftest import need_kafka
 from job import kafka_jars
-from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.brokers.topic_settings import nodes, setting
 from support.spark.job_server import ROOT, TIMEOUT_S
 
@@ -294,12 +294,12 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
     env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path), "PYTHONPATH": "jobs"}
     command = [sys.executable, *BROKER, "--port", "0"]
     with listened_to(command, cwd=ROOT, env=env) as killed:
-        hear(killed, "It keeps")
+        wait_for_line(killed, "It keeps")
         killed.send_signal(signal.SIGKILL)
         killed.communicate()
     (left,) = tmp_path.glob("spark-kafka-sink-broker-*")
     with listened_to(command, cwd=ROOT, env=env) as running:
-        said = hear(running, "It keeps")
+        said = wait_for_line(running, "It keeps")
         (own,) = tmp_path.glob("spark-kafka-sink-broker-*")
         assert own != left
         press_ctrl_c(running, TIMEOUT_S)
@@ -362,7 +362,7 @@ def test_a_broker_ends_when_the_program_that_started_it_is_killed(tmp_path: Path
     env = os.environ | {"BROKER_TEST": mark, "TMPDIR": str(tmp_path), "PYTHONPATH": "jobs"}
     command = [sys.executable, "-c", STARTER, *BROKER, "--port", "0"]
     with listened_to(command, cwd=ROOT, env=env) as starter:
-        hear(starter, "It keeps")
+        wait_for_line(starter, "It keeps")
         starter.kill()
         try:
             starter.communicate(timeout=TIMEOUT_S)  # until the broker's program has ended, too
@@ -409,7 +409,7 @@ def running_broker(folder: Path) -> Iterator[tuple[str, str]]:
     command = [sys.executable, *BROKER, "--port", "0"]
     env = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": "jobs"}
     with listened_to(command, cwd=ROOT, env=env) as program:
-        said = hear(program, "It keeps")
+        said = wait_for_line(program, "It keeps")
         yield said.partition(" listens on ")[2].partition(". ")[0], said
 
 

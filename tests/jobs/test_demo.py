@@ -17,7 +17,7 @@ from typing import NamedTuple
 import demo
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.brokers.processes import hear, listened_to, marked_processes, press_ctrl_c
+from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.spark.job_server import ROOT, TIMEOUT_S
 
 # The documented limit is two minutes; streams start Spark six times instead of two.
@@ -214,7 +214,7 @@ def test_ctrl_c_in_the_middle_leaves_no_process_and_no_file(tmp_path: Path) -> N
     name, value = mark.split("=")
     env = os.environ | {name: value, "TMPDIR": str(tmp_path)}
     with listened_to([sys.executable, "jobs/demo.py"], cwd=ROOT, env=env) as demo:
-        hear(demo, "writing: ")
+        wait_for_line(demo, "writing: ")
         running = " ".join(marked_processes(mark))
         said = press_ctrl_c(demo, TIMEOUT_S)
     left = marked_processes(mark)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.brokers.processes import hear, listened_to, press_ctrl_c
+from support.brokers.processes import listened_to, press_ctrl_c, wait_for_line
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.job_server import ROOT, TIMEOUT_S, Ended, command
 
@@ -110,6 +110,6 @@ def test_ctrl_c_ends_a_stream_without_a_stack_trace(runs: dict[str, Runs]) -> No
 
 def interrupt(process: subprocess.Popen[str], after: int) -> str:
     """Wait for some micro-batches, press Ctrl-C, and return the stream's output."""
-    said = hear(process, f"micro-batch {after - 1}:") + press_ctrl_c(process, TIMEOUT_S)
+    said = wait_for_line(process, f"micro-batch {after - 1}:") + press_ctrl_c(process, TIMEOUT_S)
     assert process.returncode == 128 + signal.SIGINT
     return said

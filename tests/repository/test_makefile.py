@@ -30,7 +30,7 @@ esac
 mkdir -p $3/bin
 """
 # Every command of the environment prints its arguments, and the java that it would find.
-WHOLE = (
+COMPLETE = (
     "for each in python pip pytest ruff mypy lint-imports codespell; do "
     "ln -sf {command} $3/bin/$each; done"
 )
@@ -76,7 +76,7 @@ class Project:
             (self.path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} here"))
         self.command = write_command(folder / "environment" / "command", COMMAND)
         self.has_java(JAVA_21)
-        self.makes_environments(WHOLE)
+        self.makes_environments(COMPLETE)
 
     def has_java(self, script: str) -> None:
         """Put a java on the PATH."""
@@ -177,7 +177,7 @@ def test_old_python_is_one_sentence(project: Project) -> None:
 
 @pytest.mark.parametrize("target", NEEDS_JAVA)
 def test_python_without_venv_is_one_sentence_however_often(project: Project, target: str) -> None:
-    project.makes_environments(WHOLE, before=WITHOUT_ENSUREPIP)
+    project.makes_environments(COMPLETE, before=WITHOUT_ENSUREPIP)
     for _ in range(2):
         (said,) = project.refusal(target)
         assert said.startswith("Python's modules venv and ensurepip are missing: install them")
@@ -200,7 +200,7 @@ def test_an_environment_that_was_broken_off_is_made_again(
 ) -> None:
     project.makes_environments(broken_off)
     project.refusal(target)
-    project.makes_environments(WHOLE)
+    project.makes_environments(COMPLETE)
     ended = project.make(target)
     assert ended.returncode == 0, ended.stderr
     assert says in ended.stdout
@@ -227,7 +227,7 @@ def test_of_two_at_once_the_second_waits_until_the_environment_is_made(
 ) -> None:
     for name in ("begun", "may-end"):
         os.mkfifo(project.folder / name)
-    project.makes_environments(f"echo > begun; read _ < may-end; {WHOLE}")
+    project.makes_environments(f"echo > begun; read _ < may-end; {COMPLETE}")
     with project.start(first) as one:
         (project.folder / "begun").read_text()
         with project.start(second) as other:

@@ -185,18 +185,18 @@ class Controller:
 
     # -- the controller ---------------------------------------------------------------------------
 
-    def elect(self, tp: TopicPartition, wanted: int | None = None) -> None:
+    def elect(self, tp: TopicPartition, preferred: int | None = None) -> None:
         """Elect a leader among the live in-sync replicas, `wanted` if it is one."""
         truth = self.truth[tp]
         able = [n for n in self.replicas[tp] if n in truth.in_sync and self.brokers[n].is_alive]
-        leader = wanted if wanted in able else next(iter(able), NO_LEADER)
+        leader = preferred if preferred in able else next(iter(able), NO_LEADER)
         in_sync = frozenset(able) or truth.in_sync
         self.truth[tp] = Leadership(leader, truth.epoch + 1, in_sync)
         self.scheduler.trace(
             "controller", "{} led by {} in epoch {}, in sync {}",
             tp, leader, truth.epoch + 1, sorted(in_sync),
         )  # fmt: skip
-        self.tell_all()
+        self.notify_all()
 
     def shrink(self, tp: TopicPartition) -> None:
         """Remove lagging followers from the in-sync replicas, as their leader may request."""
@@ -218,7 +218,7 @@ class Controller:
         if leader is not None and leader.known[tp].epoch == truth.epoch:
             leader.known[tp] = truth
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Update every broker's knowledge, each with its own delay."""
         for broker in self.brokers.values():
             delay = self.random.uniform(0.0005, 0.03)
@@ -265,7 +265,7 @@ class Controller:
                 leader = self.brokers.get(truth.leader)
                 if leader is not None and leader.is_alive:
                     self.complete_waiting(leader)
-        self.tell_all()
+        self.notify_all()
 
     def fence(self, broker: Broker) -> None:
         """Let others lead what a broker leads that lives, and go on without it where they can."""
@@ -279,7 +279,7 @@ class Controller:
             elif broker.id in truth.in_sync and truth.leader != NO_LEADER:
                 self._alter(tp, others)
                 self.complete_waiting(self.brokers[truth.leader])
-        self.tell_all()
+        self.notify_all()
 
     def start(self, broker: Broker) -> None:
         """Start a broker again with its logs."""
@@ -293,7 +293,7 @@ class Controller:
                 self.elect(tp, broker.id)
             elif truth.leader == NO_LEADER and broker.id in truth.in_sync:
                 self.elect(tp, broker.id)
-        self.tell_all()
+        self.notify_all()
 
     def forget(self, tp: TopicPartition) -> None:
         """Delete a partition's records by retention, and with them its producer states."""
@@ -314,7 +314,7 @@ class Controller:
             broker.slow_s = broker.fetches_slowly_s = 0.0
             broker.throttle_ms, broker.transient_error = 0, codes.NONE
             self.start(broker)
-        self.tell_all()
+        self.notify_all()
 
     def final_log(self, tp: TopicPartition) -> Replica:
         """Return the leader's log after the cluster has healed."""

@@ -49,10 +49,10 @@ class Network(Protocol):
     def channels(self) -> Mapping[Any, Channel]:
         """The connections."""
 
-    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+    def break_channel(self, channel: Channel, *, notifies_client: bool) -> None:
         """Break one of them."""
 
-    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+    def broker_died(self, broker_id: int, *, notifies_client: bool) -> None:
         """Break those of a broker."""
 
     def pause_producer(self, lasts_s: float) -> None:
@@ -144,12 +144,12 @@ class Faults:
     def _break(self, fault: Fault, broker: Broker) -> None:
         for channel in list(self._network.channels.values()):
             if channel.session.broker is broker or fault.number % 4 == 0:
-                self._network.break_channel(channel, tell_client=True)
+                self._network.break_channel(channel, notifies_client=True)
 
     def _silence(self, fault: Fault, broker: Broker) -> None:
         for channel in list(self._network.channels.values()):
             if channel.session.broker is broker:
-                self._network.break_channel(channel, tell_client=False)
+                self._network.break_channel(channel, notifies_client=False)
 
     def _stall(self, fault: Fault, broker: Broker) -> None:
         for channel in self._network.channels.values():
@@ -174,15 +174,15 @@ class Faults:
     # -- brokers ----------------------------------------------------------------------------------
 
     def _kill(self, fault: Fault, broker: Broker) -> None:
-        self._end(fault, broker, tell_client=True)
+        self._end(fault, broker, notifies_client=True)
 
     def _power_off(self, fault: Fault, broker: Broker) -> None:
-        self._end(fault, broker, tell_client=False)
+        self._end(fault, broker, notifies_client=False)
 
-    def _end(self, fault: Fault, broker: Broker, *, tell_client: bool) -> None:
+    def _end(self, fault: Fault, broker: Broker, *, notifies_client: bool) -> None:
         if broker.is_alive:
             self._cluster.kill(broker)
-            self._network.broker_died(broker.id, tell_client=tell_client)
+            self._network.broker_died(broker.id, notifies_client=notifies_client)
             self._later(fault, self._cluster.start, broker)
 
     def _pause_broker(self, fault: Fault, broker: Broker) -> None:
@@ -202,7 +202,7 @@ class Faults:
 
     def _lag(self, fault: Fault, broker: Broker) -> None:
         broker.lags_until = self._until(fault)
-        self._later(fault, self._cluster.tell_all)
+        self._later(fault, self._cluster.notify_all)
 
     def _isolate(self, fault: Fault, broker: Broker) -> None:
         """Let a broker lose its controller and the other brokers, but not its clients.
@@ -211,7 +211,7 @@ class Faults:
         """
         broker.lags_until = self._until(fault)
         self._cluster.fence(broker)
-        self._later(fault, self._cluster.tell_all)
+        self._later(fault, self._cluster.notify_all)
 
     def _transient_error(self, fault: Fault, broker: Broker) -> None:
         broker.transient_error = TRANSIENT_ERRORS[fault.number % len(TRANSIENT_ERRORS)]

@@ -170,7 +170,7 @@ class SimulatedSelector:
             self._answer(channel, asked, response)
 
         def hang_up() -> None:
-            self.break_channel(channel, tell_client=True)
+            self.break_channel(channel, notifies_client=True)
 
         channel = Channel(channel_id, Session(broker, reply, hang_up))
         self.channels[channel_id] = channel
@@ -239,17 +239,17 @@ class SimulatedSelector:
 
     # -- faults -----------------------------------------------------------------------------------
 
-    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+    def break_channel(self, channel: Channel, *, notifies_client: bool) -> None:
         """Break a connection; the producer gets an event, or notices by a timeout."""
         if not self._is_known(channel) or channel.is_silent:
             return
         self._scheduler.trace(
             "network", "connection {} to broker {} breaks{}", channel.id,
-            channel.session.broker.id, "" if tell_client else " silently",
+            channel.session.broker.id, "" if notifies_client else " silently",
         )  # fmt: skip
         if channel.session.is_open:
             self._end_session(channel)
-        if tell_client:
+        if notifies_client:
             self._scheduler.after(self._delay(), self._report_closed, channel, "connection reset")
         else:
             channel.is_silent = True
@@ -262,13 +262,13 @@ class SimulatedSelector:
             self.producer_paused_s += more
             self._paused_until = until
 
-    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+    def broker_died(self, broker_id: int, *, notifies_client: bool) -> None:
         """Break every connection of a broker that was killed."""
         for channel in list(self.channels.values()):
             if channel.session.broker.id == broker_id:
                 channel.session.is_open = False
                 channel.transit.clear()
-                self.break_channel(channel, tell_client=tell_client)
+                self.break_channel(channel, notifies_client=notifies_client)
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -147,6 +147,7 @@ def test_a_topic_that_brokers_call_internal_is_refused_whatever_its_name() -> No
     with ScriptedBroker() as broker:
         broker.metadata = describe(broker.port, topic)
         broker.metadata.topics[0].is_internal = True
+        broker.speaks[DESCRIBE_CONFIGS] = None
         given = {"kafka.bootstrap.servers": broker.address, "topic": topic}
         schema = StructType().add("value", StringType())
         with pytest.raises(InvalidTopicException, match=f"{topic} is internal to Kafka, and prod"):

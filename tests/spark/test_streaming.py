@@ -350,6 +350,7 @@ def test_a_stream_goes_on_where_the_name_of_its_broker_gets_another_address(
             .option("kafka.bootstrap.servers", f"{name}:{old.port}")
             .option("kafka.partitioner.class", f"{module.stem}.first")
             .option("kafka.enable.idempotence", "false")
+            .option("kafka.delivery.timeout.ms", "60000")
             .option("topic", "t")
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .start()

@@ -35,6 +35,8 @@ from support.brokers.secured_kafka import SecuredKafka
 from support.oracles.readers import create_topic
 from support.spark.single_job import SingleJob, handed_over
 
+from spark_kafka_sink.spark.commit_clients import close_all
+
 TASKS: Final = {1: 100, 4: 100, 200: 10}
 """The rounds by the number of tasks, each of which has a row for its own partition."""
 MODES: Final = ("two-phase", "single")
@@ -106,7 +108,7 @@ def main() -> None:
     headings = ["mode", "tasks", "requests a job", "markers", "plan ms", "commit ms", "visible ms"]
     print(f"| {' | '.join(headings)} |\n{'|---' * len(headings)}|")
     counted = {} if is_secured else _counted_requests()
-    with (_secured if is_secured else _plain)() as place:
+    with (_secured if is_secured else _plain)() as place, _closing_clients():
         for tasks, rounds in TASKS.items():
             for mode in MODES:
                 job = _job(place, mode, tasks)
@@ -119,9 +121,18 @@ def main() -> None:
               f"{_spread(recovered)} ms")  # fmt: skip
 
 
+@contextmanager
+def _closing_clients() -> Iterator[None]:
+    """Close the clients that this process keeps for its commits, before the broker ends."""
+    try:
+        yield
+    finally:
+        close_all()
+
+
 def _counted_requests() -> dict[tuple[str, int], int]:
     """Return the requests of a job by mode and tasks, behind a proxy that counts them."""
-    with _proxied() as place:
+    with _proxied() as place, _closing_clients():
         return {
             (mode, tasks): round(
                 statistics.median(_timed(_job(place, mode, tasks), place, 5).requests)

@@ -117,7 +117,7 @@ class TransactionManager:
 
     @property
     def unseen_call(self) -> TransactionalResult | None:
-        """The call whose caller waits, or has stopped waiting before it learned what came of it."""
+        """The call whose caller waits, or has stopped waiting before it got the result."""
         return self._calls.unacknowledged
 
     @property

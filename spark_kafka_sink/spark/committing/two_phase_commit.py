@@ -70,7 +70,7 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
 
 
 def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End what a failed run has open; return what came of it, in a sentence.
+    """End what a failed run has open; return the result as a sentence.
 
     If the run was decided, its transactions are committed: it cannot be aborted any more.
     """
@@ -84,7 +84,7 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):
         more = (
-            f", what tasks still open ends within {plan.run.timeout_ms} ms"
+            f"; brokers abort what tasks still open, within {plan.run.timeout_ms} ms"
             if outcome.may_be_open
             else ""
         )

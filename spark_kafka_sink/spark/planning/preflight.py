@@ -210,7 +210,10 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
     if options.bad_rows.topic is None:
         return
     letters = replace(
-        options, topic=options.bad_rows.topic, new_topic=options.new_dead_letter_topic
+        options,
+        topic=options.bad_rows.topic,
+        new_topic=options.new_dead_letter_topic,
+        laid_out={},  # these rows are not laid out
     )
     try:
         check_cluster(letters, has_headers=True, may_remember=may_remember)

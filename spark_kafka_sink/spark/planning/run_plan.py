@@ -30,6 +30,7 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import keep_plan
+from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.planning.preflight import check_may_read, check_may_write
 
@@ -84,9 +85,10 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
             level=client.level(deadline),
             timeout_ms=config.transaction_timeout_ms,
         )
-        begun = plan.begin(
-            run, deadline=deadline, version=selected.version, partitions=_targets(options, selected)
-        )
+        # Mode single adds all partitions to its transaction before its tasks run.
+        is_single = selected.mode is Mode.SINGLE
+        partitions = laid_out_partitions(options.laid_out) if is_single else ()
+        begun = plan.begin(run, deadline=deadline, version=selected.version, partitions=partitions)
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
     if isinstance(outcome, Planned):
@@ -99,17 +101,6 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
     raise exception_of(outcome, run, config)
-
-
-def _targets(options: SinkOptions, selected: ExactlyOnce) -> tuple[TopicPartition, ...]:
-    """Return the partitions that mode `single` adds to its transaction before its tasks run."""
-    if selected.mode is not Mode.SINGLE:
-        return ()
-    return tuple(
-        TopicPartition(topic, number)
-        for topic, partitions in sorted(options.laid_out.items())
-        for number in range(partitions)
-    )
 
 
 def _warn(client: CommitClient) -> None:

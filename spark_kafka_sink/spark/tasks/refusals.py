@@ -37,7 +37,7 @@ class Refusal(NamedTuple, Generic[T]):
 class CarefulAppender(Generic[T]):
     """Appends batches and returns their refusals, which then do not fail the next flush.
 
-    built_in_partitioner: as of `TaskProducer.append`.
+    built_in_partitioner: as in `TaskProducer.append`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CarefulAppender(Generic[T]):
     ) -> None:
         """Append a batch; appended: the caller's note of it for a refusal.
 
-        lingers_since: as of `TaskProducer.append`.
+        lingers_since: as in `TaskProducer.append`.
         """
         self._producer.append(
             self._topic,

@@ -82,7 +82,7 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task; lingers_since: as of `TaskProducer.append`."""
+        """Append a batch of the task; lingers_since: as in `TaskProducer.append`."""
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)

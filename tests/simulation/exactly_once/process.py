@@ -171,15 +171,15 @@ class Places:
         """Take a new process."""
         self._processes.append(process)
 
-    def break_channel(self, channel: Channel, *, tell_client: bool) -> None:
+    def break_channel(self, channel: Channel, *, notifies_client: bool) -> None:
         """Break a connection."""
         for each in self.processes:
-            each.selector.break_channel(channel, tell_client=tell_client)
+            each.selector.break_channel(channel, notifies_client=notifies_client)
 
-    def broker_died(self, broker_id: int, *, tell_client: bool) -> None:
+    def broker_died(self, broker_id: int, *, notifies_client: bool) -> None:
         """Break every connection of a broker that was killed."""
         for each in self.processes:
-            each.selector.broker_died(broker_id, tell_client=tell_client)
+            each.selector.broker_died(broker_id, notifies_client=notifies_client)
 
     def pause_producer(self, lasts_s: float) -> None:
         """Stop one of the processes for a while."""

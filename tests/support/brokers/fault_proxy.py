@@ -326,9 +326,9 @@ class FaultProxy(Server):
             self._close(end.pair)
             return
         blocked = bool(end.outgoing) and end.outgoing[0][0] <= time.monotonic()
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
-        if self._selector.get_key(end.socket).events != wanted:
-            self._selector.modify(end.socket, wanted, end)
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if blocked else 0)
+        if self._selector.get_key(end.socket).events != interest:
+            self._selector.modify(end.socket, interest, end)
 
     # -- frames -----------------------------------------------------------------------------------
 

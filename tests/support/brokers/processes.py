@@ -88,7 +88,7 @@ def listened_to(
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def hear(process: subprocess.Popen[str], beginning: str) -> str:
+def wait_for_line(process: subprocess.Popen[str], beginning: str) -> str:
     """Return the output of a process up to the first line with this beginning, which must come."""
     assert process.stdout is not None
     said = ""

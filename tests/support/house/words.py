@@ -40,7 +40,7 @@ _PART: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _BEGINS: Final = re.compile(r"(Give(?! up)|Gives|Say|Says|Tell|Tells|Have|Has|See to)\b")
 _PHRASES: Final = re.compile(
     r"\banew\b|\b(?:is|are|was|were|be|been) told\b|\brefused with a sentence\b|\bwhat becomes of\b"
-    r"|\bbecomes of\b|\bwhoever\b|\bin vain\b|\bnobody knows\b|\bis heard of\b"
+    r"|\bbecomes of\b|\bcame of it\b|\bwhoever\b|\bin vain\b|\bnobody knows\b|\bis heard of\b"
     r"|\bheard of\b|\blet go of\b|\btells? of\b|\bsee to it\b|\bby the way that\b",
     re.IGNORECASE,
 )

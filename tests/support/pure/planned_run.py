@@ -9,6 +9,7 @@ from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, Writ
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     DecidedTransaction,
+    LogReading,
     RecordState,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
@@ -56,6 +57,8 @@ DECIDED: Final = replace(
 )
 OPEN: Final = Described(ONGOING, WRITER, 900_000, 1000, frozenset({PARTITION}))
 DRIVERS: Final = Described(ONGOING, PRODUCER, 900_000, 100_000, frozenset({LOG}))
+# The log up to the record that the run has just written; it had no record before.
+READ_BACK: Final = LogRead(LogReading(undecided=DECIDED), end=4)
 # The replies to a commit or an abort in which nothing fails.
 FINE: Final[dict[Any, list[Reply]]] = {
     # C2, the driver's, C3.

@@ -26,6 +26,7 @@ from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
     LogReading,
+    RecordState,
     VersionSet,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
@@ -98,6 +99,13 @@ def logged(record: CommitRecord) -> LogRead:
     return LogRead(LogReading(record, 3))
 
 
+# The log with the record DONE that the plan has just written behind the one that it has read.
+READ_BACK = LogRead(LogReading(DECIDED, 3, DONE), end=4)
+# A record that says nothing, and the log up to it.
+NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
+PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
+
+
 def test_the_first_plan_lists_then_fences_then_reads() -> None:
     outcome, asked = plan({})
     assert outcome == Planned(Plan(RUN, PRODUCER))
@@ -119,10 +127,12 @@ def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_other
             OpenTransaction("another", 31),
         })
     )  # fmt: skip
-    outcome, asked = plan({ListTransactions: [listed]})
-    assert isinstance(outcome, Planned)
+    outcome, asked = plan({ListTransactions: [listed], ReadLog: [LogRead(), PROVED]})
+    assert outcome == Planned(Plan(RUN, RAISED, NOTHING_YET))
+    # Before that, a record proves that the log has no newer one that commits them.
     assert kinds(asked) == [
-        ListTransactions, DescribeTransaction, InitProducerId, ReadLog, "abort"
+        ListTransactions, DescribeTransaction, InitProducerId, ReadLog,
+        WriteRecord, ReadLog, "commit", "abort",
     ]  # fmt: skip
     assert asked[-1].ask == EndTxn(LEFT, LOSER, commit=False, version=5)
 
@@ -130,8 +140,20 @@ def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_other
 @pytest.mark.parametrize("error", [48, 90, 49])
 def test_what_has_ended_meanwhile_is_left_alone(error: int) -> None:
     listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
-    outcome, _ = plan({ListTransactions: [listed], "abort": [Ended(error=error)]})
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [listed], "abort": [Ended(error=error)], ReadLog: [LogRead(), PROVED]
+    }  # fmt: skip
+    outcome, _ = plan(script)
     assert isinstance(outcome, Planned)
+
+
+def test_nothing_is_aborted_while_the_log_may_have_a_record_that_commits_it() -> None:
+    listed = Listed(frozenset({OpenTransaction(LEFT, 21)}))
+    decided = LogRead(LogReading(DECIDED, 3, NOTHING_YET), end=5)
+    outcome, asked = plan({ListTransactions: [listed], ReadLog: [LogRead(), decided]})
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert kinds(asked)[-1] is ReadLog
 
 
 def test_a_version_that_is_written_is_skipped_and_nothing_is_fenced() -> None:
@@ -171,12 +193,12 @@ def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
     script: dict[Any, list[Reply]] = {
         ListTransactions: [listed],
         DescribeTransaction: [Described(ONGOING, WRITER)],
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
     }
     outcome, asked = plan(script)
     # The epoch that the end of DONE gave is the next one; the decided one is no leftover.
     assert outcome == Planned(Plan(RUN, RAISED, DONE))
-    assert kinds(asked)[4:] == ["commit", WriteRecord, "commit"]
+    assert kinds(asked)[4:] == ["commit", WriteRecord, ReadLog, "commit"]
     assert asked[4].ask == EndTxn(TASK, WRITER, commit=True, version=5)
     assert asked[5].ask.record == DONE  # type: ignore[union-attr]
 
@@ -184,7 +206,7 @@ def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
 def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None:
     outcome, asked = plan(
         {
-            ReadLog: [logged(DECIDED), logged(DONE)],
+            ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
             InitProducerId: [Initialized(PRODUCER), Initialized(RAISED)],
             "commit": [Ended()],
         },
@@ -192,7 +214,7 @@ def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None
     )
     assert outcome == Planned(Plan(replace(RUN, level=1), RAISED, DONE))
     assert kinds(asked)[3:] == [
-        "commit", AddPartitions, WriteRecord, "commit", InitProducerId, ReadLog
+        "commit", AddPartitions, WriteRecord, ReadLog, "commit", InitProducerId, ReadLog
     ]  # fmt: skip
     assert {each.ask.version for each in asked if isinstance(each.ask, EndTxn)} == {4}
 
@@ -233,7 +255,7 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
 @pytest.mark.parametrize("marker", [MarkerRead(Marker.ABORT), MarkerRead(is_gone=True)])
 def test_a_torn_owner_goes_on_once_an_operator_accepts_it(marker: MarkerRead, level: int) -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED), logged(DONE)],
+        ReadLog: [logged(DECIDED), READ_BACK, logged(DONE)],
         "commit": [Ended(error=48), Ended(error=48), Ended(RAISED if level == 2 else PRODUCER)],
         DescribeTransaction: [Described(error=105)],
         ReadMarker: [marker],
@@ -256,7 +278,7 @@ def test_what_is_only_not_known_now_is_not_accepted_as_torn() -> None:
 
 def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
         "commit": [Ended(error=90), Ended(error=90), Ended(RAISED)],
         DescribeTransaction: [Described(error=105)],
     }
@@ -269,7 +291,7 @@ def test_a_refused_commit_is_no_loss_if_the_marker_is_a_commit() -> None:
 
 def test_a_coordinator_that_tells_the_commit_is_believed() -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED)],
+        ReadLog: [logged(DECIDED), READ_BACK],
         "commit": [Ended(error=48), Ended(error=48), Ended(RAISED)],
         DescribeTransaction: [Described(COMPLETE_COMMIT, ProducerIdAndEpoch(20, 2))],
     }
@@ -307,13 +329,24 @@ def test_a_timeout_above_that_of_the_brokers_is_said_with_both_options() -> None
     )
 
 
+def test_done_is_not_written_over_a_record_that_the_plan_did_not_see() -> None:
+    newer = replace(DONE, run="run 3")
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), LogRead(LogReading(newer, 5, DONE), end=7)]
+    }
+    outcome, asked = plan(script)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert kinds(asked)[-2:] == [WriteRecord, ReadLog]
+
+
 @pytest.mark.parametrize("ask", [WriteRecord, "commit"])
 def test_a_plan_that_is_overtaken_says_so(ask: Any) -> None:  # noqa: ANN401
     replies: dict[Any, list[Reply]] = {
         WriteRecord: [Written(error=47)],
         "commit": [Ended(RAISED), Ended(error=90)],
     }
-    outcome, _ = plan({ReadLog: [logged(DECIDED)], ask: replies[ask]})
+    outcome, _ = plan({ReadLog: [logged(DECIDED), READ_BACK], ask: replies[ask]})
     with pytest.raises(ProducerFencedException, match="superseded by a newer run of application"):
         raise outcome.exception()
 

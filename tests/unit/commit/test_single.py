@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, RECORD
+from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, READ_BACK, RECORD
 from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import single
@@ -54,7 +54,7 @@ FINE: dict[Any, list[Reply]] = {
     "commit": [Ended(RAISED)],
     "abort": [Ended(RAISED)],
     InitProducerId: [Initialized(RAISED)],
-    ReadLog: [LogRead()],
+    ReadLog: [READ_BACK, LogRead(end=4)],
 }
 
 
@@ -83,7 +83,9 @@ def commit(
 def test_rows_and_record_are_committed_by_one_end_txn() -> None:
     outcome, asked = commit({})
     assert outcome == Committed(RECORD)
-    assert kinds(asked) == [DescribeTransaction, DescribeProducers, WriteRecord, "commit"]
+    assert kinds(asked) == [
+        DescribeTransaction, DescribeProducers, WriteRecord, ReadLog, "commit"
+    ]  # fmt: skip
     end = asked[-1].ask
     assert (end.producer, end.version) == (PRODUCER, 5)  # type: ignore[union-attr]
 
@@ -115,7 +117,7 @@ def test_a_process_finds_out_first_whether_the_broker_flags_duplicates() -> None
 def test_zero_rows_are_a_transaction_of_the_record_alone() -> None:
     outcome, asked = commit({DescribeTransaction: [Described(EMPTY, PRODUCER)]}, ())
     assert outcome == Committed(RECORD)
-    assert kinds(asked) == [DescribeTransaction, WriteRecord, "commit"]
+    assert kinds(asked) == [DescribeTransaction, WriteRecord, ReadLog, "commit"]
 
 
 CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...], int, str]] = {
@@ -153,6 +155,13 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
         {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,
         "superseded by a newer run of application 'flights'",
     ),
+    "a newer run, which has aborted it meanwhile": (
+        {
+            DescribeTransaction: [OPEN, Described(ONGOING, ProducerIdAndEpoch(7, 5))],
+            DescribeProducers: [ProducersDescribed()],
+        },
+        (ATTEMPT,), 2, "superseded by a newer run of application 'flights'",
+    ),
     "a record that is refused": (
         {WriteRecord: [Written(error=10)]}, (ATTEMPT,), 2,
         "could not be written: Produce got MESSAGE_TOO_LARGE (10)",
@@ -173,10 +182,21 @@ def test_what_is_not_as_it_should_be_is_aborted_and_said(name: str) -> None:
     assert "commit" not in kinds(asked)
 
 
+def test_a_record_that_another_run_wrote_since_the_plan_aborts() -> None:
+    other = replace(RECORD, run="run 2")
+    outcome, asked = commit({ReadLog: [LogRead(LogReading(other, 3, RECORD), end=4)]})
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert kinds(asked)[-2:] == [ReadLog, "abort"]
+
+
 @pytest.mark.parametrize("error", [47, 48, 49, 90])
 def test_a_refused_end_txn_is_a_commit_if_the_log_has_the_record(error: int) -> None:
     outcome, asked = commit(
-        {"commit": [Ended(error=error)], ReadLog: [LogRead(LogReading(RECORD, 3))]}
+        {
+            "commit": [Ended(error=error)],
+            ReadLog: [READ_BACK, LogRead(LogReading(RECORD, 3), end=4)],
+        }
     )
     assert outcome == Committed(RECORD)
     assert kinds(asked)[-1] is ReadLog
@@ -194,8 +214,8 @@ def test_a_refused_end_txn_is_asked_again_at_a_coordinator_that_is_looked_up(err
     [(90, "superseded by a newer run"), (48, "was aborted by the brokers after 900000 ms")],
 )
 def test_a_refused_end_txn_fails_if_the_log_does_not_have_the_record(error: int, said: str) -> None:
-    of_other = LogRead(LogReading(replace(RECORD, run="run 2"), 9))
-    outcome, asked = commit({"commit": [Ended(error=error)], ReadLog: [of_other]})
+    of_other = LogRead(LogReading(replace(RECORD, run="run 2"), 9), end=10)
+    outcome, asked = commit({"commit": [Ended(error=error)], ReadLog: [READ_BACK, of_other]})
     assert isinstance(outcome, Failure)
     assert said in outcome.sentence
     assert kinds(asked)[-4:] == ["commit", ReadLog, "commit", ReadLog]

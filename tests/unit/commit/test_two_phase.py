@@ -17,11 +17,12 @@ from support.pure.planned_run import (
     PLAN,
     PRODUCER,
     RAISED,
+    READ_BACK,
     RECORD,
     TASK,
     WRITER,
 )
-from support.pure.scripted_machine import kinds, run
+from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction
@@ -67,7 +68,8 @@ def commit(
 ) -> tuple[Any, list[Question]]:
     """Run a commit; script: what is other than fine."""
     begun = two_phase.begin(PLAN, attempts, RECORD, level=level, deadline=deadline)
-    machine, asked = run(begun, two_phase.step, FINE | script)
+    fine = FINE | {ReadLog: [READ_BACK, LogRead(end=4)]}
+    machine, asked = run(begun, two_phase.step, fine | script)
     return machine.outcome, asked
 
 
@@ -80,13 +82,13 @@ def test_a_commit_looks_decides_ends_and_writes_done() -> None:
     outcome, asked = commit({})
     assert outcome == Committed(RECORD)
     assert kinds(asked) == [
-        DescribeTransaction, DescribeProducers, WriteRecord, DescribeTransaction,
+        DescribeTransaction, DescribeProducers, WriteRecord, ReadLog, DescribeTransaction,
         DescribeTransaction, "commit", "commit", ListTransactions, WriteRecord, "commit",
     ]  # fmt: skip
     decided, done = writes(asked)
     assert (decided.record, decided.producer, decided.sequence) == (DECIDED, PRODUCER, 0)
     assert (done.record, done.producer, done.sequence) == (RECORD, RAISED, 0)
-    assert asked[6].ask == EndTxn(TASK, WRITER, commit=True, version=5)
+    assert asked[7].ask == EndTxn(TASK, WRITER, commit=True, version=5)
 
 
 def test_at_level_1_the_log_is_added_and_done_has_the_next_sequence_of_the_same_epoch() -> None:
@@ -116,18 +118,23 @@ def test_what_other_attempts_left_is_aborted_once_done_is_committed() -> None:
 def test_zero_rows_are_a_decision_alone() -> None:
     outcome, asked = commit({}, (replace(ATTEMPT, written=()),))
     assert outcome == Committed(RECORD)
-    assert kinds(asked) == [WriteRecord, "commit"]
+    assert kinds(asked) == [WriteRecord, ReadLog, "commit"]
     assert writes(asked)[0].record == RECORD
 
 
+FENCED = Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))
 FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "timed out before": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(20, 2))]},
+        {DescribeTransaction: [FENCED, Described(EMPTY, PRODUCER)]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
+    ),
+    "ended by a newer run": (
+        {DescribeTransaction: [FENCED, Described(EMPTY, RAISED)]},
+        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
     "unknown": ({DescribeTransaction: [Described(error=105)]}, FailureKind.TIMED_OUT, "no longer"),
     "timed out meanwhile": (
-        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER)]},
+        {DescribeTransaction: [OPEN, DRIVERS, Described(COMPLETE_ABORT, WRITER), DRIVERS]},
         FailureKind.TIMED_OUT, f"the transaction of {TASK} is no longer open",
     ),
     "a newer run": (
@@ -173,19 +180,40 @@ def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_i
     assert isinstance(commit(just)[0], Committed)
 
 
+def test_a_record_that_another_run_wrote_since_the_plan_is_no_decision() -> None:
+    other = replace(RECORD, run="run 2")
+    for attempts in ((ATTEMPT,), ()):
+        script: dict[Any, list[Reply]] = {ReadLog: [LogRead(LogReading(other, 3, DECIDED), end=4)]}
+        outcome, asked = commit(script, attempts)
+        assert isinstance(outcome, Failure)
+        assert outcome.kind is FailureKind.SUPERSEDED
+        assert "this run was planned without that record" in outcome.sentence
+        assert "commit" not in kinds(asked)
+
+
+def test_a_leader_that_does_not_have_the_record_yet_is_looked_up_again() -> None:
+    outcome, asked = commit({ReadLog: [LogRead(end=3), READ_BACK]})
+    assert outcome == Committed(RECORD)
+    again = [each for each in asked if kind_of(each.ask) is ReadLog][1]
+    assert (again.looks_up, again.pause_s) == (True, 0.1)
+    outcome, _ = commit({ReadLog: [LogRead(end=3)]}, deadline=20.0)
+    assert isinstance(outcome, Failure)
+    assert "the leader of the commit log does not have it yet" in outcome.sentence
+
+
 @pytest.mark.parametrize("error", [47, 48, 49, 90])
 def test_a_refused_decision_counts_if_the_log_has_it(error: int) -> None:
     script: dict[Any, list[Reply]] = {
         "commit": [Ended(error=error), Ended(RAISED)],
-        ReadLog: [LogRead(LogReading(DECIDED, 3))],
+        ReadLog: [READ_BACK, LogRead(LogReading(DECIDED, 3), end=4)],
     }
     outcome, asked = commit(script)
     assert outcome == Committed(RECORD)
-    assert kinds(asked)[5:8] == ["commit", ReadLog, "commit"]
+    assert kinds(asked)[6:9] == ["commit", ReadLog, "commit"]
     outcome, asked = commit({"commit": [Ended(error=error)]})
     assert isinstance(outcome, Failure)
-    assert kinds(asked)[5:] == ["commit", ReadLog, "commit", ReadLog]
-    assert (asked[7].pause_s, asked[7].looks_up) == (5.0, True)
+    assert kinds(asked)[6:] == ["commit", ReadLog, "commit", ReadLog]
+    assert (asked[8].pause_s, asked[8].looks_up) == (5.0, True)
 
 
 def test_a_decision_without_an_answer_in_time_is_undecided() -> None:

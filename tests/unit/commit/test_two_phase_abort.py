@@ -95,8 +95,15 @@ def test_an_abort_after_the_decision_hands_it_over(level: int) -> None:
     assert kinds(asked) == [ListTransactions, "abort", ReadLog]
 
 
-def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
+def test_what_another_run_has_decided_is_not_aborted() -> None:
     of_other = LogRead(LogReading(replace(DECIDED, run="run 0"), 3))
+    outcome, asked = abort({ReadLog: [of_other]}, seconds=0.1)
+    assert outcome == Aborted()
+    assert EndTxn(TASK, WRITER, commit=False, version=5) not in [each.ask for each in asked]
+
+
+def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
+    of_other = LogRead(LogReading(replace(DECIDED.done(), run="run 0"), 3))
     script: dict[Any, list[Reply]] = {
         "abort": [Ended(error=48), Ended(), Ended(error=48)],
         ReadLog: [of_other],

@@ -85,7 +85,7 @@ def is_all_noted(writer: Any) -> bool:
 def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
     """Return options with names in lower case and values as Spark hands them over; the last wins.
 
-    None is no value, and leaves an earlier one.
+    An option whose value is None is ignored.
     """
     joined = dict(before or {})
     for name, value in given.items():

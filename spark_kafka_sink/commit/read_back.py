@@ -1,0 +1,55 @@
+"""Read the commit log once more, before a record is committed that follows another one.
+
+A leader may have been replaced without knowing it: it has lost its connection to the other brokers,
+but not to this client. It answers with an old end of the log. A plan that was read there lacks the
+newest record, and its version would be written twice. But a record that was acknowledged with
+acks=all is in every in-sync replica. So the log is read again until it has the record that was just
+written. If another run has committed a record in between, this run must not commit.
+"""
+
+from __future__ import annotations
+
+from spark_kafka_sink.commit.log_record import CommitRecord
+from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.questions import LogRead, Question
+from spark_kafka_sink.commit.steps import PAUSE_S, Failure, FailureKind, Received
+from spark_kafka_sink.commit.verdicts import Verdict
+
+
+def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
+    """Return the question to ask again if the reading does not have the record at `offset`."""
+    is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
+    if not is_old or at.now >= deadline:
+        return ()
+    return (Question(at.ask, PAUSE_S, looks_up=True),)
+
+
+def check(
+    at: Received, owner: Owner, run: str, offset: int, followed: CommitRecord | None
+) -> Failure | None:
+    """Return a failure if the record at `offset` does not follow the one that the plan has read.
+
+    run: the name in the record at `offset`. followed: None if the owner had no record.
+    """
+    if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
+        return at.failure(f"the record of {owner} could not be read")
+    reading = at.reply.reading
+    if at.reply.end <= offset:
+        sentence = (
+            f"the record of {owner} was written, and the leader of the commit log does not have it "
+            "yet: another broker leads the log"
+        )
+        return Failure(FailureKind.NO_ANSWER, sentence)
+    if reading.undecided is None or reading.undecided.run != run:
+        sentence = (
+            f"the transaction of {owner} was aborted before its record was committed: by a newer "
+            "run, or because of its timeout"
+        )
+        return Failure(FailureKind.TIMED_OUT, sentence)
+    if reading.record == followed:
+        return None
+    sentence = (
+        f"another run of {owner} has written the commit log, and this run was planned without that "
+        "record: run it again"
+    )
+    return Failure(FailureKind.SUPERSEDED, sentence)
