@@ -18,7 +18,7 @@ from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
-from support.spark import complete_modes, torn_application
+from support.spark import torn_application
 from support.spark.single_job import SingleJob, handed_over
 
 from spark_kafka_sink.commit import resolve, two_phase
@@ -254,14 +254,13 @@ def test_a_program_of_spark_can_catch_that_rows_are_lost(
     job: SingleJob, client: CommitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written, _ = torn(job, client, monkeypatch)
-    folders = [str(complete_modes.__path__[0]), *sys.path]
     done = subprocess.run(
         [
             sys.executable,
             str(torn_application.__file__),
             json.dumps({**job.options, "txnVersion": "2"}),
         ],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,
