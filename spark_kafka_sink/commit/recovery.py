@@ -54,7 +54,6 @@ from spark_kafka_sink.commit.steps import (
     received,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import Marker
 
 # -- all owners -----------------------------------------------------------------------------------
@@ -291,14 +290,8 @@ def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fa
     if described.state == ONGOING:
         return Fate.OPEN if described.producer == decided.producer else None
     is_committed = described.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
-    is_same = _is_same(described.producer, decided.producer)
+    is_same = resolve.is_same_transaction(described.producer, decided.producer)
     return Fate.COMMITTED if is_committed and is_same else None
-
-
-def _is_same(described: ProducerIdAndEpoch, decided: ProducerIdAndEpoch) -> bool:
-    """Return whether a description is of a transaction; its end raises the epoch at level 2."""
-    is_near = decided.epoch <= described.epoch <= decided.epoch + 1
-    return described.producer_id == decided.producer_id and is_near
 
 
 def _marker_ask(decided: DecidedTransaction) -> ReadMarker:

@@ -174,14 +174,18 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
     return _ask(machine, _S.DESCRIBING, DescribeTransaction(machine.transactional_id))
 
 
+def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
+    """Return whether a coordinator describes the transaction of a producer, or its end.
+
+    From version 5 of EndTxn on, the coordinator raises the epoch at the end.
+    """
+    is_near = producer.epoch <= described.epoch <= producer.epoch + 1
+    return described.producer_id == producer.producer_id and is_near
+
+
 def _described(machine: Resolving, at: Received) -> Step[Resolving]:
     if at.found is Verdict.DONE and isinstance(at.reply, Described):
-        described, ours = at.reply.producer, machine.producer
-        # From version 5 of EndTxn on, the coordinator has raised the epoch.
-        is_same = (
-            described.producer_id == ours.producer_id
-            and ours.epoch <= described.epoch <= ours.epoch + 1
-        )
+        is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
     ask = ReadMarker(machine.partition, machine.first_offset, machine.producer.producer_id)

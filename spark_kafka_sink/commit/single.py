@@ -136,15 +136,27 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
-    found = _check(machine, at)
-    waiting = machine.waiting - {at.ask}
-    failure = found if isinstance(at.ask, DescribeTransaction) else None
-    machine = replace(machine, waiting=waiting, failure=failure or machine.failure or found)
-    # The state of the transaction explains why a partition does not hold what it should.
-    explains = DescribeTransaction(machine.plan.run.driver_id) not in waiting
-    if machine.failure is not None and explains:
-        return _abort(machine, machine.failure)
-    return Step(machine) if waiting else _write(machine, _S.WRITING)
+    failure = _check(machine, at)
+    if failure is not None:
+        return _explain(machine, failure)
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    return Step(machine) if machine.waiting else _write(machine, _S.WRITING)
+
+
+def _explain(machine: Single, failure: Failure) -> Step[Single]:
+    """Abort; if a partition does not hold what it should, ask first whether the run has ended."""
+    if failure.kind is not FailureKind.LOST:
+        return _abort(machine, failure)
+    machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
+    return asking(machine, DescribeTransaction(machine.plan.run.driver_id))
+
+
+def _explained(machine: Single, at: Received) -> Step[Single]:
+    reply, failure = at.reply, machine.failure
+    is_known = at.found is Verdict.DONE and isinstance(reply, Described)
+    if is_known and isinstance(reply, Described) and reply.producer != machine.plan.producer:
+        failure = _check_transaction(machine, reply, frozenset())
+    return _abort(machine, failure or _timed_out(machine.plan))
 
 
 def _check(machine: Single, at: Received) -> Failure | None:
@@ -330,6 +342,7 @@ def _aborted(machine: Single, at: Received) -> Step[Single]:
 
 _STEPS: Final = {
     _S.CHECKING: _checked,
+    _S.EXPLAINING: _explained,
     _S.WRITING: _written,
     _S.PROBING: _probed,
     _S.LOOKING: _looked,

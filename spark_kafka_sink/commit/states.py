@@ -88,6 +88,7 @@ class SingleState(Enum):
     """The state of a commit or an abort of mode single."""
 
     CHECKING = "looks at the transaction and its partitions"
+    EXPLAINING = "asks why a partition does not hold what it should"
     WRITING = "writes the record into the transaction of the rows"
     PROBING = "writes it again, which has to be flagged as a duplicate"
     LOOKING = "reads the log again, up to the record"
@@ -188,7 +189,8 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
     _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
 }
 SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
-    _1.CHECKING: frozenset({_1.WRITING, _1.ABORTING}),
+    _1.CHECKING: frozenset({_1.WRITING, _1.EXPLAINING, _1.ABORTING}),
+    _1.EXPLAINING: frozenset({_1.ABORTING}),
     _1.WRITING: frozenset({_1.PROBING, _1.LOOKING, _1.ABORTING}),
     _1.PROBING: frozenset({_1.LOOKING, _1.ABORTING}),
     _1.LOOKING: frozenset({_1.DECIDING, _1.ABORTING}),

@@ -14,9 +14,10 @@ from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
-from spark_kafka_sink.commit.attempts import Run
+from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import ANY_TOPIC
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.questions import Described, DescribeTransaction
+from spark_kafka_sink.commit.steps import Failure, FailureKind, is_newer
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient, login_identity
 from spark_kafka_sink.config import ProducerConfig
@@ -47,7 +48,9 @@ def commit_client(
     except BaseException:
         client.close()
         raise
-    _kept[key] = client
+    # Another one may be kept by now: one that was lent while this one was.
+    if _kept.setdefault(key, client) is not client:
+        client.close()
 
 
 def exception_of(
@@ -91,6 +94,14 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
 
 def _topic(run: Run) -> str | None:
     return None if run.owner.target == ANY_TOPIC else run.owner.target
+
+
+def is_superseded(client: CommitClient, plan: Plan) -> bool:
+    """Return whether a newer run has the driver's id. It aborts the transactions of the older."""
+    (found,) = client.answers_to([DescribeTransaction(plan.run.driver_id)])
+    if not isinstance(found, Described) or found.error:
+        return False
+    return is_newer(found, plan.producer)
 
 
 def close_all() -> None:

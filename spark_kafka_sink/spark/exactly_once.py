@@ -44,8 +44,6 @@ class Mode(Enum):
     SINGLE = "single"
 
 
-# The modes that are not complete yet; their values are refused.
-UNFINISHED: frozenset[Mode] = frozenset(Mode)
 _SPELLINGS: Final[Mapping[str, Mode | None]] = {
     _OFF: None,
     "true": Mode.TWO_PHASE,
@@ -148,12 +146,6 @@ def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
     mode = _SPELLINGS[chosen]
     if mode is None:
         return None
-    if mode in UNFINISHED:
-        message = (
-            f"option exactlyOnce is {value!r}: mode {mode.value} is not complete in this version, "
-            "so it cannot be used; remove the option, or set it to false"
-        )
-        raise ConfigException(message)
     log_topic = given.get("commitlogtopic", DEFAULT_LOG_TOPIC).strip()
     if TOPIC_NAME.match(log_topic) is None:
         message = (

@@ -15,7 +15,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
 _RUN_ID: Final = re.compile(r"runId = ([0-9a-f-]{36})")
 # Spark's description of a micro-batch begins with the query's name, if it has one.
-_QUERY_NAME: Final = re.compile(r"(.+?)<br/>id = ", re.DOTALL)
+_QUERY_NAME: Final = re.compile(r"(.+?)(?:<br/>|\n)id = ", re.DOTALL)
 
 
 class MicroBatch(NamedTuple):

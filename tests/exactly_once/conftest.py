@@ -21,7 +21,7 @@ from exactly_once.moments import Moments
 from spark_kafka_sink import commit
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.spark import exactly_once, kept_plans
+from spark_kafka_sink.spark import kept_plans
 from spark_kafka_sink.spark.commit_clients import close_all
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -52,9 +52,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(autouse=True)
-def modes_are_complete(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
+def commit_clients_are_closed() -> Iterator[None]:
+    """Close the clients that a test has left in this process."""
     yield
     close_all()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import complete_modes, exactly_once_over_connect
+from support.spark import exactly_once_over_connect
 from support.spark.spark_processes import connect_server
 
 pytestmark = [
@@ -25,9 +25,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server of Spark Connect."""
-    paths = [str(complete_modes.__path__[0]), *sys.path]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
         with connect_server(tmp_path_factory.mktemp("connect")) as remote:
             yield remote
 
@@ -35,13 +34,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_jobs_and_streams_over_connect_write_each_row_once(
     server: str, cluster: KafkaCluster, mode: str, tmp_path: Path
 ) -> None:
-    paths = [str(complete_modes.__path__[0]), *sys.path]
     done = subprocess.run(
         [
             *(sys.executable, str(exactly_once_over_connect.__file__)),
             *(server, mode, cluster.bootstrap, str(tmp_path)),
         ],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,

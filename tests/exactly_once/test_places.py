@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import complete_modes, unlucky_job
+from support.spark import unlucky_job
 from support.spark.spark_processes import environment, standalone_cluster, without_work_left
 from support.spark.unlucky import Outcome, run_unlucky_job
 from support.spark.unlucky_job import TASKS
@@ -46,8 +46,7 @@ def run(
 ) -> dict[str, Outcome]:  # fmt: skip
     """Run cases of the unlucky job, and check that no row is there twice."""
     env = environment(sys.executable)
-    paths = [str(complete_modes.__path__[0]), *sys.path]
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     topics = {case: new_topic(TASKS) for case in cases}
     log = new_topic(1, {"cleanup.policy": "compact"})
     given = {**options, "commitLogTopic": log, "kafka.transaction.timeout.ms": "120000"}

@@ -15,7 +15,7 @@ from conftest import NewTopic
 from support.brokers import processes
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
-from support.spark import complete_modes, killed_application
+from support.spark import killed_application
 from support.spark.killed_application import BEGIN, DONE, STREAM
 
 from spark_kafka_sink.commit.questions import Listed, ListTransactions
@@ -50,9 +50,8 @@ class Application:
         kill_in: the step in which all of its processes are killed, and how long after its begin.
         """
         mark = uuid.uuid4().hex
-        folders = [str(complete_modes.__path__[0]), *sys.path]
         environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, folders)),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             _MARK: mark,
         }
         command = [sys.executable, str(killed_application.__file__), *self._arguments]

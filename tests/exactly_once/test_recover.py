@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +18,7 @@ from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
+from support.spark import torn_application
 from support.spark.single_job import SingleJob, handed_over
 
 from spark_kafka_sink.commit import resolve, two_phase
@@ -241,6 +246,32 @@ def test_a_torn_owner_fails_until_it_is_accepted(
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     job.run({0: ["g"]}, txnVersion="2")
     assert job.committed == ["a", "b", "before", "c", "g"]
+
+
+@pytest.mark.spark
+@pytest.mark.long(reason="starts Spark for one error; how its text is read is tested without")
+def test_a_program_of_spark_can_catch_that_rows_are_lost(
+    job: SingleJob, client: CommitClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, _ = torn(job, client, monkeypatch)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(torn_application.__file__),
+            json.dumps({**job.options, "txnVersion": "2"}),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["written"], found["committed"]) == ("version 1", 2)
+    assert found["lost"] == [
+        [3, job.topic, written.partition.partition, written.first_offset, written.records]
+    ]
 
 
 @EVERY_MODE

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import complete_modes, exactly_once_cases
+from support.spark import exactly_once_cases, holding_commits
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.exactly_once]
 
@@ -27,7 +27,7 @@ class Application(NamedTuple):
 
 def run(mode: str, folder: str, **clusters: str) -> Application:
     """Run the application of a mode."""
-    paths = [str(complete_modes.__path__[0]), *sys.path]
+    paths = [str(holding_commits.__path__[0]), *sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     named = [word for name, bootstrap in clusters.items() for word in (name, bootstrap)]
     done = subprocess.run(

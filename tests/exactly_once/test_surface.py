@@ -15,7 +15,7 @@ import pytest
 from conftest import topic_maker
 from support.brokers.access import allow_only
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import complete_modes, exactly_once_connect, exactly_once_surface
+from support.spark import exactly_once_connect, exactly_once_surface
 from support.spark.single_job import SingleJob, handed_over
 from support.spark.spark_processes import ConnectServer
 
@@ -36,10 +36,9 @@ ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d", "e", "f"]}
 
 def run(program: ModuleType, *arguments: str) -> dict[str, Any]:
     """Run a program, and return what it found."""
-    paths = [str(complete_modes.__path__[0]), *sys.path]
     done = subprocess.run(
         [sys.executable, str(program.__file__), *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         check=False,
@@ -110,6 +109,19 @@ def test_the_loser_of_two_runs_says_one_sentence(
     assert "was superseded by a newer run" in said
     handed_over(new).commit(job.write(new, {0: ["new"]}))
     assert job.committed == ["new"]
+
+
+def test_an_abort_after_the_commit_blames_no_newer_run(
+    cluster: KafkaCluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = new_job(cluster, "single")
+    writer = job.plan()
+    messages = job.write(writer, ROWS)
+    handed_over(writer).commit(messages)
+    capfd.readouterr()
+    handed_over(writer).abort(messages)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "failed after its transaction had ended" in said
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ from spark_kafka_sink.commit.outcomes import (
     Superseded,
     Undecided,
 )
+from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
@@ -71,16 +73,30 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
         deadline = client.now() + config.max_block_ms / 1000
         begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
         outcome = client.run(begun, single.step).outcome
+        # After a commit at level 1, the driver takes its own epoch away: its abort is fenced, too.
+        found = _record(client, plan) if isinstance(outcome, Superseded) else None
     owner = plan.run.owner
     if isinstance(outcome, Aborted):
         return f"the write of {owner} was aborted: nothing of it is visible"
     if isinstance(outcome, CommittedBefore):
         return f"the write of {owner} failed after its transaction had ended"
+    if isinstance(outcome, Superseded) and found is not None and found.run == plan.run.name:
+        return f"the write of {owner} failed after its transaction had ended: it IS committed"
+    if isinstance(outcome, Superseded) and plan.run.level >= 2:
+        return f"the write of {owner} was superseded by a newer run"
     if isinstance(outcome, Superseded):
-        timed_out = "" if plan.run.level >= 2 else ", or its transaction timed out"
-        return f"the write of {owner} was superseded by a newer run{timed_out}"
+        return (
+            f"the write of {owner} was superseded by a newer run, or timed out; the commit log "
+            "says whether its version is written"
+        )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return (
         f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
         f"{plan.run.timeout_ms} ms"
     )
+
+
+def _record(client: CommitClient, plan: Plan) -> CommitRecord | None:
+    """Return the owner's record, None if it cannot be read now."""
+    (found,) = client.answers_to([ReadLog(plan.run.driver_id)])
+    return found.reading.record if isinstance(found, LogRead) else None

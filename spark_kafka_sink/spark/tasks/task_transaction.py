@@ -10,9 +10,8 @@ from typing import Final
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
-from spark_kafka_sink.commit.steps import is_newer
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, is_superseded
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.tasks.single_task import SingleTask
@@ -67,14 +66,14 @@ def _why_it_ended(
     ask = DescribeTransaction(transaction.transactional_id)
     try:
         with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+            if is_superseded(client, plan):
+                return f"superseded by a newer run of {plan.run.owner}"
             (found,) = client.answers_to([ask])
     except KafkaException:
         return None
     producer = transaction.producer_id
     if not isinstance(found, Described) or found.error or found.producer == producer:
         return None
-    if is_newer(found, producer):
-        return f"superseded by a newer run of {plan.run.owner}"
     return (
         f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
         f"{plan.run.timeout_ms}, so the brokers aborted it, after {transaction.rows} rows and "

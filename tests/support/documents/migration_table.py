@@ -13,7 +13,6 @@ import msgspec
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.spark import options
-from spark_kafka_sink.spark.exactly_once import EXACTLY_ONCE_OPTIONS, UNFINISHED, Mode
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
 DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "migrating-from-the-jvm-sink.md"
@@ -94,11 +93,7 @@ def with_table(text: str) -> str:
 
 def _own() -> Iterator[tuple[str, ...]]:
     known_there = {"topic": "the topic of all rows; trimmed"}
-    # Pages do not name the options of modes that are refused.
-    hidden = EXACTLY_ONCE_OPTIONS if frozenset(Mode) == UNFINISHED else ()
     for lower, name in sorted(options._OWN.items()):
-        if name in hidden:
-            continue
         here = "the same" if lower in known_there else _NEW
         yield name, known_there.get(lower, "ignored"), here
     yield f"{options._TOPIC_CONFIG}<name>", "ignored", _NEW

@@ -155,6 +155,13 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
         {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,
         "superseded by a newer run of application 'flights'",
     ),
+    "a newer run, which has aborted it meanwhile": (
+        {
+            DescribeTransaction: [OPEN, Described(ONGOING, ProducerIdAndEpoch(7, 5))],
+            DescribeProducers: [ProducersDescribed()],
+        },
+        (ATTEMPT,), 2, "superseded by a newer run of application 'flights'",
+    ),
     "a record that is refused": (
         {WriteRecord: [Written(error=10)]}, (ATTEMPT,), 2,
         "could not be written: Produce got MESSAGE_TOO_LARGE (10)",

@@ -9,9 +9,10 @@ from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit.verdicts import Call
+from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import exception_of
+from spark_kafka_sink.spark.commit_clients import close_all, commit_client, exception_of
 
 CONFIG = producer_config({"bootstrap.servers": "b:1"})
 RUN = Run(checked_owner("team", "app", "t"), "run", TopicPartition("log", 0), 2, 900_000)
@@ -54,3 +55,21 @@ def test_rights_on_transactional_ids_are_named_by_their_prefix() -> None:
     said = said_of(Failure(FailureKind.REFUSED, "refused", denied, Call.INIT_PRODUCER_ID.value))
     assert "--operation WRITE" in said
     assert "--resource-pattern-type prefixed --transactional-id team/" in said
+
+
+def test_of_clients_that_are_lent_at_once_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+    close = CommitClient.close
+
+    def note(client: CommitClient) -> None:
+        closed.append(client)
+        close(client)
+
+    monkeypatch.setattr(CommitClient, "close", note)
+    with commit_client(CONFIG, "log") as outer, commit_client(CONFIG, "log") as inner:
+        assert inner is not outer
+    assert closed == [outer]
+    with commit_client(CONFIG, "log") as again:
+        assert again is inner
+    close_all()
+    assert closed == [outer, inner]

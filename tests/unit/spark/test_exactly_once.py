@@ -16,7 +16,7 @@ from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, Stream
 from spark_kafka_sink.commit.names import checked_owner
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
-from spark_kafka_sink.spark import exactly_once, kept_plans
+from spark_kafka_sink.spark import kept_plans
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
@@ -44,12 +44,6 @@ from spark_kafka_sink.spark.replays import is_written
 RUN_ID = "0b8d9a1e-1d58-4b5b-9d3d-1f9a5a3f7c11"
 
 
-@pytest.fixture
-def complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the modes be used that the sink refuses until they are complete."""
-    monkeypatch.setattr(exactly_once, "UNFINISHED", frozenset())
-
-
 def options(**given: str) -> SinkOptions:
     """Return checked options."""
     return sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t", **given})
@@ -62,12 +56,6 @@ def selected(**given: str) -> ExactlyOnce:
     return found
 
 
-@pytest.mark.parametrize("value", ["true", "two-phase", "single", "SINGLE"])
-def test_a_mode_that_is_not_complete_is_refused_in_a_sentence(value: str) -> None:
-    with pytest.raises(ConfigException, match="is not complete in this version"):
-        options(exactlyOnce=value)
-
-
 def test_without_it_nothing_changes() -> None:
     assert options().exactly_once is None
     off = options(exactlyOnce="false", txnAppId="a")
@@ -75,7 +63,6 @@ def test_without_it_nothing_changes() -> None:
     assert off.producer.transaction_timeout_ms == 60_000
 
 
-@pytest.mark.usefixtures("complete")
 def test_the_values_and_their_defaults() -> None:
     assert selected(exactlyOnce="true").mode is Mode.TWO_PHASE
     found = selected(exactlyOnce=" Single ", txnAppId="a/b", txnVersion=" 7 ")
@@ -89,7 +76,6 @@ def test_the_values_and_their_defaults() -> None:
     assert (named.id_prefix, named.log_topic) == ("team", "log")
 
 
-@pytest.mark.usefixtures("complete")
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -115,7 +101,6 @@ def test_what_is_wrong_is_refused(given: dict[str, str], sentence: str) -> None:
         options(**{**mode, **given})
 
 
-@pytest.mark.usefixtures("complete")
 def test_a_batch_names_its_application_and_its_version() -> None:
     selected(exactlyOnce="single", txnAppId="a", txnVersion="1").of_batch(None, None)
     for given, missing in (
@@ -127,7 +112,6 @@ def test_a_batch_names_its_application_and_its_version() -> None:
             selected(exactlyOnce="single", **given).of_batch(None, None)
 
 
-@pytest.mark.usefixtures("complete")
 def test_a_micro_batch_is_named_by_its_query_or_by_its_number() -> None:
     plain = selected(exactlyOnce="single")
     assert plain.of_batch(7, "query") == ExactlyOnce(Mode.SINGLE, app_id="query")
@@ -141,7 +125,6 @@ def test_a_micro_batch_is_named_by_its_query_or_by_its_number() -> None:
         versioned.of_batch(7, "query")
 
 
-@pytest.mark.usefixtures("complete")
 def test_a_stream_is_named_by_its_checkpoint_if_by_nothing_else() -> None:
     plain = selected(exactlyOnce="single")
     by_path = plain.of_stream("file:///checkpoints//a/").app_id
@@ -150,7 +133,6 @@ def test_a_stream_is_named_by_its_checkpoint_if_by_nothing_else() -> None:
     assert selected(exactlyOnce="single", txnAppId="a").of_stream("/c").app_id == "a"
 
 
-@pytest.mark.usefixtures("complete")
 def test_a_stream_is_checked_as_a_stream_before_it_starts() -> None:
     counts = {"t": 4}
     schema = StructType(
@@ -167,7 +149,6 @@ def test_a_stream_is_checked_as_a_stream_before_it_starts() -> None:
         check_options_and_columns(schema, given | {"checkpointLocation": "/c"})
 
 
-@pytest.mark.usefixtures("complete")
 def test_rows_that_were_not_laid_out_are_refused() -> None:
     with pytest.raises(ConfigException, match="call atomic_layout"):
         check_layout(options(exactlyOnce="single"))
@@ -182,6 +163,13 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
         DESCRIPTION: f"name<br/>id = q<br/>runId = {RUN_ID}<br/>batch = 7",
     }
     assert micro_batch_of(properties.get) == MicroBatch("q", 7, RUN_ID, "name")
+    in_lines = {**properties, DESCRIPTION: f"name\nid = q\nrunId = {RUN_ID}\nbatch = 7"}
+    assert micro_batch_of(in_lines.get) == MicroBatch("q", 7, RUN_ID, "name")
+    for nameless in ("", "\n"):
+        described = f"{nameless}id = q\nrunId = {RUN_ID}\nbatch = 7"
+        assert micro_batch_of({**properties, DESCRIPTION: described}.get) == MicroBatch(
+            "q", 7, RUN_ID
+        )
     unnamed = {**properties, DESCRIPTION: f"id = q<br/>runId = {RUN_ID}<br/>batch = 7"}
     assert micro_batch_of(unnamed.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, DESCRIPTION: "mine"}.get) == MicroBatch("q", 7, "")
@@ -236,7 +224,6 @@ def test_speculative_copies_do_not_go_with_mode_single() -> None:
     refuse_speculation(speculating, {})
 
 
-@pytest.mark.usefixtures("complete")
 def test_the_name_of_the_application_is_for_operators_alone() -> None:
     named = selected(exactlyOnce="single", **NAMED).of_stream("/c")
     assert (named.application, named.checkpoint) == ("app", "/c")

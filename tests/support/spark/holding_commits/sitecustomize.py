@@ -1,12 +1,10 @@
-"""Let every Python process use the modes that the sink refuses until they are complete.
+"""Let every Python process hold commits when a test wants it (`held_commits`).
 
 Python imports a module of this name when it starts, if it is on the path.
 """
 
 from __future__ import annotations
 
-from spark_kafka_sink.spark import exactly_once
 from support.spark.held_commits import hold_commits
 
-exactly_once.UNFINISHED = frozenset()
 hold_commits()
