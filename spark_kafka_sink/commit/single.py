@@ -35,8 +35,10 @@ from spark_kafka_sink.commit.questions import (
     DescribeTransaction,
     InitProducerId,
     LogRead,
+    MarkerRead,
     ProducersDescribed,
     ReadLog,
+    ReadMarker,
     WriteRecord,
     Written,
 )
@@ -56,6 +58,7 @@ from spark_kafka_sink.commit.steps import (
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.records.batch import Marker
 
 _S = SingleState
 
@@ -272,6 +275,23 @@ def _decided(machine: Single, at: Received) -> Step[Single]:
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
+def _found(machine: Single, at: Received) -> Step[Single]:
+    return _marker_read(machine, at) if isinstance(at.ask, ReadMarker) else _read(machine, at)
+
+
+def _marker_read(machine: Single, at: Received) -> Step[Single]:
+    """Decide by the marker of the record that this run has written."""
+    marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
+    failure = machine.failure or _timed_out(machine.plan)
+    if marker is Marker.COMMIT:
+        return _done(machine)
+    if marker is Marker.ABORT:
+        return _over(machine, _S.FAILED, failure)
+    if at.now >= machine.deadline:
+        return _over(machine, _S.UNDECIDED, Undecided(failure))
+    return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
+
+
 def _read(machine: Single, at: Received) -> Step[Single]:
     again = read_back.again(at, machine.offset, machine.deadline)
     if again:
@@ -287,7 +307,10 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        return _over(machine, _S.FAILED, failure)
+        # A newer run may have written its record behind this one: the marker tells what it is.
+        plan = machine.plan
+        ask = ReadMarker(plan.run.log, machine.offset, plan.producer.producer_id)
+        return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     pause_s = MARKER_PAUSE_S if is_pending else STALE_S
     return asking(machine, _end(machine, commit=True), pause_s=pause_s, looks_up=True)
@@ -347,7 +370,7 @@ _STEPS: Final = {
     _S.PROBING: _probed,
     _S.LOOKING: _looked,
     _S.DECIDING: _decided,
-    _S.READING: _read,
+    _S.READING: _found,
     _S.ASKING_AGAIN: _decided,
     _S.RENEWING: _renewed,
     _S.ABORTING: _aborted,

@@ -38,8 +38,10 @@ from spark_kafka_sink.commit.questions import (
     Listed,
     ListTransactions,
     LogRead,
+    MarkerRead,
     ProducersDescribed,
     ReadLog,
+    ReadMarker,
     WriteRecord,
     Written,
 )
@@ -61,6 +63,7 @@ from spark_kafka_sink.commit.steps import (
 )
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.records.batch import Marker
 
 _MARGIN_SHARE: Final = 0.2
 _MAX_MARGIN_MS: Final = 60_000
@@ -328,6 +331,23 @@ def _decided(machine: Committing, at: Received) -> Step[Committing]:
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
+def _found(machine: Committing, at: Received) -> Step[Committing]:
+    return _marker_read(machine, at) if isinstance(at.ask, ReadMarker) else _read(machine, at)
+
+
+def _marker_read(machine: Committing, at: Received) -> Step[Committing]:
+    """Decide by the marker of the record that this run has written."""
+    marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
+    failure = machine.failure or superseded(machine.plan.run.owner)
+    if marker is Marker.COMMIT:
+        return _forward(replace(machine, next_producer=machine.plan.producer))
+    if marker is Marker.ABORT:
+        return _over(machine, _S.FAILED, failure)
+    if at.now >= machine.deadline:
+        return _over(machine, _S.UNDECIDED, Undecided(failure))
+    return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=True)
+
+
 def _read(machine: Committing, at: Received) -> Step[Committing]:
     run = machine.plan.run
     again = read_back.again(at, machine.offset, machine.deadline)
@@ -345,7 +365,9 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        return _over(machine, _S.FAILED, failure)
+        # A newer run may have written its record behind this one: the marker tells what it is.
+        ask = ReadMarker(run.log, machine.offset, machine.plan.producer.producer_id)
+        return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     pause_s = MARKER_PAUSE_S if is_pending else STALE_S
     return asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
@@ -435,7 +457,7 @@ _STEPS: Final = {
     _S.WRITING: _written,
     _S.LOOKING: _looked_again,
     _S.DECIDING: _decided,
-    _S.READING: _read,
+    _S.READING: _found,
     _S.ASKING_AGAIN: _decided,
     _S.LISTING: _listed,
     _S.DESCRIBING: _described,

@@ -159,7 +159,8 @@ class Brokers:
             return ("producers", ask.partition.partition)
         if isinstance(ask, ReadMarker):
             number = ask.producer_id - FIRST_PRODUCER_ID
-            return ("marker", ask.partition.partition, ask.offset, number)
+            at = LOG_NUMBER if ask.partition == LOG else ask.partition.partition
+            return ("marker", at, ask.offset, number)
         return ("log",) if isinstance(ask, ReadLog) else ("list",)
 
     def _compiled_write(
@@ -195,7 +196,8 @@ class Brokers:
         return world.data[partition], world
 
     def _marker(self, world: World, partition: int, offset: int, number: int) -> tuple[Raw, World]:
-        for each in world.data[partition][offset:]:
+        log = world.log if partition == LOG_NUMBER else world.data[partition]
+        for each in log[offset:]:
             if each[0] == number and each[2] < 0:
                 return (each[2],), world
         return (), world

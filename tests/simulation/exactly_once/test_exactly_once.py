@@ -34,6 +34,14 @@ def test_every_row_is_written_once(first: int) -> None:
     print(text_of(figures))
 
 
+@pytest.mark.long(reason="two jobs write 500 versions each, with faults all the time")
+def test_every_row_of_a_thousand_batches_is_written_once() -> None:
+    found, figures = outcome(0, versions=500)
+    assert found is None, f"{found}\n{replay_command(0, versions=500)}"
+    print(text_of(figures))
+    assert figures["batches"] == 1000
+
+
 @pytest.mark.parametrize("seed", [3, 4])
 def test_a_seed_always_runs_alike(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     logs = []

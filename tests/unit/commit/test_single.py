@@ -31,9 +31,11 @@ from spark_kafka_sink.commit.questions import (
     Initialized,
     InitProducerId,
     LogRead,
+    MarkerRead,
     ProducersDescribed,
     Question,
     ReadLog,
+    ReadMarker,
     Reply,
     Unanswered,
     WriteRecord,
@@ -41,6 +43,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.records.batch import Marker
 
 OTHER_PARTITION = TopicPartition("t", 1)
 PLAN_1 = replace(PLAN, run=replace(PLAN.run, level=1))
@@ -55,6 +58,7 @@ FINE: dict[Any, list[Reply]] = {
     "abort": [Ended(RAISED)],
     InitProducerId: [Initialized(RAISED)],
     ReadLog: [READ_BACK, LogRead(end=4)],
+    ReadMarker: [MarkerRead(Marker.ABORT)],
 }
 
 
@@ -218,7 +222,17 @@ def test_a_refused_end_txn_fails_if_the_log_does_not_have_the_record(error: int,
     outcome, asked = commit({"commit": [Ended(error=error)], ReadLog: [READ_BACK, of_other]})
     assert isinstance(outcome, Failure)
     assert said in outcome.sentence
-    assert kinds(asked)[-4:] == ["commit", ReadLog, "commit", ReadLog]
+    assert kinds(asked)[-5:] == ["commit", ReadLog, "commit", ReadLog, ReadMarker]
+    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER.producer_id)
+    # A newer run has written its record behind the one of this run, which is committed.
+    outcome, _ = commit(
+        {
+            "commit": [Ended(error=error)],
+            ReadLog: [READ_BACK, of_other],
+            ReadMarker: [MarkerRead(), MarkerRead(Marker.COMMIT)],
+        }
+    )
+    assert outcome == Committed(RECORD)
 
 
 def test_a_lost_answer_is_asked_for_again_with_the_same_request() -> None:

@@ -12,6 +12,7 @@ from support.pure.planned_run import (
     DRIVERS,
     FINE,
     LEFT,
+    LOG,
     LOSER,
     OPEN,
     PLAN,
@@ -210,9 +211,13 @@ def test_a_refused_decision_counts_if_the_log_has_it(error: int) -> None:
     outcome, asked = commit(script)
     assert outcome == Committed(RECORD)
     assert kinds(asked)[6:9] == ["commit", ReadLog, "commit"]
-    outcome, asked = commit({"commit": [Ended(error=error)]})
+    aborted: dict[Any, list[Reply]] = {
+        "commit": [Ended(error=error)], ReadMarker: [MarkerRead(), MarkerRead(Marker.ABORT)]
+    }  # fmt: skip
+    outcome, asked = commit(aborted)
     assert isinstance(outcome, Failure)
-    assert kinds(asked)[6:] == ["commit", ReadLog, "commit", ReadLog]
+    assert kinds(asked)[6:] == ["commit", ReadLog, "commit", ReadLog, ReadMarker, ReadMarker]
+    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER.producer_id)
     assert (asked[8].pause_s, asked[8].looks_up) == (5.0, True)
 
 
