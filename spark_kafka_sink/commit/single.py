@@ -147,8 +147,8 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
 
 
 def _explain(machine: Single, failure: Failure) -> Step[Single]:
-    """Abort; if a partition does not hold what it should, ask first whether the run has ended."""
-    if failure.kind is not FailureKind.LOST:
+    """Abort; if rows or the record are not there, ask first whether a newer run is the reason."""
+    if failure.kind not in (FailureKind.LOST, FailureKind.TIMED_OUT):
         return _abort(machine, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
     return asking(machine, DescribeTransaction(machine.plan.run.driver_id))
@@ -255,7 +255,7 @@ def _looked(machine: Single, at: Received) -> Step[Single]:
     if again:
         return Step(machine, again)
     failure = read_back.check(at, plan.run.owner, plan.run.name, machine.offset, plan.record)
-    return _decide(machine) if failure is None else _abort(machine, failure)
+    return _decide(machine) if failure is None else _explain(machine, failure)
 
 
 # -- the decision ---------------------------------------------------------------------------------

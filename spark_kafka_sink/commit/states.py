@@ -88,7 +88,7 @@ class SingleState(Enum):
     """The state of a commit or an abort of mode single."""
 
     CHECKING = "looks at the transaction and its partitions"
-    EXPLAINING = "asks why a partition does not hold what it should"
+    EXPLAINING = "asks whether a newer run is why a check has failed"
     WRITING = "writes the record into the transaction of the rows"
     PROBING = "writes it again, which has to be flagged as a duplicate"
     LOOKING = "reads the log again, up to the record"
@@ -193,7 +193,7 @@ SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.EXPLAINING: frozenset({_1.ABORTING}),
     _1.WRITING: frozenset({_1.PROBING, _1.LOOKING, _1.ABORTING}),
     _1.PROBING: frozenset({_1.LOOKING, _1.ABORTING}),
-    _1.LOOKING: frozenset({_1.DECIDING, _1.ABORTING}),
+    _1.LOOKING: frozenset({_1.DECIDING, _1.EXPLAINING, _1.ABORTING}),
     _1.DECIDING: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),
     _1.READING: frozenset({_1.ASKING_AGAIN, _1.DONE, _1.UNDECIDED, _1.FAILED}),
     _1.ASKING_AGAIN: frozenset({_1.RENEWING, _1.READING, _1.DONE, _1.UNDECIDED}),

@@ -85,7 +85,7 @@ class Cases:
             run()
             error = None
         except Exception as failure:  # noqa: BLE001 - it is what the case came to
-            error = str(failure)[:1500]
+            error = str(failure)
         counts = [len(committed_values(self._bootstrap, topic)) for topic in topics]
         self.found[name] = [*counts, error]
         print(self._bootstrap, name, self.found[name], file=sys.stderr, flush=True)
