@@ -318,7 +318,7 @@ class BaseProducer:
     def _close(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """Close what is open; return what `close` raises when all is closed."""
+        """Close what is open; return the exception that `close` raises at its end, if any."""
         self._caller.is_closed = True
         if self._caller.is_forked:
             self._finalizer.detach()

@@ -273,9 +273,10 @@ class _TopicWait:
         self.missing = ""
 
     def find(self) -> list[TopicMetadata] | None:
-        """Return the topics if all are known; otherwise None, and request those that are too small.
+        """Return the topics, or None if one is unknown or has too few partitions.
 
-        Raise a broker's error about a topic.
+        The metadata of a topic with too few partitions is requested again. Raise a broker's error
+        about a topic.
         """
         found = []
         for name, least in self._partitions.items():

@@ -171,7 +171,7 @@ class RowQueue:
     """One topic's chunk.
 
     under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
-    With a user's own partitioner, the next one goes when it is over. room: bytes that its chunk
+    With a user's own partitioner, the next chunk waits for it. room: bytes that its chunk
     still takes, -1 without one; rows: how many it has. partitions: of the topic, by the metadata of
     the chunk or of the last one; 0 before the first chunk.
     """

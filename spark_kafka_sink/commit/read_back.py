@@ -1,11 +1,10 @@
 """Read the commit log once more, before a record is committed that follows another one.
 
-A leader may have been replaced without knowing it: it lost its connection to the other brokers, but
-not to this client. It tells an old end of the log, so a plan that was read there lacks the newest
-record, and its version would be written twice. But what a leader acknowledges with acks=all is in
-every in-sync replica. So the log is read again, until the reading has the record that was just
-written. If a record of another run is committed before it that the plan does not know, the run must
-not commit.
+A leader may have been replaced without knowing it: it has lost its connection to the other brokers,
+but not to this client. It answers with an old end of the log. A plan that was read there lacks the
+newest record, and its version would be written twice. But a record that was acknowledged with
+acks=all is in every in-sync replica. So the log is read again until it has the record that was just
+written. If another run has committed a record in between, this run must not commit.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
 def check(
     at: Received, owner: Owner, run: str, offset: int, followed: CommitRecord | None
 ) -> Failure | None:
-    """Return the failure if the record at `offset` does not follow the one that the plan has read.
+    """Return a failure if the record at `offset` does not follow the one that the plan has read.
 
-    run: that is named in the record. followed: None if the owner had no record.
+    run: the name in the record at `offset`. followed: None if the owner had no record.
     """
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         return at.failure(f"the record of {owner} could not be read")

@@ -226,7 +226,7 @@ class ProducerBatch:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will happen to the batch; its `parts` may be another matter."""
+        """Whether nothing more will happen to the batch itself; its `parts` may still be open."""
         return self._state in DONE
 
     @property

@@ -6,11 +6,15 @@ Python's part. The bounds are what it was when they were set, and a fifth more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
-import pytest
-from support.programs.small_process import SmallProcess
-from support.pure.counted_work import lines_to_append, lines_to_send
+import pyarrow as pa
+from benchmarks.test_work_per_row import ONE_BATCH_EACH, PLENTY, lines_of, values
+from support.pure.idle_producer import idle_producer
+from support.pure.pure_producer import TOPIC, PureProducer, Settings
+
+from spark_kafka_sink.wire.frames import encode_request
+from spark_kafka_sink.wire.messages import PRODUCE
 
 FEW, MANY = 10, 200
 ROWS_EACH = 20
@@ -18,22 +22,42 @@ MOST_TO_APPEND = 59
 MOST_TO_SEND = 317
 
 
-@pytest.fixture(scope="module")
-def counting() -> Iterator[SmallProcess]:
-    """The process that counts."""
-    with SmallProcess() as process:
-        yield process
+def lines_to_append(partitions: int) -> int:
+    """Count the lines that append a slice with rows for each partition, twice."""
+    rows = MANY * ROWS_EACH
+    numbers = pa.array([n % partitions for n in range(rows)], pa.int32())
+    batch = pa.record_batch({"value": values(rows), "partition": numbers})
+    with idle_producer(partitions, batch_size=ONE_BATCH_EACH, buffer_memory=PLENTY) as producer:
+        producer.append(TOPIC, batch)  # what makes the batches does not count
+        return lines_of(partial(producer.append, TOPIC, batch))
 
 
-def test_appending_runs_few_lines_for_a_partition(counting: SmallProcess) -> None:
-    # The first time, things are made once.
-    _, many, few = (
-        counting.call(lines_to_append, partitions, MANY * ROWS_EACH)
-        for partitions in (FEW, MANY, FEW)
+def lines_to_send(partitions: int) -> int:
+    """Count the lines from a batch of each partition to their acknowledgement."""
+    settings = Settings(
+        batch_size=ONE_BATCH_EACH, buffer_memory=PLENTY, max_request_size=ONE_BATCH_EACH
     )
-    assert 0 < (many - few) / (MANY - FEW) < MOST_TO_APPEND
+    producer = PureProducer([1] * partitions, settings)
+    producer.ready()
+    for partition in range(partitions):
+        producer.append(partition, [b"value"])
+
+    def send() -> None:
+        for request in producer.poll():
+            encode_request(PRODUCE, PRODUCE.max_version, 1, "client", request.message)
+            producer.answer(request)
+        producer.done()
+
+    return lines_of(send)
 
 
-def test_sending_runs_few_lines_for_a_partition(counting: SmallProcess) -> None:
-    _, many, few = (counting.call(lines_to_send, partitions) for partitions in (FEW, MANY, FEW))
-    assert 0 < (many - few) / (MANY - FEW) < MOST_TO_SEND
+def test_appending_runs_few_lines_for_a_partition() -> None:
+    lines_to_append(FEW)  # the first time, things are made once
+    each = (lines_to_append(MANY) - lines_to_append(FEW)) / (MANY - FEW)
+    assert 0 < each < MOST_TO_APPEND
+
+
+def test_sending_runs_few_lines_for_a_partition() -> None:
+    lines_to_send(FEW)
+    each = (lines_to_send(MANY) - lines_to_send(FEW)) / (MANY - FEW)
+    assert 0 < each < MOST_TO_SEND

@@ -31,6 +31,7 @@ from exactly_once.brokers import (
 )
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import (
+    recovery,
     single,
     single_check,
     two_phase,
@@ -165,23 +166,20 @@ class Machines:
             machine = self.values[number]
             ask, operation = self._pending[number][at]
             answer = Answer(ask, self._brokers.reply_of(operation, raw))
-            stepped: Step[Any] = _step_of(machine)(machine, answer, 0.0)
+            stepped: Step[Any] = _STEPS[type(machine)](machine, answer, 0.0)
             found = self._steps[key] = self.number(stepped.machine)
         return found
 
 
-def _step_of(machine: object) -> Any:  # noqa: ANN401 - each machine has its own
-    if isinstance(machine, planning.Planning):
-        return planning.step
-    if isinstance(machine, single.Single):
-        return single.step
-    if isinstance(machine, single_check.Checking):
-        return single_check.step
-    if isinstance(machine, two_phase_claim.Claiming):
-        return two_phase_claim.step
-    if isinstance(machine, two_phase_abort.Aborting):
-        return two_phase_abort.step
-    return two_phase.step
+_STEPS: Final[dict[type, Any]] = {
+    planning.Planning: planning.step,
+    recovery.Recovering: recovery.step,
+    single.Single: single.step,
+    single_check.Checking: single_check.step,
+    two_phase.Committing: two_phase.step,
+    two_phase_abort.Aborting: two_phase_abort.step,
+    two_phase_claim.Claiming: two_phase_claim.step,
+}
 
 
 def _asks(machine: Any) -> list[Ask]:  # noqa: ANN401 - any machine

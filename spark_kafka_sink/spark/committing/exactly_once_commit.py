@@ -98,7 +98,7 @@ def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
 
 
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
-    """Check that a micro-batch that was written before has as many rows as then."""
+    """Check that a micro-batch has as many rows as when it was written before."""
     plan, micro_batch = _common(skips)
     _end_unused(options, plan)
     last = None if plan.record is None else plan.record.last_batch(micro_batch.query_id)

@@ -41,7 +41,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ... )
 
     options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
-    (at-least-once), unless they have exactlyOnce; over Spark Connect that needs txnAppId, too. As
+    (at-least-once), unless exactlyOnce is set; over Spark Connect that needs txnAppId, too. As
     in a stream, the cluster is checked once in kafka.metadata.max.age.ms, and the report is a line
     of reportPath. In a classic session errors are found before Spark computes the rows. Raise the
     exceptions of ``df.write``; Spark then ends the query.

@@ -293,7 +293,7 @@ class DeadLetterFile:
         self._writer.write_batch(letters)
 
     def settle(self) -> bool:
-        """Do nothing: files refuse nothing."""
+        """Return False: a file rejects no letter."""
         return False
 
     def finish(self) -> list[str]:

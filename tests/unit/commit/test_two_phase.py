@@ -141,10 +141,6 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
         {DescribeTransaction: [OPEN, Described(EMPTY, RAISED)]},
         FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
     ),
-    "a newer run, which has aborted it": (
-        {DescribeTransaction: [Described(COMPLETE_ABORT, WRITER), Described(EMPTY, RAISED)]},
-        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
-    ),
     "rows are missing": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(WRITER, 2, 20),))]},
         FailureKind.LOST, "t-0 holds records from offset 20 to sequence 2, though 5 records",

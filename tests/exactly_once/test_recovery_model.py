@@ -1,0 +1,68 @@
+"""`recover` beside a job, in every order of their steps: it changes nothing for the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exactly_once.brokers import OWNER
+from exactly_once.model import Scenario
+from exactly_once.recovery_model import RecoveryModel
+from spark_kafka_sink.commit import recovery
+from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.questions import InitProducerId
+from spark_kafka_sink.commit.recovery import FoundOwner
+from spark_kafka_sink.commit.steps import Step, asking
+
+pytestmark = pytest.mark.exactly_once
+
+_BOTH_LEVELS = pytest.mark.parametrize("level", [1, 2])
+_ONE_RUN = Scenario(level=2, versions=(1,))
+
+
+def check_all(scenario: Scenario, limit: int) -> None:
+    """Explore a scenario, and print how much of it was looked at."""
+    result = RecoveryModel(scenario).explore(limit)
+    bound = "all" if result.is_complete else f"bound {limit}"
+    print(f"recover, {scenario}: {result.states} states ({bound})")
+    assert result.violation is None
+
+
+@_BOTH_LEVELS
+def test_a_job_is_exactly_once_whenever_recover_runs(level: int) -> None:
+    check_all(replace(_ONE_RUN, level=level, losses=1, timeouts=1), 100_000)
+    check_all(replace(_ONE_RUN, level=level, slow=True, gives_up=True, timeouts=1), 60_000)
+
+
+@_BOTH_LEVELS
+def test_a_job_that_is_decided_is_finished_by_recover_and_another_run(level: int) -> None:
+    decided = Scenario(level=level, versions=(1, 2), cancels=False, stopped="decided", timeouts=1)
+    check_all(decided, 60_000)
+
+
+class CommitsUndecided(RecoveryModel):
+    """An operator who takes a record for decided whose transaction is open."""
+
+    def decided(self, reading: LogReading) -> LogReading:
+        """Return what the operator takes for decided."""
+        return replace(reading, record=reading.undecided or reading.record)
+
+
+class Fences(RecoveryModel):
+    """An operator who asks for the epoch of a task."""
+
+    def begin(self, found: FoundOwner) -> Step[recovery.Recovering]:
+        """Return the operator's machine."""
+        step = super().begin(found)
+        record = found.reading.record
+        decided = () if record is None else recovery.decided_of(record)
+        ids = [OWNER.task_id(each.slot) for each in decided]
+        fences = asking(step.machine, *(InitProducerId(each, 60_000) for each in ids))
+        return fences if ids else step
+
+
+@pytest.mark.parametrize("mutant", [CommitsUndecided, Fences])
+def test_without_its_rules_the_model_finds_what_goes_wrong(mutant: type[RecoveryModel]) -> None:
+    scenario = replace(_ONE_RUN, cancels=True)
+    assert mutant(scenario).explore(1_000_000).violation is not None
