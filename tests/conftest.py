@@ -20,6 +20,7 @@ from support.brokers.fault_proxy import FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.secured_kafka import SERVICE, USER, SecuredKafka, guarded
 from support.oracles.readers import create_topic
+from support.spark import preloaded
 from support.spark.job_server import JobServer, job_server
 from support.spark.spark_processes import ConnectServer, connect_server
 
@@ -32,6 +33,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 _SPARK = " ".join(class_archives.spark_options())
 os.environ["SPARK_DAEMON_JAVA_OPTS"] = _SPARK
 os.environ["SPARK_SUBMIT_OPTS"] = f'{_SPARK} "-Dspark.executor.defaultJavaOptions={_SPARK}"'
+preloaded.put_on_path(os.environ)
 
 hypothesis.settings.register_profile(
     "default",

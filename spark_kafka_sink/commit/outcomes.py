@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction
 from spark_kafka_sink.commit.names import Owner, TaskSlot
 from spark_kafka_sink.commit.steps import Failure
-from spark_kafka_sink.errors import LostRows, TornCommitException, listed
+from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException, listed
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 
@@ -110,6 +110,14 @@ class Undecided:
 
     failure: Failure
 
+    def exception(self, owner: Owner) -> KafkaException:
+        """Return the exception for a user."""
+        message = (
+            f"it is not known whether the write of {owner} is committed: {self.failure.sentence}; "
+            "run it again, which writes the rows only if they are not"
+        )
+        return KafkaException(message)
+
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
@@ -136,3 +144,11 @@ class Superseded:
 
     At level 1 the transaction may have timed out instead. The rows may have been committed before.
     """
+
+
+def not_aborted_now(run: Run, why: object) -> str:
+    """Return the sentence for a run whose abort has failed."""
+    return (
+        f"the write of {run.owner} could not be aborted now ({why}); the brokers abort it within "
+        f"{run.timeout_ms} ms"
+    )

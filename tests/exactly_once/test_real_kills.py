@@ -25,7 +25,8 @@ from spark_kafka_sink.config import producer_config
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.exactly_once]
 
 _MARK = "PYKAFKA_TEST_APPLICATION"
-_MOST_RUNS = 30
+# After so many kills, an application runs to its end.
+_MOST_KILLS = int(os.environ.get("KILLS", "8"))
 # How long after the begin of a step an application is killed, at most. A job takes less than a
 # second once Spark is warm, the stream some seconds.
 _LONGEST_S: Mapping[str, float] = {STREAM: 4.0}
@@ -102,16 +103,14 @@ def test_an_application_that_is_killed_at_random_moments_writes_each_row_once(
     print(f"KILL_SEED={seed} repeats the choice of moments")
     random = Random(seed)
     application = Application(cluster, mode, new_topic, tmp_path)
-    kills: list[str] = []
-    for _ in range(_MOST_RUNS):
+    for number in range(_MOST_KILLS):
         step = random.choice(unfinished(application.begun))
         after_s = random.uniform(0.0, _LONGEST_S.get(step, _LONGEST_OF_JOB_S))
         if application.run(step, after_s):
             break
-        kills.append(f"{step} after {after_s:.2f} s")
+        print(f"kill {number + 1}: {after_s:.2f} s after the begin of {step}", flush=True)
     else:
         application.run()
-    print(f"killed {len(kills)} times: {', '.join(kills)}")
     application.check()
     application.run()
     application.check()

@@ -1,13 +1,15 @@
 """Save modes, with and without ``register``: each has its meaning, in any order of calls.
 
-The hook is process-wide, so it is tested in processes of its own: a classic session, and a Spark
-Connect server with its client.
+The hook is process-wide, so it is tested in Python processes of its own: one with a classic
+session, and a client of Spark Connect.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
+from support.spark import attached
 from support.spark.spark_processes import ConnectServer
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -70,10 +73,11 @@ from spark_kafka_sink.errors import ConfigException, KafkaException
 
 remote, bootstrap, topic, folder = sys.argv[1:]
 if remote == "classic":
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    from support.spark import attached
+
+    spark = attached.session()
 else:
-    builder = SparkSession.builder.remote(remote)
-spark = builder.getOrCreate()
+    spark = SparkSession.builder.remote(remote).getOrCreate()
 options = {"kafka.bootstrap.servers": bootstrap, "topic": topic}
 
 
@@ -234,7 +238,8 @@ refused(lambda: once.format("json").save(folder + "/json"), "already exists")
 failed = writer("x").option("topic", "bad topic!").format("pykafka")
 refused(failed.save)
 refused(lambda: failed.format("json").save(folder + "/json"), "already exists")
-spark.stop()
+if remote != "classic":
+    spark.stop()
 print("all tried")
 '''
 
@@ -262,30 +267,32 @@ _SAVED = [
 
 
 def _check_every_way(
-    remote: str, kafka: KafkaCluster, topic: str, folder: Path, *more: str
+    run: Callable[..., subprocess.CompletedProcess[str]],
+    remote: str,
+    kafka: KafkaCluster,
+    topic: str,
+    folder: Path,
+    *more: str,
 ) -> None:
     """Run the script, and hold the topic to `_SAVED` and `more`."""
     script = folder / "modes.py"
     script.write_text(_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, script, remote, kafka.bootstrap, topic, folder],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    done = run([sys.executable, script, remote, kafka.bootstrap, topic, folder])
     assert done.stdout.endswith("all tried\n"), done.stderr[-5000:]
     values = [(r.value or b"").decode() for r in read_with_confluent(kafka.bootstrap, topic)]
     assert sorted(values) == sorted([*_SAVED, *more])
 
 
 def test_register_lets_the_bare_save_append_in_a_classic_session(
-    kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    _check_every_way("classic", kafka, new_topic(1), tmp_path)
+    run = partial(attached.run, spark)
+    _check_every_way(run, "classic", kafka, new_topic(1), tmp_path)
 
 
 def test_register_lets_the_bare_save_append_by_spark_connect(
     kafka: KafkaCluster, new_topic: NewTopic, connect: ConnectServer, tmp_path: Path
 ) -> None:
-    _check_every_way(connect.remote, kafka, new_topic(1), tmp_path, "format before register")
+    run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=200)
+    topic = new_topic(1)
+    _check_every_way(run, connect.remote, kafka, topic, tmp_path, "format before register")

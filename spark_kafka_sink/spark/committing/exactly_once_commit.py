@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
 from spark_kafka_sink.commit.names import Owner
+from spark_kafka_sink.commit.outcomes import not_aborted_now
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
@@ -252,10 +253,7 @@ def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransacti
         else:
             line = two_phase_commit.abort_run(options, plan, attempts)
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
-        line = (
-            f"the write of {plan.run.owner} could not be aborted now ({error}); the "
-            f"brokers abort it within {plan.run.timeout_ms} ms"
-        )
+        line = not_aborted_now(plan.run, error)
     say(f"pykafka: {line}")
 
 

@@ -13,6 +13,7 @@ from spark_kafka_sink.commit.outcomes import (
     CommittedBefore,
     Superseded,
     Undecided,
+    not_aborted_now,
 )
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.commit.steps import Failure
@@ -55,11 +56,7 @@ def commit_record(
         _fit.add(config.bootstrap_servers)
         return
     if isinstance(outcome, Undecided):
-        message = (
-            f"it is not known whether the write of {run.owner} is committed: "
-            f"{outcome.failure.sentence}; run it again, which writes the rows only if they are not"
-        )
-        raise KafkaException(message) from outcome.failure.exception()
+        raise outcome.exception(run.owner) from outcome.failure.exception()
     if isinstance(outcome, Failure):
         raise exception_of(outcome, run, config, written)
     message = f"the commit ended with {outcome!r}; this is a bug"
@@ -90,10 +87,7 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
             "says whether its version is written"
         )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return (
-        f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
-        f"{plan.run.timeout_ms} ms"
-    )
+    return not_aborted_now(plan.run, said)
 
 
 def _record(client: CommitClient, plan: Plan) -> CommitRecord | None:

@@ -15,6 +15,7 @@ from spark_kafka_sink.commit.outcomes import (
     Torn,
     Undecided,
     Unfinished,
+    not_aborted_now,
 )
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
@@ -48,21 +49,17 @@ def commit_record(
         raise exception_of(outcome, run, config, written)
     if isinstance(outcome, Torn):
         raise outcome.exception(run.owner, attempts)
+    if isinstance(outcome, Undecided):
+        raise outcome.exception(run.owner) from outcome.failure.exception()
     raise _error(plan, outcome)
 
 
 def _error(plan: Plan, outcome: object) -> KafkaException:
-    owner = plan.run.owner
-    if isinstance(outcome, Undecided):
+    if isinstance(outcome, Unfinished):
         message = (
-            f"it is not known whether the write of {owner} is committed: "
-            f"{outcome.failure.sentence}; run it again, which writes the rows only if they are not"
-        )
-    elif isinstance(outcome, Unfinished):
-        message = (
-            f"the write of {owner} is decided, and a part of it could not be committed in time: "
-            f"{outcome.failure.sentence}; run it again, or python -m spark_kafka_sink.recover, "
-            f"within {plan.run.timeout_ms} ms, or these rows are lost"
+            f"the write of {plan.run.owner} is decided, and a part of it could not be committed in "
+            f"time: {outcome.failure.sentence}; run it again, or python -m "
+            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows are lost"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
@@ -92,10 +89,7 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
     if isinstance(outcome, Superseded):
         return f"the write of {owner} was superseded by a newer run, which ends what is open"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
-    return (
-        f"the write of {owner} could not be aborted now ({said}); the brokers abort it within "
-        f"{plan.run.timeout_ms} ms"
-    )
+    return not_aborted_now(plan.run, said)
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:

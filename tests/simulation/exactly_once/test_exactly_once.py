@@ -5,9 +5,13 @@ A failing seed is replayed, with a log of all events, by the command in its fail
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from exactly_once.two_phase_mutants import MUTANTS
 
 from simulation.exactly_once.__main__ import outcome, replay_command, text_of
 from simulation.exactly_once.scenario import scenario
@@ -17,6 +21,7 @@ pytestmark = pytest.mark.exactly_once
 
 SEEDS = 500
 CHUNK = 100
+SEEDS_TO_FIND = 40
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
@@ -37,3 +42,30 @@ def test_a_seed_always_runs_alike(seed: int, capsys: pytest.CaptureFixture[str])
         logs.append(capsys.readouterr().out)
     assert logs[0] == logs[1]
     assert "version 1: the version is written" in logs[0]
+
+
+# -- each way to break it is found; the model of tests/exactly_once has more of them ---------------
+
+PATCHES: dict[str, Callable[..., Any]] = {mutant.name: mutant.patch for mutant in MUTANTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "found"),
+    [
+        ("EndTxn before the decision", 0, "were not skipped|are doubled|was not committed"),
+        ("the log is read before the fence", 0, "were not skipped|are doubled"),
+        ("an abort does not read the log", 80, "has failed, and is visible|torn without a reason"),
+        ("the log is not read back", 400, "were not skipped|are doubled"),
+    ],
+)
+def test_what_is_broken_is_found(
+    name: str, first: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PATCHES[name](monkeypatch, None)
+    for seed in range(first, first + SEEDS_TO_FIND):
+        sentence, _ = outcome(seed)
+        if sentence is not None:
+            print(f"found by seed {seed}: {sentence}")
+            assert re.search(found, sentence)
+            return
+    pytest.fail(f"not found by {SEEDS_TO_FIND} seeds")

@@ -1,0 +1,26 @@
+"""What a user reads of outcomes that both modes have."""
+
+from __future__ import annotations
+
+from support.pure.planned_run import OWNER, RUN
+
+from spark_kafka_sink.commit.outcomes import Undecided, not_aborted_now
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.errors import KafkaException
+
+
+def test_a_commit_whose_result_is_unknown_says_that_the_next_run_finds_out() -> None:
+    failure = Failure(FailureKind.NO_ANSWER, "EndTxn has no answer from the coordinator")
+    error = Undecided(failure).exception(OWNER)
+    assert type(error) is KafkaException
+    assert str(error) == (
+        f"it is not known whether the write of {OWNER} is committed: EndTxn has no answer from the "
+        "coordinator; run it again, which writes the rows only if they are not"
+    )
+
+
+def test_an_abort_that_failed_says_when_the_brokers_do_it() -> None:
+    assert not_aborted_now(RUN, KafkaException("nobody answers")) == (
+        f"the write of {OWNER} could not be aborted now (nobody answers); the brokers abort it "
+        "within 900000 ms"
+    )
