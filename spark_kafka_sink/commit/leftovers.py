@@ -25,7 +25,7 @@ from spark_kafka_sink.commit.steps import Received, end_txn
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# # Pairs of a transactional id and the producer id and epoch of its open transaction.
+# Pairs of a transactional id and the producer id and epoch of its open transaction.
 Leftovers: TypeAlias = frozenset[tuple[str, ProducerIdAndEpoch]]
 
 

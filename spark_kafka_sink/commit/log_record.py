@@ -80,7 +80,7 @@ class VersionSet:
         if len(intervals) <= MAX_INTERVALS:
             return VersionSet(intervals, self.floor)
         kept = intervals[-MAX_INTERVALS:]
-        # # The versions between the last dropped interval and the first kept one were not written.
+        # The versions between the last dropped interval and the first kept one were not written.
         return VersionSet(kept, intervals[-MAX_INTERVALS - 1][1] + 1)
 
     def packed(self) -> list[int]:
@@ -384,7 +384,7 @@ class LogReader:
     def __init__(self, key: str | None = None) -> None:
         self._key = key
         self._committed: dict[str, LogReading] = {}
-        # # The records of each producer whose transaction has no marker yet, by their key.
+        # The records of each producer whose transaction has no marker yet, by their key.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
 
@@ -429,8 +429,8 @@ class LogReader:
         self._pending.setdefault(entry.producer_id, {})[key or ""] = reading
 
     def _end(self, ended: dict[str, LogReading], marker: Marker | None) -> None:
-        # # Compaction removes the records of an aborted transaction before its marker. So if the
-        # marker was # removed and the records were not, the transaction was committed.
+        # Compaction removes the records of an aborted transaction before its marker. So if the
+        # marker was removed and the records were not, the transaction was committed.
         if marker is Marker.ABORT:
             return
         for key, reading in ended.items():

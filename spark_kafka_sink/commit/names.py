@@ -36,7 +36,7 @@ _ENCODED: Final = re.compile(r"(?:[^%/]|%25|%2F)+\Z")
 _ESCAPES: Final = {"%": "%25", "/": "%2F"}
 _ESCAPED: Final = re.compile("[%/]")
 _UNESCAPED: Final = re.compile("%25|%2F")
-# # A scheme and an optional authority, as in org.apache.hadoop.fs.Path.
+# A scheme and an optional authority, as in org.apache.hadoop.fs.Path.
 _LOCATION: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)\Z", re.DOTALL)
 _LARGEST: Final = 2**31 - 1
 _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")

@@ -256,8 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # # The record has no run's name, because a commit that finds its own name in the log concludes
-    # that it # is decided.
+    # The record has no run's name, because a commit that finds its own name in the log concludes
+    # that it is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -294,9 +294,9 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
         return _over(machine, superseded(machine.run.owner))
     machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
-        # # The epoch is the same as before, so a late EndTxn could end the next transaction: ask
-        # for another # epoch. After that the record has to be read again, because a newer run may
-        # have written one.
+        # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
+        # another epoch. After that the record has to be read again, because a newer run may have
+        # written one.
         return _fence(replace(machine, ends=()))
     record = _done_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
@@ -320,7 +320,7 @@ def _abort_leftovers(machine: Planning) -> Step[Planning]:
 
 
 def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
-    # # Any error code that is not retriable means that the transaction is no longer open.
+    # Any error code that is not retriable means that the transaction is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _finish(machine)
 

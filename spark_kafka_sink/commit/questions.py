@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
-# # The states of a transaction at its coordinator, as DescribeTransactions names them.
+# The states of a transaction at its coordinator, as DescribeTransactions names them.
 ONGOING: Final = "Ongoing"
 EMPTY: Final = "Empty"
 PREPARE_COMMIT: Final = "PrepareCommit"

@@ -159,7 +159,7 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # # A client that may not describe the transactional id may still be allowed to read the marker.
+    # A client that may not describe the transactional id may still be allowed to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")

@@ -115,8 +115,8 @@ def begin_commit(
     if conflict is not None:
         return _abort(machine, conflict)
     covered = guards.by_partition(written)
-    # # At level 1 all target partitions are part of the transaction. A late writer can be found
-    # only if # all of them are described.
+    # At level 1 all target partitions are part of the transaction. A late writer can be found only
+    # if all of them are described.
     described = {*covered, *targets} if plan.run.level < 2 else set(covered)
     asks = [DescribeProducers(each) for each in sorted(described)]
     return asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
@@ -311,8 +311,8 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        # # A newer run may have written its record after this one. Then only the marker shows
-        # whether this # record is committed.
+        # A newer run may have written its record after this one. Then only the marker shows whether
+        # this record is committed.
         plan = machine.plan
         ask = ReadMarker(plan.run.log, machine.offset, plan.producer.producer_id)
         return asking(replace(machine, failure=failure), ask)

@@ -43,14 +43,13 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# # Seconds until a question is asked again. The short pause is for CONCURRENT_TRANSACTIONS: brokers
-# # write a marker within a few milliseconds. A new leader or coordinator takes longer.
+# Seconds until a question is asked again. The short pause is for CONCURRENT_TRANSACTIONS: brokers
+# write a marker within a few milliseconds. A new leader or coordinator takes longer.
 _SHORT_PAUSE_S: Final = 0.02
 PAUSE_S: Final = 0.1
-# # Coordinators respond to EndTxn before they have written the markers of the transaction.
+# Coordinators respond to EndTxn before they have written the markers of the transaction.
 MARKER_PAUSE_S: Final = 0.1
-# # How long a broker that is no longer the coordinator may respond from its old state
-# (KAFKA-21181).
+# How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
 
 M = TypeVar("M")

@@ -370,16 +370,15 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading = at.reply.reading
     if reading.record is not None and reading.record.run == run.name:
-        # # If a newer run has fenced the driver's id, that run writes DONE, and this process
-        # cannot.
+        # If a newer run has fenced the driver's id, that run writes DONE, and this process cannot.
         return _forward(replace(machine, next_producer=machine.plan.producer))
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     failure = machine.failure or superseded(run.owner)
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        # # A newer run may have written its record after this one. Then only the marker shows
-        # whether this # record is committed.
+        # A newer run may have written its record after this one. Then only the marker shows whether
+        # this record is committed.
         ask = ReadMarker(run.log, machine.offset, machine.plan.producer.producer_id)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
@@ -460,7 +459,7 @@ def _cleaned(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _done(machine: Committing) -> Step[Committing]:
-    # # All rows are visible. If the record DONE could not be written, the next plan commits the #
+    # All rows are visible. If the record DONE could not be written, the next plan commits the
     # transactions again, which changes nothing, and writes DONE.
     return _over(machine, _S.DONE, Committed(machine.record.done()))
 

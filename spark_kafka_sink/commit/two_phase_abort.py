@@ -49,7 +49,7 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 _LIST_PAUSE_S: Final = 0.2
-# # How many seconds an abort waits for tasks that may still open transactions.
+# How many seconds an abort waits for tasks that may still open transactions.
 _SETTLES_S: Final = 5.0
 
 _S = AbortState
@@ -146,8 +146,8 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, producer=at.reply.producer)
     if machine.is_proved:
         return _abort_all(machine, at.now)
-    # # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
-    # the # record DONE, and not the transaction of the record DECIDED.
+    # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
+    # the record DONE, and not the transaction of the record DECIDED.
     is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
     machine = replace(machine, is_undecided=is_aborted)
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
@@ -161,7 +161,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     if reading.record is not None:
         decided = decided_by(run.owner, reading.record)
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
-    # # The coordinator responds to EndTxn before it has written the marker.
+    # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     if is_pending and at.now < machine.deadline:
         return asking(machine, at.ask, pause_s=MARKER_PAUSE_S)
@@ -183,7 +183,7 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
 
 
 def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
-    # # Any error code that is not retriable means that the transaction is no longer open.
+    # Any error code that is not retriable means that the transaction is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)

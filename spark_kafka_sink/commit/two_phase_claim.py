@@ -79,8 +79,8 @@ def _looked(machine: Claiming, at: Received) -> Step[Claiming]:
     if at.found is Verdict.DONE and described.state not in _FREE:
         slot = machine.slot
         return _look(replace(machine, slot=slot._replace(slot=slot.slot + 1)))
-    # # InitProducerId has to follow at once, because it would abort the transaction of another
-    # attempt # that claims the same id in between.
+    # InitProducerId has to follow at once, because it would abort the transaction of another
+    # attempt that claims the same id in between.
     run = machine.plan.run
     ask = InitProducerId(run.owner.task_id(machine.slot), run.timeout_ms)
     state = moved(TASK, machine.state, _S.CLAIMING)

@@ -62,18 +62,18 @@ _FENCED: Final[Mapping[int, Verdict]] = {
     codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
     codes.PRODUCER_FENCED: _V.FENCED,
 }
-# # The exceptions of each request to the general rule, which is to retry after a retriable code and
-# to # fail after any other code.
+# The exceptions of each request to the general rule, which is to retry after a retriable code and
+# to fail after any other code.
 _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
     Call.DESCRIBE_TRANSACTIONS: {codes.TRANSACTIONAL_ID_NOT_FOUND: _V.NOT_FOUND},
     Call.ADD_PARTITIONS_TO_TXN: _FENCED,
-    # # A leader passes on the coordinator's error. So the leader need not be looked up again.
+    # A leader passes on the coordinator's error. So the leader need not be looked up again.
     Call.PRODUCE: {
         **_FENCED,
         codes.COORDINATOR_NOT_AVAILABLE: _V.RETRY,
         codes.NOT_COORDINATOR: _V.RETRY,
         codes.DUPLICATE_SEQUENCE_NUMBER: _V.DONE,
-        # # The transaction has ended. Produce 9 and 10 return the first code, later versions the
+        # The transaction has ended. Produce 9 and 10 return the first code, later versions the
         # second.
         codes.INVALID_TXN_STATE: _V.FENCED,
         codes.TRANSACTION_ABORTABLE: _V.FENCED,

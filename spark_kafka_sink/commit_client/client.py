@@ -66,7 +66,7 @@ from spark_kafka_sink.records.batch import Buffer
 from spark_kafka_sink.records.default_record import read_batches
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
-# # select() does not accept infinity.
+# select() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
 _JITTER: Final = (0.8, 1.2)
 _MOST_UNDER_WAY: Final = 64
@@ -326,8 +326,8 @@ class CommitClient:
     def _steps(self, question: Question) -> Steps[Reply]:
         ask = question.ask
         if question.pause_s > 0:
-            # # Jitter, because other clients that were refused at the same time wait as long as
-            # this one.
+            # Jitter, because other clients that were refused at the same time wait as long as this
+            # one.
             yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
         if question.looks_up:
             self._forget(ask)
@@ -350,7 +350,7 @@ class CommitClient:
             self._brokers.forget_leader(self._log_partition)
 
 
-# # The class of the reply to each ask, for a reply that has only an error code.
+# The class of the reply to each ask, for a reply that has only an error code.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
     DescribeTransaction: Described,

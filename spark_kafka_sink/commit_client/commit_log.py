@@ -34,8 +34,8 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import Records
 
 _ALL_REPLICAS: Final = -1
-# # Produce 12 implicitly adds the partition to the transaction. Produce 13 has topic ids in place
-# of # names.
+# Produce 12 implicitly adds the partition to the transaction. Produce 13 has topic ids in place of
+# names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
 
@@ -54,7 +54,7 @@ class CommitLog:
         self._partitions = partitions
         self._log = partition
         self._request_timeout_ms = request_timeout_ms
-        # # The reader of each key (None: of all keys), and the offset from which it reads next.
+        # The reader of each key (None: of all keys), and the offset from which it reads next.
         self._read: dict[str | None, tuple[LogReader, int]] = {}
         self._warnings: list[str] = []
 
@@ -118,7 +118,7 @@ class CommitLog:
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
-                # # Compaction does not change the log start offset, but an operator can delete
+                # Compaction does not change the log start offset, but an operator can delete
                 # records.
                 start = found.log_start_offset
                 if start <= position:

@@ -19,8 +19,8 @@ _LOOK_UP_WAIT_S: Final = 0.05
 _LONGEST_LOOK_UP_WAIT_S: Final = 1.0
 
 T = TypeVar("T")
-# # The objects that a generator yields: the response that it waits for, or the time until which it
-# # waits.
+# The objects that a generator yields: the response that it waits for, or the time until which it
+# waits.
 Wait: TypeAlias = RequestFuture | float
 Steps: TypeAlias = Generator[Wait, None, T]
 

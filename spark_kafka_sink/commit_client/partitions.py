@@ -42,9 +42,9 @@ from spark_kafka_sink.wire.fetch_messages import (
     PartitionData,
 )
 
-# # In earlier versions, a new leader may return an end that is below committed records (KIP-207).
+# In earlier versions, a new leader may return an end that is below committed records (KIP-207).
 LISTS_RELIABLE_ENDS_SINCE: Final = 5
-# # Fetch 13 has topic ids in place of names.
+# Fetch 13 has topic ids in place of names.
 _LAST_FETCH_BY_NAME: Final = 12
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _FETCH_WAIT_MS: Final = 500

@@ -22,9 +22,9 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _FEATURE: Final = "transaction.version"
-# # The lowest versions of APIs that every broker must support. Brokers without AddPartitionsToTxn 4
-# # do not verify that a partition is part of the transaction, so that a late batch could stay in an
-# # open transaction for ever.
+# The lowest versions of APIs that every broker must support. Brokers without AddPartitionsToTxn 4
+# do not verify that a partition is part of the transaction, so that a late batch could stay in an
+# open transaction for ever.
 _NEEDED: Final[Mapping[Api, int]] = {
     INIT_PRODUCER_ID: 0,
     ADD_PARTITIONS_TO_TXN: 4,

@@ -49,7 +49,7 @@ class Transactions:
     def list_open(self, ask: ListTransactions) -> Steps[Reply]:
         """Return the open transactions on all brokers. Fail if a broker does not respond."""
         yield from self._brokers.metadata([])
-        # # RE2 allows a backslash before any punctuation. The pattern has to match the complete id.
+        # RE2 allows a backslash before any punctuation. The pattern has to match the complete id.
         pattern = f"(?s){re.escape(ask.prefix)}.*"
         request = ListTransactionsRequest(state_filters=[ONGOING], transactional_id_pattern=pattern)
         futures = self._brokers.send(self._brokers.nodes, request)
@@ -126,7 +126,7 @@ class Transactions:
         }
         for partition in ask.partitions:
             code = results.get(partition, codes.UNKNOWN_SERVER_ERROR)
-            # # OPERATION_NOT_ATTEMPTED only means that another partition has an error.
+            # OPERATION_NOT_ATTEMPTED only means that another partition has an error.
             if code not in (codes.NONE, codes.OPERATION_NOT_ATTEMPTED):
                 api = f"AddPartitionsToTxn for {partition}"
                 return Added(code, reason_of(code, api, node_id))

@@ -49,8 +49,7 @@ def commit_client(
     except BaseException:
         client.close()
         raise
-    # # Another client with the same key may have been lent and returned meanwhile. Only one is
-    # kept.
+    # Another client with the same key may have been lent and returned meanwhile. Only one is kept.
     if _kept.setdefault(key, client) is not client:
         client.close()
 

@@ -27,13 +27,13 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
-# # The default of the broker setting transaction.max.timeout.ms, so that jobs have as much time as
-# # brokers allow by default.
+# The default of the broker setting transaction.max.timeout.ms, so that jobs have as much time as
+# brokers allow by default.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
 )  # fmt: skip
-# # The option in which `register` and `write_batch` pass on the name of the Spark application.
+# The option in which `register` and `write_batch` pass on the name of the Spark application.
 APPLICATION_OPTION: Final = "pykafka.application"
 _OFF: Final = "false"
 _VERSION: Final = re.compile(r"[0-9]{1,19}\Z")

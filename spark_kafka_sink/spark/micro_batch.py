@@ -15,8 +15,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
 _RUN_ID: Final = re.compile(r"runId = ([0-9a-f-]{36})")
-# # Spark's job description of a micro-batch begins with the name of the query, if the query has
-# one.
+# Spark's job description of a micro-batch begins with the name of the query, if the query has one.
 _QUERY_NAME: Final = re.compile(r"(.+?)(?:<br/>|\n)id = ", re.DOTALL)
 
 
@@ -50,7 +49,7 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     return MicroBatch(query_id, int(batch_id), run[1] if run else "", name[1] if name else "")
 
 
-# # The options in which `write_batch` passes its micro-batch on to Spark's Python processes.
+# The options in which `write_batch` passes its micro-batch on to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
 _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")

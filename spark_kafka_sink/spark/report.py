@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
     from spark_kafka_sink.spark.micro_batch import MicroBatch
 
-# # How many of the first bad rows are described, in each task and in the report.
+# How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
 _TOPICS_NAMED: Final = 10

@@ -60,7 +60,7 @@ def commit_report(
     return CommitReport(
         batch_id=batch_id,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        # # The clock of a task's host may be ahead of the clock of this host.
+        # The clock of a task's host may be ahead of the clock of this host.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
         tasks=len(reported),
         rows=sum(task.rows for task in tasks),

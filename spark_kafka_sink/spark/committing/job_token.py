@@ -31,7 +31,7 @@ from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
 
-# # The rows are in Kafka already, so the job should not wait long for its token to be expired.
+# The rows are in Kafka already, so the job should not wait long for its token to be expired.
 _MAX_BLOCK_MS: Final = 10_000
 _PAUSE_S: Final = 0.1
 
@@ -109,7 +109,7 @@ def _expire(kept: _Kept) -> None:
             try:
                 admin.expire_delegation_token(kept.token.hmac)
             except ApiException as error:
-                # # The token was created a moment ago, and this broker may not know it yet.
+                # The token was created a moment ago, and this broker may not know it yet.
                 is_new = is_fresh(kept.token, time.time() * 1000)
                 if error.code != DELEGATION_TOKEN_NOT_FOUND or not is_new:
                     raise

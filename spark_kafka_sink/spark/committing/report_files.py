@@ -69,7 +69,7 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
 
 
 _NAME: Final = ".pykafka-reports.jsonl"
-# # At this size the older half of the file is deleted, because a stream may run for weeks.
+# At this size the older half of the file is deleted, because a stream may run for weeks.
 _FULL_BYTES: Final = 8 * 1024 * 1024
 
 

@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
-# # The bootstrap servers of the clusters whose brokers were found to report duplicates.
+# The bootstrap servers of the clusters whose brokers were found to report duplicates.
 _fit: set[str] = set()
 
 
@@ -71,8 +71,8 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
         deadline = client.now() + config.max_block_ms / 1000
         begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
         outcome = client.run(begun, single.step).outcome
-        # # After a commit at level 1, the driver asks for a new epoch. So an abort with its old
-        # epoch is # fenced although no newer run exists.
+        # After a commit at level 1, the driver asks for a new epoch. So an abort with its old epoch
+        # is fenced although no newer run exists.
         found = _record(client, plan) if isinstance(outcome, Superseded) else None
     owner = plan.run.owner
     if isinstance(outcome, Aborted):
