@@ -84,7 +84,10 @@ class VersionSet:
         return VersionSet(kept, intervals[-MAX_INTERVALS - 1][1] + 1)
 
     def packed(self) -> list[int]:
-        """Return the interval bounds; all but the first are differences to the bound before."""
+        """Return the bounds of all intervals as one list of integers.
+
+        Each bound but the first is stored as its difference to the bound before.
+        """
         bounds = [bound for interval in self.intervals for bound in interval]
         return [*bounds[:1], *(high - low for low, high in pairwise(bounds))]
 

@@ -1,9 +1,9 @@
 """The questions that the state machines of exactly once ask brokers, and the replies.
 
-A machine returns questions, each of which holds an "ask": the content of a request. The machine
-gets each reply as an `Answer`. `commit_client` sends the requests. It knows which broker is the
-coordinator of a transactional id or the leader of a partition, but it makes no decisions. The reply
-to a request without a response is `Unanswered`.
+A machine returns questions. Each `Question` holds a request (an object of a class in `Ask`). The
+machine gets each reply as an `Answer`. `commit_client` sends the requests. It knows which broker is
+the coordinator of a transactional id or the leader of a partition, but it makes no decisions. The
+reply to a request without a response is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is an application and its target topic.
@@ -141,7 +141,7 @@ Ask: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """An ask to send, and how to send it.
+    """A request to send, and how to send it.
 
     pause_s: the seconds to wait before it is sent. looks_up: whether to look up the coordinator or
     the leader again first, because the known one may be outdated.
@@ -308,7 +308,7 @@ Reply: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """A question's ask and the reply to it: the event that moves a machine to its next state."""
+    """A request and the reply to it: the event that moves a machine to its next state."""
 
     ask: Ask
     reply: Reply

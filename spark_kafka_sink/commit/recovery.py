@@ -98,7 +98,7 @@ def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -184,8 +184,8 @@ class Recovering:
     """The state of the recovery of one owner.
 
     commits: whether the decided transactions are committed, or only looked at. described: pairs of
-    a transactional id and its state. markers: pairs of an ask for a marker and the reply. ends: the
-    commits of the decided transactions.
+    a transactional id and its state. markers: pairs of a request for a marker and the reply. ends:
+    the commits of the decided transactions.
     """
 
     state: RecoveryState
@@ -219,7 +219,7 @@ def begin(
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:

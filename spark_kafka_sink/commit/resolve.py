@@ -143,7 +143,10 @@ def step_all(
 def lost(
     machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
 ) -> tuple[LostTransaction, ...]:
-    """Return the transactions that were aborted. machines: one for each, in the same order."""
+    """Return the transactions that were aborted.
+
+    machines: the machine of each transaction, in the order of `transactions`.
+    """
     pairs = zip(machines, transactions, strict=True)
     return tuple(
         LostTransaction(each, machine.records)
@@ -153,7 +156,7 @@ def lost(
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if machine.asked != answer.ask:
         return Step(machine)
     at = received(*answer, now)

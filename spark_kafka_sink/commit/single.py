@@ -130,7 +130,7 @@ def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
 
 
 def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)

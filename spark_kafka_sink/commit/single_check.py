@@ -42,7 +42,7 @@ def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float
 
 
 def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
         return Step(machine)
     at = received(*answer, now)

@@ -76,7 +76,7 @@ W = TypeVar("W", bound=Waiting)
 
 
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
-    """Return the step in which a machine asks these questions and waits for their answers."""
+    """Return the step in which a machine sends these requests and waits for their answers."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
     return Step(replace(machine, waiting=frozenset(asks)), questions)
 
@@ -163,7 +163,7 @@ _CALLS: Final[dict[type, Call]] = {
 
 
 def call_of(ask: Ask) -> Call:
-    """Return the kind of request that an ask is sent as."""
+    """Return the kind of API call that a request (`Ask`) makes."""
     if isinstance(ask, EndTxn):
         return Call.COMMIT if ask.commit else Call.ABORT
     return _CALLS[type(ask)]
@@ -176,14 +176,17 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the asks of the questions, as a set."""
+    """Return the set of requests (`Ask`) that the questions contain."""
     return frozenset(question.ask for question in questions)
 
 
 def end_txn(
     transactional_id: str, producer: ProducerIdAndEpoch, level: int, *, commit: bool
 ) -> EndTxn:
-    """Return the ask that ends a transaction. level: the transaction.version, 1 or 2."""
+    """Return the EndTxn request that commits or aborts a transaction.
+
+    level: the transaction.version that the cluster has finalized, which selects the EndTxn version.
+    """
     version = END_TXN_2 if level >= 2 else END_TXN_1
     return EndTxn(transactional_id, producer, commit, version)
 

@@ -149,7 +149,7 @@ def begin_forward(
 
 
 def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -171,7 +171,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If transactions are not as they were left, find out if a newer run ended them."""
+    """Fail. If a transaction is not as it was left, first check whether a newer run ended it."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -253,7 +253,10 @@ def _write(machine: Committing, writing: CommitState) -> Step[Committing]:
 
 
 def _driver(machine: Committing) -> ProducerIdAndEpoch:
-    """Return the driver's producer id and epoch: before the run is decided, the plan's."""
+    """Return the driver's producer id and epoch for its next request.
+
+    Before the run is decided they are those of the plan, afterwards those of `next_producer`.
+    """
     return machine.next_producer if machine.next_producer.is_valid else machine.plan.producer
 
 

@@ -103,7 +103,7 @@ def begin(
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)

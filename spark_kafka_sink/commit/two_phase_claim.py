@@ -54,7 +54,7 @@ def begin(plan: Plan, partition: int, attempt_number: int, *, deadline: float) -
 
 
 def step(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
-    """Return the machine after an answer, with the questions to send next."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask != machine.asked:
         return Step(machine)
     at = received(*answer, now)

@@ -42,7 +42,7 @@ class Call(Enum):
 
 
 class Verdict(Enum):
-    """The meaning of a response."""
+    """The meaning of the error code in a response."""
 
     DONE = "it is done"
     RETRY = "ask again after a pause"

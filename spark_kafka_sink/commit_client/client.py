@@ -1,9 +1,9 @@
 """CommitClient: runs the state machines of the package `commit` against a cluster.
 
-A machine returns questions. Each question holds an "ask": the content of a request to a broker. The
-client has its own connections and can process many questions at once. It makes no decisions, and it
-never sends a request again by itself. The reply to a request without a response is `Unanswered`.
-`answers` resumes the generator of each question (see `generators`) in the caller's thread.
+A machine returns questions, each of which holds a request (`Ask`) to a broker. The client has its
+own connections and can process many questions at once. It makes no decisions, and it never sends a
+request again by itself. The reply to a request without a response is `Unanswered`. `answers`
+resumes the generator of each question (see `generators`) in the caller's thread.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class CommitClient:
         return []
 
     def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
-        """Ask questions, and return the replies to all of them in the same order."""
+        """Send requests, and return the replies to all of them in the same order."""
         asked = list(asks)
         self.ask(Question(ask) for ask in asked)
         found: dict[Ask, Reply] = {}
@@ -350,7 +350,7 @@ class CommitClient:
             self._brokers.forget_leader(self._log_partition)
 
 
-# The class of the reply to each ask, for a reply that has only an error code.
+# # The class of the reply to each request, for a reply that has only an error code.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
     DescribeTransaction: Described,

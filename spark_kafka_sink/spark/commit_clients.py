@@ -98,7 +98,10 @@ def _topic(run: Run) -> str | None:
 
 
 def is_superseded(client: CommitClient, plan: Plan) -> bool:
-    """Return whether a newer run has fenced the driver, and so aborts its transactions."""
+    """Return whether a newer run has fenced the driver of `plan`.
+
+    If so, the newer run also aborts the transactions of this run.
+    """
     (found,) = client.answers_to([DescribeTransaction(plan.run.driver_id)])
     if not isinstance(found, Described) or found.error:
         return False

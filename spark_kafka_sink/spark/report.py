@@ -288,9 +288,9 @@ class SkippedMessage(WriterCommitMessage):
 class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task: the rows that it wrote.
 
-    started_at: in seconds since 1970. partitions: the partitions without the task's bad rows.
-    transaction: what the task wrote in its transaction, None for at-least-once writes. plan,
-    micro_batch: set only for a stream that is written exactly once. The commit of a stream can
+    started_at: in seconds since 1970. partitions: the reports of the written partitions, without
+    bad rows. transaction: what the task wrote in its transaction, None for at-least-once writes.
+    plan, micro_batch: set only for a stream that is written exactly once, because its commit can
     learn them only from these messages.
     """
 
