@@ -45,8 +45,8 @@ _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")
 class TaskSlot(NamedTuple):
     """The slot of a task's transactional id.
 
-    partition: the number of the Spark partition. slot: the number of the attempt, or a higher
-    number if the id of that slot has an open transaction.
+    partition: the number of the Spark partition. slot: the number of the task attempt. It is higher
+    if the id with that number has an open transaction.
     """
 
     partition: int
