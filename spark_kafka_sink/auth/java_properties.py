@@ -30,7 +30,10 @@ def properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments. A line that ends in a backslash continues."""
+    """Yield the lines without comments.
+
+    A line that ends in an odd number of backslashes is joined with the next line.
+    """
     line = ""
     for natural in _LINE_END.split(text):
         part = natural.lstrip(_BLANK)

@@ -3,12 +3,12 @@
 There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
 value in a properties file, ``directory`` the content of a file. `config.providers` sets other names
 for them and restricts what they may read. The value of a variable is not resolved again. A variable
-with an unknown provider is left unchanged, because a password may look like one. The classes call a
-variable a reference, and what it refers to may be an environment variable.
+with an unknown provider is left unchanged, because a password may look like one. The code calls a
+config provider variable a reference.
 
 A user who sets options on a shared driver could have the driver's secrets sent to a server of their
-own. The process can therefore restrict what may be read. These environment variables do so, and no
-option overrides them:
+own. The process can therefore restrict what may be read. The following environment variables do so,
+and no option overrides them:
 
 - ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
 - ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths, besides the

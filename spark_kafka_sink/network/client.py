@@ -122,7 +122,7 @@ class NetworkClient:
         self._unassigned: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
 
-    # -- called by the owner -----------------------------------------------------------------------
+    # -- called by the owner ----------------------------------------------------------------------
 
     def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster, until the metadata arrives.
@@ -151,7 +151,10 @@ class NetworkClient:
             self._disconnect(state, reason)
 
     def connect(self, node_ids: set[int]) -> None:
-        """Set the nodes to keep connected; no connection is made to other nodes."""
+        """Set the nodes to keep connected.
+
+        Other nodes are connected to only for requests that any node may answer.
+        """
         self._connect_to = node_ids
 
     def send(self, request: ClientRequest) -> None:
@@ -168,17 +171,17 @@ class NetworkClient:
         self._send_to(state, request, now)
 
     def wakeup(self) -> None:
-        """End a poll early. Any thread may call this."""
+        """End the current or the next poll early. Any thread may call this."""
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Return a description of the nodes with errors. Any thread may call this."""
+        """Return a description of the nodes with errors, for messages. Any thread may call this."""
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
 
     @property
     def principal(self) -> str:
-        """The principal's name as brokers know it, empty if unknown; any thread may read it."""
+        """The name of the client's principal, empty if unknown; any thread may read it."""
         return "" if self._security is None else self._security.principal
 
     def in_flight_count(self) -> int:
@@ -197,7 +200,7 @@ class NetworkClient:
             self._security.close()
         self._selector.close_all()
 
-    # -- events ------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Make connections, send pending requests, wait for the network, and return the events."""
@@ -325,7 +328,7 @@ class NetworkClient:
     def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
         self._events.append(RequestFailed(request, node_id, code, reason))
 
-    # -- requests that any node may answer ---------------------------------------------------------
+    # -- requests that any node may answer --------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
         """Send the requests that any node may answer to the least loaded node, or connect to it."""

@@ -72,8 +72,8 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 class InFlightRequest:
     """A request on the wire.
 
-    request: None for the connection's own requests, such as ApiVersions. throttled_s: for how long
-    the broker does not read from the connection, as its throttle times have announced.
+    request: None for the connection's own requests, such as ApiVersions. throttled_s: the throttle
+    times of the broker since the request was sent, in seconds, which extend its timeout.
     """
 
     request: ClientRequest | None
@@ -129,7 +129,7 @@ class InFlightRequests:
             request.throttled_s += pause_s
 
     def expires_at(self) -> float:
-        """Return when the oldest request times out; infinity if none is in flight."""
+        """Return when the oldest request times out; infinity if no request is in flight."""
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]

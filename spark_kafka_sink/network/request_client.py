@@ -176,7 +176,7 @@ class ConsumerNetworkClient:
 
     @property
     def principal(self) -> str:
-        """The principal's name as brokers know it, empty if unknown."""
+        """The name of the client's principal, empty if unknown."""
         return self._client.principal
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Its str() explains why brokers may refuse the delegation token at that time."""
+    """Its str() is the likely reason why brokers refuse the delegation token at that time."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -246,10 +246,9 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """The principal's name as brokers know it, if a login has shown it.
+        """The name of the client's principal, if a login has shown it; any thread may read it.
 
-        Any thread may read it. It is empty before a login, and for mechanisms whose user is in the
-        configuration.
+        It is empty before a login, and for mechanisms whose user is in the configuration.
         """
         return self._subject if self._kerberos is None else self._kerberos.principal
 

@@ -167,7 +167,7 @@ class Selector:
         family, target = address
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # such as IPv6 on a machine without it
+        except OSError as error:  # such as IPv6 on a machine without IPv6
             self._pending.append(Closed(channel_id, error.strerror or str(error)))
             return
         try:

@@ -302,7 +302,7 @@ class TlsLayer:
 
     def _raise(self, error: ssl.SSLError) -> NoReturn:
         reason = _reason(error)
-        # In TLS 1.3 a broker rejects the client's certificate after the handshake.
+        # In TLS 1.3 a broker may reject the client's certificate only after the handshake.
         is_refusal = not self.is_secured or (not self._has_answer and _ALERT.search(reason))
         if not is_refusal:
             raise ConnectionError(f"TLS: {_words(reason)}") from None
