@@ -73,11 +73,11 @@ class Acls:
         *,
         is_prefix: bool = False,
     ) -> str | None:
-        """Return the command that grants the denied access, None if the error denied none.
+        """Return the kafka-acls.sh command that grants the access that an error code denied.
 
-        code: the error code. name: the name of the topic, group or transactional id. operations:
-        None for the operations that a writer needs. is_prefix: whether to grant access to all names
-        that begin with `name`.
+        Return None for an error code of another kind. name: the name of the topic, group or
+        transactional id. operations: None for the operations that a writer needs. is_prefix:
+        whether to grant access to all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:
@@ -98,7 +98,7 @@ class Acls:
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return advice for a writer about an error code of a topic, None if there is none."""
+        """Return advice for a writer about an error code of a topic, None without advice."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
 
 

@@ -137,7 +137,7 @@ class KerberosContext(Protocol):
         """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Process the broker's token, and return the next token to send, None if there is none."""
+        """Process the broker's token, and return the next token to send, None without one."""
 
     def unwrap(self, message: bytes) -> bytes:
         """Return the content of a message that the broker has wrapped (GSS_Unwrap)."""

@@ -137,7 +137,7 @@ def _block(label: str, inside: str, origin: str) -> PemBlock:
 
 
 def certificates(text: str, origin: str) -> list[PemBlock]:
-    """Return the certificates in a text, in order. Raise ConfigException if there are none."""
+    """Return the certificates in a text, in order. Raise ConfigException if it has none."""
     blocks = pem_blocks(text, origin)
     found = [
         PemBlock(CERTIFICATE, each.data)

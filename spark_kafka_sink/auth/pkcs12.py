@@ -14,7 +14,7 @@ _LONGEST_CHAIN: Final = 20
 
 
 def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
-    """Return the certificates in a store as PEM. Raise ConfigException if there are none.
+    """Return the certificates in a store as PEM. Raise ConfigException if it has no certificate.
 
     origin: the name of the store in messages. option: the option with its password.
     """

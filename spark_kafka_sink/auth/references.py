@@ -67,7 +67,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One variable ``${provider:path:key}``; `path` is empty if it has none."""
+    """One variable ``${provider:path:key}``; `path` is empty in ``${provider:key}``."""
 
     provider: str
     path: str

@@ -34,7 +34,7 @@ class TokenException(Exception):
     """There is no token. The message contains no secret.
 
     is_final: whether a retry would fail in the same way. retry_after_s: the delay in seconds that
-    the endpoint requests, None if it requests none.
+    the endpoint requests, None if it does not request a delay.
     """
 
     def __init__(

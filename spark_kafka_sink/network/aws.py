@@ -129,7 +129,7 @@ class AwsTokens:
 def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
     """Return the AWS keys in the environment.
 
-    Return None if there are none, or if an option sets another source of credentials.
+    Return None if the environment has no keys, or if an option sets another source of credentials.
     """
     access, secret = (os.environ.get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not options.is_of_environment or not access or not secret:
@@ -160,9 +160,9 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
-    """Return the AWS credentials that botocore finds. Raise TokenException if it finds none.
+    """Return the AWS credentials that botocore finds.
 
-    profile: the name of the profile in messages.
+    Raise TokenException if it finds no credentials. profile: the name of the profile in messages.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,

@@ -103,7 +103,7 @@ class InFlightRequests:
         self._unwritten.append(request)
 
     def oldest(self) -> InFlightRequest | None:
-        """Return the request that the next response belongs to, None if none is expected."""
+        """Return the request that the next response belongs to, None if no response is due."""
         if not self._requests or not self._requests[0].expects_response:
             return None
         return self._requests[0]
@@ -183,7 +183,7 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """When requests began to wait for a login because the session ended, None if none wait."""
+        """When requests began to wait for a login because the session ended, None otherwise."""
         # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id

@@ -35,7 +35,7 @@ from spark_kafka_sink.network.sasl_authenticator import Login
 class Kerberos:
     """Makes the Kerberos logins of one configuration.
 
-    Raise ConfigException if the configuration allows none. wake: called from another thread when a
+    Raise ConfigException if the configuration is invalid. wake: called from another thread when a
     login is ready. identity: the principal of the ticket cache, empty if it is not known yet.
     """
 

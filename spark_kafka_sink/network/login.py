@@ -200,7 +200,7 @@ class TokenSources:
         self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
 
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
-        """Return the source of a key. If there is none, call `make` to make it."""
+        """Return the source of a key. If the key has no source yet, call `make` to make it."""
         with self._lock:
             found = self._sources.pop(key, None)
             if found is None:

@@ -133,7 +133,7 @@ class _NodeSensors:
 
 
 class NetworkMetrics:
-    """The network's sensors. Only the I/O thread updates them; times are seconds of that thread's clock."""
+    """The network's sensors. Only the I/O thread updates them; times are seconds of a clock."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

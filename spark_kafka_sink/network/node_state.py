@@ -176,7 +176,7 @@ class NodeState:
         self.setup_until = float("inf")
 
     def succeeded(self) -> None:
-        """Record a response, or a written request that expects none; this clears the last error.
+        """Record a response, or a written request without a response; this clears the last error.
 
         An open connection alone does not clear it: a listener that expects SASL answers ApiVersions
         and closes the connection at the first request.
@@ -185,7 +185,7 @@ class NodeState:
         self.last_error = ""
 
     def problem(self, now: float) -> str:
-        """Return a description of the node's error, empty if there is none."""
+        """Return a description of the node's error, empty without an error."""
         if not self.last_error:
             return self._pending(now)
         waited = now - self.last_attempt
@@ -212,7 +212,7 @@ class NodeState:
         return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
 
     def expired(self, now: float, request_timeout_s: float) -> Expired | None:
-        """Return which timeout the connection exceeded, None if it exceeded none."""
+        """Return which timeout the connection exceeded, None if it is within all timeouts."""
         connection = self.connection
         if connection is None:
             return None

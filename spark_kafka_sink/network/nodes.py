@@ -143,7 +143,7 @@ class NodeStates:
     def next_deadline(
         self, now: float, config: NetworkConfig, connect_to: Container[int], *, is_any_needed: bool
     ) -> float:
-        """Return the time of the next timeout or retry of any node; infinity if there is none.
+        """Return the time of the next timeout or retry of any node; infinity if nothing is due.
 
         connect_to: the ids of the nodes to connect to. is_any_needed: whether a request waits that
         any node may answer.

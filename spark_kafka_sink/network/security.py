@@ -363,7 +363,7 @@ class Security:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return the user and the password. Raise ConfigException if the options set none."""
+        """Return the user and the password. Raise ConfigException if the options set neither."""
         config = self._config
         token = delegation_token(config)
         if token is not None:

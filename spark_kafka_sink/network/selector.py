@@ -103,7 +103,7 @@ class Channel:
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Return the addresses of a host, in the resolver's order. Raise OSError if there are none."""
+    """Return the addresses of a host, in the resolver's order. Raise OSError if not found."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses: dict[Address, None] = {}
     for family, _, _, _, address in found:
@@ -115,7 +115,7 @@ def resolve(host: str, port: int) -> list[Address]:
 
 
 def canonical_names(host: str) -> list[str]:
-    """Return the canonical names of a host's addresses. An address without a name is its own name.
+    """Return the names of a host's addresses. An address without a name is returned as it is.
 
     Raise OSError if the host has no address.
     """

@@ -58,7 +58,7 @@ def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool 
 class MissingTopics:
     """Creates topics that are missing when a task writes to them. Each topic is checked once.
 
-    new: the settings of new topics, None to create none.
+    new: the settings of new topics, None if no topics are to be created.
     """
 
     def __init__(self, options: SinkOptions, new: NewTopic | None) -> None:

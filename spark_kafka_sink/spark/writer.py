@@ -75,7 +75,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     token: the delegation token that is expired at the end of the job, None without one.
     """
 
-    # The batch id of the micro-batch that the job writes, None if it writes none.
+    # The batch id of the micro-batch that the job writes, None for a job outside foreachBatch.
     _batch_id: int | None = None
 
     def __init__(self, options: SinkOptions, token: JobToken | None = None) -> None:

@@ -5,8 +5,8 @@ to all of them and leaves a producer state in each partition. A task with the ro
 partition does not. The layout costs one shuffle. Each row gets the Kafka partition that the sink
 would choose, as the column ``partition``, which the sink then uses.
 
-No row is written here. The brokers are asked for the partition counts. Rows are read only to find
-the topics that a topic column names.
+No row is written here. The partition counts come from the brokers. Rows are read only to find the
+topics that a topic column names.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
     The topics that a topic column names are found with a query over all rows, which does not work
     for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after
-    it. Over Spark Connect the client process asks the brokers. Raise ConfigException, DataException
-    and the exceptions of the brokers, as a write does.
+    it. Over Spark Connect the client process connects to the brokers. Raise ConfigException,
+    DataException and the exceptions of the brokers, as a write does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP

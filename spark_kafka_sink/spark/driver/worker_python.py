@@ -54,7 +54,7 @@ def choose_worker_python(spark: SparkSession) -> None:
 
 
 def _named_python(context: SparkContext) -> str | None:
-    """Return the Python that the user chose for the workers, None if the user chose none.
+    """Return the Python that the user set for the workers, None if the user did not set it.
 
     Spark reads PYSPARK_PYTHON when it starts. It ignores spark.pyspark.python if the driver was not
     started by spark-submit.

@@ -199,9 +199,9 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
 
 
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
-    """Check what may change between micro-batches.
+    """Check the options and the cluster for a micro-batch; use cached results if possible.
 
-    If delegationToken is set, the check uses the token that all micro-batches share.
+    If delegationToken is set, the check logs in with the token that all micro-batches share.
     """
     check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
     if options.delegation_token_mechanism is None:
@@ -212,10 +212,11 @@ def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOption
 def check_environment(
     options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
 ) -> SinkOptions:
-    """Check what may change between two writes, log warnings, and return the options.
+    """Check everything besides options and columns, log warnings, and return the options.
 
-    The returned options contain the results of the checks. in_batches: whether micro-batches are
-    written. may_remember: whether cached results up to metadata.max.age.ms old may be used.
+    This includes the partitioner, paths, brokers and topics, which may change between two writes.
+    The returned options contain the results. in_batches: whether micro-batches are written.
+    may_remember: whether cached results up to metadata.max.age.ms old may be used.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)

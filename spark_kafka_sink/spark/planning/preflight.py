@@ -51,7 +51,7 @@ def warn_of_differences(
 ) -> None:
     """Log a warning if options for new topics differ from an existing topic, or cannot be compared.
 
-    settings: the settings of the topic that the brokers returned, empty if they returned none.
+    settings: the settings of the topic that the brokers returned; they may return no settings.
     """
     if topic.is_new:
         return
@@ -177,12 +177,12 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Return the options with what the brokers know about the topic; create the topic if requested.
+    """Check brokers and topic, and return the options with what the brokers returned.
 
-    has_headers: whether the data has a headers column. may_remember: whether cached results up to
-    metadata.max.age.ms old may be used. Raise the exceptions of the brokers and the topic, after at
-    most kafka.max.block.ms. Raise DataException if atomic_layout partitioned the rows for another
-    partition count.
+    Create the topic if requested. has_headers: whether the data has a headers column. may_remember:
+    whether cached results up to metadata.max.age.ms old may be used. Raise the exceptions of the
+    brokers and the topic, after at most kafka.max.block.ms. Raise DataException if atomic_layout
+    partitioned the rows for another partition count.
 
     With a topic column, the topics are known only after atomic_layout. Otherwise the check is that
     a broker responds, is not too old, and can create topics as requested.

@@ -129,7 +129,7 @@ class DeadLetterTopic:
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send refused dead letters again with fewer columns. Raise if none can be left out."""
+        """Send refused dead letters again with fewer columns. Raise if no columns are left."""
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -374,8 +374,8 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
     """Return names that are distinct even if case is ignored, as Spark requires in a Parquet file.
 
-    keep: names that must not change. Otherwise the first of several equal names does not change; a
-    number is appended to the others.
+    keep: names that must not change. Otherwise the first of several equal names does not change.
+    The other names get a number at the end.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

@@ -1,7 +1,7 @@
 """Runs a task: appends every Arrow batch, and succeeds only if every row is acknowledged.
 
 The worker process keeps the producer for its next task. Only tasks import this module, and with it
-the producer, Arrow and numpy. Planning and committing import none of these.
+the producer, Arrow and numpy. The modules for planning and committing do not.
 """
 
 from __future__ import annotations

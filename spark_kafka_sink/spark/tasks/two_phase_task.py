@@ -81,7 +81,7 @@ class TwoPhaseTask:
         )
 
     def end(self) -> AttemptTransaction | None:
-        """Wait until all rows are acknowledged. Return what was written, None without rows."""
+        """Wait until all rows are acknowledged; return what was written, None if no rows."""
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()

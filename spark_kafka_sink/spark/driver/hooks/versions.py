@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 
 @name_kafka_options()
 def is_written(options: Mapping[str, str]) -> bool:
-    """Return whether the version is already written; if so, publish the report that says so.
+    """Return whether the version is already written; if so, publish the report of a skipped job.
 
     With a topic column, return False: the job runs and counts its rows.
     """
@@ -36,7 +36,7 @@ def is_written(options: Mapping[str, str]) -> bool:
 
 
 def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the commit record of application and topic, None if there is none.
+    """Return the commit record of application and topic, None if it does not exist.
 
     Also return None if the commit log cannot be read: the job will then raise the error.
     """

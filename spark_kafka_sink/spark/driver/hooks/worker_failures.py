@@ -64,7 +64,8 @@ def explained(session: Any) -> Iterator[None]:
 def _torn(said: str) -> TornCommitException | None:
     """Return the TornCommitException of a worker, parsed from Spark's exception.
 
-    Return None if there is none. Its `lost` has only the partitions that the message names.
+    Return None if the worker raised another exception. `lost` has only the partitions in the
+    message.
     """
     found = _TORN.search(said)
     if found is None:

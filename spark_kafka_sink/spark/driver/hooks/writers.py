@@ -15,7 +15,7 @@ would notice this only at the commit of an epoch, and an error there does not en
 
 The sink's own checks run at once (`check_batch_write`). Spark would run them only after the
 shuffles before the write. The hooks also make writes work in any thread: Spark looks up Python data
-sources in the active session of the thread, and a new thread has none.
+sources in the active session of the thread, and a new thread has no active session.
 
 If a classic writer was made before `register`, its earlier calls were not recorded. Its other
 settings are then not checked here.
@@ -62,9 +62,9 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 class Write(NamedTuple):
     """The settings of a writer.
 
-    mode: None if none was set. is_known: whether all settings are known. layouts: whether there are
-    columns, by the name of the method, such as partitionBy. options: with names in lower case.
-    query_name: the name of a streaming query, None if it has none.
+    mode: None if the user set no mode. is_known: whether all settings are known. layouts: whether
+    there are columns, by the name of the method, such as partitionBy. options: with names in lower
+    case. query_name: the name of a streaming query, None without a name.
     """
 
     format: str
