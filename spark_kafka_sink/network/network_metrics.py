@@ -133,7 +133,7 @@ class _NodeSensors:
 
 
 class NetworkMetrics:
-    """The network's sensors. Only the I/O thread updates them; times are seconds of a clock."""
+    """The network's sensors. Only the I/O thread updates them, with its clock's time in seconds."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -103,7 +103,10 @@ class Channel:
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Return the addresses of a host, in the resolver's order. Raise OSError if not found."""
+    """Return the addresses of a host, in the resolver's order.
+
+    Raise OSError if the host name cannot be resolved.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses: dict[Address, None] = {}
     for family, _, _, _, address in found:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def change_setting(
     spark: SparkSession, name: str, change: Callable[[str | None], str | None]
 ) -> str | None:
-    """Set a setting to `change(value)`, where value is its current value, unless that is None.
+    """Set a setting to `change(current value)`. If the result is None, leave it unchanged.
 
     Return why that failed, None if it succeeded.
     """

@@ -139,9 +139,9 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
 
 
 class TopicLimit:
-    """max.message.bytes of the option's topic; None if it is unknown or the option is not set.
+    """max.message.bytes of the topic that the option topic names.
 
-    clock: returns seconds.
+    It is None if it is unknown or the option is not set. clock: returns seconds.
     """
 
     def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:

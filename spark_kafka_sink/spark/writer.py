@@ -94,7 +94,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
-    """Writes a batch job with exactly once.
+    """Writes a batch job exactly once.
 
     plan: the plan of the run, or the commit record of application and topic if the version is
     already written. batch_id: the batch id of the micro-batch that the job writes, if any. token:
@@ -126,7 +126,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit all rows or no rows, and publish the report.
+        """Commit all rows of the job together, and publish the report.
 
         Raise KafkaException if the commit fails.
         """
@@ -158,7 +158,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
 
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream with exactly once.
+    """Writes the micro-batches of a stream exactly once.
 
     plan: the plan of the micro-batch that Spark plans, None to commit or abort one.
     """
@@ -177,7 +177,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         return write_micro_batch(self._unpacked(), self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit all rows or no rows of a micro-batch, and publish the report.
+        """Commit all rows of a micro-batch together, and publish the report.
 
         Raise KafkaException if the commit fails.
         """
@@ -195,7 +195,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
 
 
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
-    """Writes a micro-batch with exactly once, as a batch job.
+    """Writes a micro-batch exactly once, as a batch job.
 
     is_written: whether an earlier run of the query has written it, so that rows are only counted.
     """
@@ -220,7 +220,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit all rows or no rows of the micro-batch, and publish the report.
+        """Commit all rows of the micro-batch together, and publish the report.
 
         Raise KafkaException if the commit fails.
         """

@@ -112,7 +112,7 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 
 
 class DeadLetterTopic:
-    """Sends dead letters with the task's own producer. topic: the option topic of the good rows."""
+    """Sends dead letters with the task's producer. topic: of good rows, None for a topic column."""
 
     def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
         self._name = name
@@ -237,10 +237,10 @@ ERROR_COLUMNS: Final = (
 
 
 class DeadLetterFile:
-    """Writes a task's dead letters to one file in a folder. topic: the option topic of good rows.
+    """Writes a task's dead letters to one file in a folder.
 
-    The file is hidden until the task has finished everything else. Its name is unique to the task
-    attempt. The driver creates the folder.
+    topic: the topic of good rows, None for a topic column. The file is hidden until the task has
+    finished everything else. Its name is unique to the task attempt. The driver creates the folder.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:

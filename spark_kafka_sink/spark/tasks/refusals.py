@@ -52,7 +52,7 @@ class CarefulAppender(Generic[T]):
     def append(
         self, batch: pa.RecordBatch, appended: T, lingers_since: float | None = None
     ) -> None:
-        """Append a batch. appended: any object, which a refusal of these rows returns.
+        """Append a batch. appended: an object that identifies the batch in a `Refusal`.
 
         lingers_since: as in `TaskProducer.append`.
         """

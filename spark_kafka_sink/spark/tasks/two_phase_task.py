@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class TwoPhaseTask:
-    """One attempt of a task. partition, attempt: Spark's numbers; rows: the rows so far."""
+    """One attempt of a task. partition, attempt: Spark's numbers; rows: the row count so far."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TwoPhaseTask:
         return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
-        """Abort the transaction, with one attempt. If that fails, the driver aborts it."""
+        """Try once to abort the transaction. If that fails, the driver aborts it."""
         if self._claimed is None:
             return
         run, claimed = self._plan.run, self._claimed
