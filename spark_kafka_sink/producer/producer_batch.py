@@ -191,7 +191,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt with this sequence got no response, so the batch may have been written.
         self.is_unanswered = False
-        # Whether the split batch that this is a part of may have been written; None if certainly not.
+        # Whether the batch that this is a part of may have been written; None if certainly not.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
