@@ -9,7 +9,7 @@ A slice is appended in these steps:
 
 1. reserve memory, and get the `TopicLoad` of each topic (how many bytes wait for its partitions);
 2. choose a partition for each row;
-3. hold the open batches of these partitions;
+3. hold the open batches of these partitions, so that no thread changes or sends them;
 4. encode the rows, with offset deltas that continue those of the open batches;
 5. add the encoded rows to the batches;
 6. compress the batches that became full.

@@ -175,7 +175,7 @@ class BaseProducer:
                 self.close()
         except KafkaException as failure:  # the block's own error is raised
             with safe_logging():
-                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - the message is enough
         if self._given_up:
             records = records_by_topic(self._given_up)
             with safe_logging():

@@ -127,7 +127,7 @@ class ChunkFeeder:
 
     def _convert(self, chunk: RowChunk, queue: RowQueue) -> None:
         left = queue.under_way
-        if left is not None and left is not chunk:  # its caller was interrupted
+        if left is not None and left is not chunk:  # the caller that converted it was interrupted
             self._convert(left, queue)
         mine: RowChunk | None = None
         try:
@@ -221,7 +221,7 @@ class ChunkFeeder:
     def _partition(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Call the partitioner, and add the rows to batches; runs in a partitioner thread."""
         with self._lock:
-            if chunk.is_partitioned:  # by another thread
+            if chunk.is_partitioned:  # another thread has done this
                 return
             chunk.is_partitioned = True
         try:

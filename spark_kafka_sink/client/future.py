@@ -334,7 +334,7 @@ class RowFuture(Future[RecordMetadata]):
 
         The I/O thread calls `fn`; if the future is done already, this method calls it.
         """
-        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance takes it
+        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance accepts it
         if not self.done():
             watch = self._watched()
             with watch.lock:
@@ -406,7 +406,7 @@ _making_watches = threading.Lock()
 
 
 def _renew_lock() -> None:
-    global _making_watches  # noqa: PLW0603 - the lock may be taken for ever in a forked child
+    global _making_watches  # noqa: PLW0603 - the lock may stay held forever in a forked child
     _making_watches = threading.Lock()
 
 

@@ -250,7 +250,7 @@ class ProducerMetrics:
         self._all.batch_split.record(1, now)
 
     def waited_for_memory(self, time_ns: float, now: float) -> None:
-        """Note how long a caller waited for memory."""
+        """Record how long a caller waited for buffer.memory, in nanoseconds."""
         self._all.wait_time.record(time_ns, now)
 
     def record_time(self, name: str, time_ns: float) -> None:

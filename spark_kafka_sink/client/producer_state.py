@@ -75,7 +75,7 @@ class ProducerState(ProducerLock):
     # -- what callers look at ---------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time by the producer's clock."""
+        """Return the time of the producer's clock."""
         return self._clock()
 
     @property
@@ -221,7 +221,7 @@ class ProducerState(ProducerLock):
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
-        """Stop waiting for memory; may be called twice."""
+        """Remove a call from those that wait for memory; may be called twice."""
         with self.lock:
             self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
@@ -286,7 +286,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`; may be called twice."""
+        """End the `hold` of an append's partitions; may be called twice."""
         with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()

@@ -94,7 +94,7 @@ class RowProducer:
 
     # -- sending: the caller's thread -------------------------------------------------------------
 
-    def send(  # noqa: C901 - written out, see below
+    def send(  # noqa: C901 - written out, see docstring
         self,
         topic: str,
         value: Any,  # noqa: ANN401 - of any type

@@ -170,7 +170,7 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """The number of flushes in progress; nothing lingers while there are any."""
+        """The number of flushes in progress; no batch lingers during a flush."""
         return len(self._flushes)
 
     def begin_flush(self, flush: object) -> None:
@@ -227,7 +227,7 @@ class RecordAccumulator:
         return opens
 
     def let_go(self, partitions: Sequence[TopicPartition]) -> None:
-        """End `hold`."""
+        """End `hold`: these partitions' open batches may change and be sent again."""
         self._held.difference_update(partitions)
 
     def append(

@@ -147,7 +147,7 @@ class _Topic:
 class _RequestInFlight:
     """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    If the topics were forgotten meanwhile, `topics` is empty, and the response is ignored.
+    If the topics were forgotten meanwhile, `topics` is empty: the response describes no topic.
     """
 
     number: int
@@ -155,7 +155,7 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return this request without topics, so that its response is ignored."""
+        """Return this request without topics, so that its response describes no topic."""
         return replace(self, topics=frozenset(), partial=True)
 
 
@@ -378,7 +378,7 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Store a response. A response without brokers, from a broker that is starting, is ignored.
+        """Store a response. Without brokers (from a starting broker), it counts as no response.
 
         reliable_epochs: False before version 9 of Metadata, when a broker may return an epoch that
         belongs to another leader (KAFKA-9212).

@@ -106,7 +106,7 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
     few pieces although most of it was copied, and both the buffer and the copies use memory.
     sizes_bytes: the size of each piece.
     """
-    # `sum` is a Python function, in which an interrupt of the caller could come.
+    # The method `sum` runs Python code, in which an interrupt of the caller could come.
     referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
     return 2 * referenced >= int(np.add.reduce(sizes_bytes))
 
@@ -121,7 +121,7 @@ class SplitOrigin:
 
 
 class ProducerBatch:
-    """Records for one partition. Times are seconds of the producer's clock."""
+    """A record batch for one partition. Times are seconds of the producer's clock."""
 
     __slots__ = (
         "_draining_bytes",
@@ -289,7 +289,7 @@ class ProducerBatch:
         self._handle(BatchEvent.SEAL)
 
     def pack(self) -> None:
-        """Compress the records of a sealed batch; a second call does nothing.
+        """Compress the records of a sealed batch (*pack* it); a second call does nothing.
 
         This needs no lock: only one thread packs a batch, and `settle` accounts for the memory
         later.

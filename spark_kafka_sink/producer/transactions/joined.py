@@ -128,8 +128,8 @@ class JoinedDeliveries(Deliveries):
 def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
-    In that case, the response has the timestamp of the stored batch even if the topic uses
-    CreateTime.
+    If the topic uses CreateTime, only the response to a duplicate has a timestamp: the stored
+    batch's. With LogAppendTime, every response has one.
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 

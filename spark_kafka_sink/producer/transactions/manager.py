@@ -110,12 +110,12 @@ class TransactionManager:
 
     @property
     def state(self) -> TransactionState:
-        """The state of the producer."""
+        """The state of the transactional producer."""
         return self._state
 
     @property
     def is_completing(self) -> bool:
-        """Whether a commit or an abort is in progress; nothing lingers then."""
+        """Whether a commit or an abort is in progress; no batch lingers then."""
         return self._state in (_S.COMMITTING, _S.ABORTING)
 
     @property

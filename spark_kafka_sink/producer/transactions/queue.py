@@ -78,7 +78,7 @@ class Coordinators:
         """Return whether the coordinator of `key` can raise an epoch on request.
 
         The API versions of the last connected coordinator count until the next coordinator is
-        connected. If they are out of date, the request fails like any other.
+        connected. If they are out of date, the error is handled like any other error.
         """
         return self._raises.get(key, False)
 
