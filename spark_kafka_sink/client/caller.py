@@ -2,8 +2,8 @@
 
 This module applies max.block.ms, as one deadline for all waits of a call, and has the messages of
 timeouts. It rejects a call if the producer is closed, has failed or belongs to another process, if
-the call comes from the I/O thread and would wait for that thread, and if the producer is not in the
-transaction that the records need. The waits themselves are in `ProducerState`.
+the call comes from the I/O thread and would wait for that thread, and if the producer is
+transactional and no transaction is open. The waits themselves are in `ProducerState`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Caller:
         self._state.raise_if_fatal()
 
     def check_transaction(self) -> None:
-        """Raise unless the producer is in the transaction that records need.
+        """Raise if the producer is transactional and no transaction is open.
 
         May be called with or without the lock.
         """

@@ -165,7 +165,7 @@ class ChunkFeeder:
             raise
 
     def _end(self, chunk: RowChunk) -> None:
-        """Mark a chunk as over, and return its memory; may be called twice."""
+        """Mark a chunk as finished, and return its memory; may be called twice."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)
@@ -307,7 +307,7 @@ class ChunkFeeder:
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Put all rows that were sent before into batches.
 
-        deadline: how long to wait for the partitioner, None to wait as long as the rows may;
+        deadline: until when to wait for the partitioner, None to wait as long as the rows may wait;
         topics: None for all topics. Raise TimeoutException if the partitioner is not done in time.
         """
         if not self._has_begun:
@@ -364,7 +364,10 @@ class ChunkFeeder:
         return 0.0 if hurry else chunk.created_at + self._linger_s
 
     def feed(self, now: float, *, hurry: bool) -> None:
-        """Put the chunks that have waited for linger.ms into batches; with `hurry`, all chunks."""
+        """Put the chunks that have waited for linger.ms into batches; with `hurry`, all chunks.
+
+        Fail chunks that waited for the partitioner until their delivery.timeout.ms ended.
+        """
         with self._lock:
             due = [
                 (chunk, queue)

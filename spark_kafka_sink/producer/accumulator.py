@@ -241,10 +241,12 @@ class RecordAccumulator:
         """Append encoded rows to the batches of their partitions.
 
         partitions: the partition of each run of the grouped rows; cuts: where to cut the encoded
-        rows, in order and without gaps; owner: notified about the result
-        of each record, None if nobody needs it (see `RecordSpan`). Return the batches that became
-        full. The caller must compress them outside the lock, and they are not sent before `packed`.
-        Memory that the batches keep is charged; the caller returns the bytes that it reserved.
+        rows, in order and without gaps; owner: notified about the result of each record, None if
+        nobody needs it (see `RecordSpan`).
+
+        Return the batches that became full. The caller must compress them outside the lock, and
+        they are not sent before `packed`. Memory that the batches keep is charged; the caller
+        returns the bytes that it reserved.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])

@@ -202,7 +202,7 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 
 
 def _changes(stretches: Int64s, current: int) -> Int64s:
-    """Return how many times the stretch has changed before each row, since the `current` stretch.
+    """Return how many times the stretch has changed up to each row, since the `current` one.
 
     If rows are larger than stretches, most stretches contain no start of a row; these do not count.
     """

@@ -129,7 +129,7 @@ def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
     If the topic uses CreateTime, only the response to a duplicate has a timestamp: the stored
-    batch's. With LogAppendTime, every response has one.
+    batch's. (Topics with LogAppendTime are rejected earlier.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
