@@ -98,7 +98,10 @@ class RowOwner(SpanOwner, Protocol):
     """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order in which spans will number the rows; called before any row is sent."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+
+        This is called before any of the rows is sent.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order in which spans number the rows."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:

@@ -29,7 +29,7 @@ from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
 
-# What log lines call the user's functions that futures call.
+# The names in log lines for the user's functions that futures call.
 ON_DELIVERY: Final = "on_delivery callback"
 _DONE_CALLBACK: Final = "done callback"
 
@@ -98,7 +98,10 @@ class SentRows:
     # -- filling in -------------------------------------------------------------------------------
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the order in which spans will number the rows; called before any row is sent."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+
+        This is called before any of the rows is sent.
+        """
         columns = grouped.rows.columns
         self._columns = (
             columns.timestamps_ms.data,
