@@ -76,36 +76,40 @@ class ProducerConfig(
     """The name of this client in the logs and quotas of brokers."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
-    """When a record counts as written: `all`: all in-sync replicas have it, 1: the leader has it,
-    0: it was sent."""
+    """When a record is acknowledged: `all`: when all in-sync replicas have it, 1: when the leader
+    has it, 0: when it was sent.
+    """
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
     """Retries cause no duplicates and keep the order; needs acks=all and at most 5 requests in
     flight."""
     retries: NonNegative = 2**31 - 1
-    """How often a batch is retried; delivery.timeout.ms is the better limit."""
+    """How often sending a batch is retried; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
-    """The longest time from the append of a record to its acknowledgement; then its delivery
-    fails."""
+    """The longest time from appending a record to its acknowledgement. After this time, the
+    delivery of the record fails.
+    """
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """How long to wait for a response; then the connection is closed and its requests are
-    retried."""
+    """How long to wait for a response. After this time, the connection is closed and its requests
+    are retried.
+    """
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """Unanswered Produce requests to one broker."""
+    """The most Produce requests in flight to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
     """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """The size of a batch of one partition, as it is sent, in bytes."""
+    """The size of a batch of one partition as it is sent (compressed), in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
     """Memory for records that are not acknowledged yet, in bytes; appending waits while it is
     full."""
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
     """The largest request and the largest record, in bytes."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
-    """How long appending waits for memory or for metadata; `append` of an Arrow batch that is cut
-    into slices may wait as long again for each further slice's memory."""
+    """How long appending waits for memory or for metadata. `append` of a large Arrow batch, which
+    is cut into slices, may wait this long for the memory of each slice.
+    """
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = field(
         name="compression.type", default="none"
     )
@@ -128,10 +132,11 @@ class ProducerConfig(
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """After this time without progress, the partitions of a broker get no rows without key; 0:
-    never."""
+    """If a broker makes no progress for this time, rows without key do not go to its partitions;
+    0: never.
+    """
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
-    """Whether to partition rows with a key like those without."""
+    """Whether to partition rows with a key in the same way as rows without a key."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
@@ -141,7 +146,7 @@ class ProducerConfig(
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
     """The age at which metadata of topics and brokers is refreshed."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
-    """After this time without writes, the metadata of a topic is dropped (KIP-526)."""
+    """After this time without writes to a topic, the metadata of the topic is dropped (KIP-526)."""
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
         name="metadata.recovery.strategy", default="rebootstrap"
     )
@@ -154,11 +159,15 @@ class ProducerConfig(
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
     """The pause before reconnecting to a broker; doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before reconnecting; reconnect.backoff.ms if only that is set."""
+    """The longest pause before reconnecting. If only reconnect.backoff.ms is set, this option has
+    the same value.
+    """
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
     """The pause before a retry; doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
-    """The longest pause before a retry; if it is less than retry.backoff.ms, every pause has it."""
+    """The longest pause before a retry. If it is less than retry.backoff.ms, every pause is this
+    long.
+    """
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
@@ -176,8 +185,9 @@ class ProducerConfig(
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name that identifies the producer of transactions across restarts; needs idempotence. Not
-    for writes of Spark, whose tasks would share it."""
+    """The name that identifies a transactional producer across restarts; needs idempotence. It
+    cannot be set for Spark writes, because all tasks would use the same name.
+    """
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     """After this time, the coordinator aborts an open transaction."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
@@ -191,23 +201,25 @@ class ProducerConfig(
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
-    """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
-    something else keeps up to date, `file:///path`, which each login reads."""
+    """Where OAUTHBEARER gets its token: a token endpoint, `https://…` or `http://…`, or a file,
+    `file:///path`. The file is read at each login; another program must keep it up to date.
+    """
     sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
-    """The scope to request from the token endpoint; replaces JAAS's `scope`."""
+    """The scope to request from the token endpoint; replaces `scope` in sasl.jaas.config."""
     sasl_oauthbearer_client_credentials_client_id: str | None = field(
         name="sasl.oauthbearer.client.credentials.client.id", default=None
     )
-    """The client's name at the token endpoint; replaces JAAS's `clientId`."""
+    """The client's name at the token endpoint; replaces `clientId` in sasl.jaas.config."""
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
         name="sasl.oauthbearer.client.credentials.client.secret", default=None
     )
-    """The client's secret at the token endpoint; replaces JAAS's `clientSecret`."""
+    """The client's secret at the token endpoint; replaces `clientSecret` in sasl.jaas.config."""
     sasl_oauthbearer_header_urlencode: bool = field(
         name="sasl.oauthbearer.header.urlencode", default=False
     )
-    """Whether the client's name and secret are URL-encoded in the header that has them, as RFC 6749
-    says and few endpoints want."""
+    """Whether the client's name and secret are URL-encoded in the Authorization header. RFC 6749
+    requires it, but few endpoints expect it.
+    """
     sasl_oauthbearer_jwt_retriever_class: Annotated[str, Meta(min_length=1)] = field(
         name="sasl.oauthbearer.jwt.retriever.class",
         default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
@@ -218,11 +230,13 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_file: str | None = field(
         name="sasl.oauthbearer.assertion.file", default=None
     )
-    """A file with an assertion that something else keeps up to date; it is read for each token."""
+    """A file with an assertion. It is read for each token; another program must keep it up to
+    date.
+    """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
     )
-    """A PEM file with the key that signs assertions here, which needs the extra `[pkcs12]`."""
+    """A PEM file with the private key to sign assertions with; needs the extra `[pkcs12]`."""
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
         name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
     )
@@ -234,7 +248,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_template_file: str | None = field(
         name="sasl.oauthbearer.assertion.template.file", default=None
     )
-    """A JSON file with more of an assertion: `{"header": {…}, "payload": {…}}`."""
+    """A JSON file with further fields of assertions: `{"header": {…}, "payload": {…}}`."""
     sasl_oauthbearer_assertion_claim_aud: str | None = field(
         name="sasl.oauthbearer.assertion.claim.aud", default=None
     )
@@ -255,7 +269,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
         name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
     )
-    """How long before its creation an assertion is valid already, in case clocks differ."""
+    """By how much an assertion's validity begins before its creation, in case clocks differ."""
     sasl_oauthbearer_assertion_claim_jti_include: bool = field(
         name="sasl.oauthbearer.assertion.claim.jti.include", default=False
     )
@@ -267,7 +281,7 @@ class ProducerConfig(
     sasl_login_refresh_window_jitter: WindowJitter = field(
         name="sasl.login.refresh.window.jitter", default=0.05
     )
-    """The largest random fraction of its lifetime to add to that."""
+    """The largest random fraction of a token's lifetime to add to the window factor."""
     sasl_login_refresh_min_period_seconds: MinPeriod = field(
         name="sasl.login.refresh.min.period.seconds", default=60
     )
@@ -279,11 +293,11 @@ class ProducerConfig(
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """The time limit for a connection to the token endpoint; none: 10 s."""
+    """The time limit for a connection to the token endpoint; unset: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """The time limit for the token endpoint's complete response; none: 10 s."""
+    """The time limit for the token endpoint's complete response; unset: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
@@ -291,33 +305,37 @@ class ProducerConfig(
     sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
-    """The longest pause before a retry at the token endpoint, and the one after a rejection."""
+    """The longest pause before a retry at the token endpoint, and the pause after a rejection."""
     sasl_login_callback_handler_class: str | None = field(
         name="sasl.login.callback.handler.class", default=None
     )
-    """Only by name: Kafka's own for OAUTHBEARER, or that of Amazon MSK, whose tokens AWS's
-    credentials sign."""
+    """Only two Java class names are accepted: Kafka's handler for OAUTHBEARER, and the handler of
+    Amazon MSK, whose tokens are signed with AWS credentials.
+    """
     sasl_client_callback_handler_class: str | None = field(
         name="sasl.client.callback.handler.class", default=None
     )
-    """Only by name: that of Amazon MSK for AWS_MSK_IAM."""
+    """Only the Java class name of Amazon MSK's handler for AWS_MSK_IAM is accepted."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """The credentials, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """The user to log in, in place of sasl.jaas.config; not an option of Java's."""
+    """The user to log in, instead of sasl.jaas.config; Java does not have this option."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; Java does not have this option."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
     """The first part of the brokers' Kerberos principals, mostly `kafka`."""
     sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
-    """Whom to log in by Kerberos, in place of sasl.jaas.config; not an option of Java's. Without a
-    keytab, the process's ticket cache has the tickets."""
+    """The Kerberos principal to log in, instead of sasl.jaas.config; Java does not have this
+    option. Without a keytab, the tickets in the process's ticket cache are used.
+    """
     sasl_kerberos_keytab: str | None = field(name="sasl.kerberos.keytab", default=None)
-    """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
-    folder is a file that `--files` has shipped."""
+    """The keytab file of sasl.kerberos.principal; Java does not have this option. A name without a
+    folder is a file shipped with `--files`.
+    """
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A file with the certificates to trust, in PEM or PKCS12; none: the system's certificates. It
-    is read for each connection. A name without a folder is a file shipped with `--files`."""
+    """A file with the certificates to trust, in PEM or PKCS12; unset: the system's certificates. It
+    is read for each connection. A name without a folder is a file shipped with `--files`.
+    """
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
@@ -327,8 +345,9 @@ class ProducerConfig(
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
     """The password of a PKCS12 file; PEM files have none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A file with the client's private key and its chain of certificates, in PEM or PKCS12, for
-    brokers that require it."""
+    """A file with the client's private key and certificate chain, in PEM or PKCS12, for brokers
+    that require a client certificate.
+    """
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
@@ -338,18 +357,19 @@ class ProducerConfig(
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """The password of a PKCS12 file; PEM files have none, but ssl.key.password."""
+    """The password of a PKCS12 file. For an encrypted key in a PEM file, set ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
     """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must have the host name that it is reached by; empty: any
-    host name is accepted, with a warning."""
+    """`https`: a broker's certificate must have the host name that the client connects to; empty:
+    any host name is accepted, with a warning.
+    """
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """`TLSv1.2` for at most that version."""
+    """The TLS version: `TLSv1.2` for at most version 1.2."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -366,9 +386,10 @@ class ProducerConfig(
     """The length of one sample."""
 
     config_providers: tuple[ConfigProvider, ...] = field(name="config.providers", default=())
-    """The names of providers that may be used in references, besides env, file and directory. Each
-    has options: config.providers.NAME.class, and config.providers.NAME.param.allowed.paths or
-    .allowlist.pattern."""
+    """The names of config providers that `${NAME:…}` in option values may use, besides env, file
+    and directory. Each has options: config.providers.NAME.class, and
+    config.providers.NAME.param.allowed.paths or .allowlist.pattern.
+    """
 
     @property
     def has_tls(self) -> bool:
