@@ -524,7 +524,7 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
-    """Check the names of options. Return the options without effect at this security.protocol.
+    """Check option names. Return the options that have no effect with the security.protocol.
 
     Raise ConfigException for an unknown name, or log a warning if `lenient` is set.
     """

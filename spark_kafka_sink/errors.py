@@ -294,7 +294,7 @@ class CorruptRecordException(RetriableException):
 
 
 class OffsetOutOfRangeException(ApiException):
-    """The offset is not in the partition's log, or was deleted from it by retention."""
+    """The partition's log does not contain the offset; retention may have deleted it."""
 
 
 class RecordTooLargeException(ApiException):

@@ -155,7 +155,10 @@ class Sensor:
         return sum(window.sum for window in windows) / self._elapsed_s(windows, now)
 
     def ratio(self, now: float) -> float:
-        """Return the fraction of time that the values, in ns, make up (Rate in nanoseconds)."""
+        """Return the fraction of time that the values add up to (Rate in nanoseconds).
+
+        The values must be durations in nanoseconds.
+        """
         return self.rate(now) / 1e9
 
     def count_rate(self, now: float) -> float:

@@ -68,7 +68,7 @@ class TokenRequests:
         self._about_tokens("expired", request, ExpireDelegationTokenResponse)
 
     def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
-        """Return the tokens that this client may see; owners: whose tokens, None for all owners."""
+        """Return the tokens of `owners` that this client may see; owners: None for all owners."""
         asked = None if owners is None else [_owner(owner) for owner in owners]
         request = DescribeDelegationTokenRequest(owners=asked)
         found = self._about_tokens("described", request, DescribeDelegationTokenResponse)

@@ -83,7 +83,7 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Yield lists of parts of which each list takes at most half of the budget, if it has several.
+    """Yield lists of parts. A list of several parts takes at most half of the budget.
 
     The caller empties each list.
     """

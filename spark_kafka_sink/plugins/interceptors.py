@@ -63,10 +63,10 @@ class ProducerInterceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record that the last interceptor returns.
+        """Call all interceptors, and return the record to send.
 
-        Each interceptor receives the result of the interceptor before it. An invalid result is
-        ignored.
+        Each interceptor receives the record that the interceptor before it returned. An invalid
+        result is ignored.
         """
         for interceptor in self._interceptors:
             try:
@@ -113,7 +113,7 @@ class ProducerInterceptors:
 
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
-    """Return the metadata of a record that was not written: topic, partition, and -1 elsewhere."""
+    """Return the metadata of a record that was not written; offset, timestamp and sizes are -1."""
     return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
 
 

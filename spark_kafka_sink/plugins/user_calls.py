@@ -107,6 +107,9 @@ class UserCalls:
         return made
 
     def end(self) -> bool:
-        """Return whether the thread that makes calls must end, because no call is queued."""
+        """Return whether no call is queued, so that the thread that makes calls ends.
+
+        If it ends, the next `add` starts another thread.
+        """
         self._has_ended = not self._calls
         return self._has_ended

@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch, or the control batch, belongs to a transaction."""
+        """Whether the batch is part of a transaction; also True for its control batch."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property

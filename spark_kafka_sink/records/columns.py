@@ -6,8 +6,7 @@ offsets, and a mask of the rows that are not null. Only the offsets are copied.
 
 Arrow and Spark accept any bytes in strings, for example in `CAST(X'FF' AS STRING)`. Kafka's text
 fields are UTF-8, and many readers fail on invalid UTF-8. `valid_utf8` replaces invalid bytes by
-U+FFFD. The number of replacement characters is the same as from Java's ``new String(bytes,
-UTF_8)``.
+U+FFFD. Java's ``new String(bytes, UTF_8)`` makes the same number of replacement characters.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ _LZ4_HC_LEVELS: Final = (3, 12)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec with a level. id: in a batch's attributes. name: the value of compression.type."""
+    """A codec with a compression level.
+
+    id: the number of the codec in a batch's attributes. name: the value of compression.type.
+    """
 
     id: int
     name: str
@@ -51,7 +54,7 @@ DEFAULT_LEVELS: Final = {"gzip": -1, "lz4": _KAFKA_LZ4_FAST_LEVEL, "zstd": 3}
 def codec(name: str, level: int | None = None) -> Codec:
     """Return the codec for a compression.type.
 
-    level: as in Kafka's options, None for the codec's default level.
+    level: the value of the codec's level option, None for the default level.
     """
     if name in DEFAULT_LEVELS and level is None:
         level = DEFAULT_LEVELS[name]
@@ -131,7 +134,7 @@ _SAFETY: Final = 1.05
 class CompressionRatioEstimator:
     """Estimates the compression ratio (compressed / uncompressed size) of a topic's next batch.
 
-    The constants and the rule are the same as in Java's CompressionRatioEstimator.
+    Constants and algorithm are the same as in Java's CompressionRatioEstimator.
     """
 
     def __init__(self) -> None:

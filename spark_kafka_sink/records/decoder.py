@@ -103,8 +103,9 @@ class RecordFields:
     """Records as columns of equal length, whose headers are not decoded yet.
 
     The other fields are the same as in `DecodedRecords`. header_starts: the position at which the
-    headers of each record begin, int64. ends: the position at which each record ends, and its
-    headers with it, int64. Positions are counted from the start of the records section.
+    headers of each record begin, int64. ends: the position at which the headers of each record end,
+    which is the end of the record, int64. Positions are counted from the start of the records
+    section.
     """
 
     offsets: Int64s
@@ -118,7 +119,7 @@ class RecordFields:
 def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
-    """Decode `count` records that fill `section`. Raise CorruptRecordException if they do not."""
+    """Decode `count` records that fill `section`. Raise CorruptRecordException if invalid."""
     fields = read_fields(section, count, base_offset, base_timestamp_ms)
     data = np.frombuffer(section, np.uint8)
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
@@ -133,7 +134,7 @@ def read_fields(
 ) -> RecordFields:
     """Decode everything except the headers of `count` records that fill `section`.
 
-    Raise CorruptRecordException if the records do not fill it. Headers are not checked.
+    Raise CorruptRecordException if the records are invalid. Headers are not checked.
     """
     starts, ends = _record_positions(section, count)
     data = np.frombuffer(section, np.uint8)

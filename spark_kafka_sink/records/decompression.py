@@ -6,7 +6,7 @@ its uncompressed size, so a block that is too large is rejected before memory is
 input, `decompress` either returns data or raises CorruptRecordException.
 
 The libraries are imported at the first decompression, because the processes in which Spark plans
-and commits a job read a log of small records without them.
+and commits a job read the commit log, whose records are small, without these libraries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STREAM_BYTES: Final = 1 << 20
 
 
 def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
-    """Return `data` decompressed.
+    """Decompress `data`, and return the result.
 
     codec_id: the id of the codec in a batch's attributes, 0 for no compression. Raise
     CorruptRecordException if the bytes are not valid for the codec, or expand to more than

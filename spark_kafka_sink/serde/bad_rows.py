@@ -148,7 +148,9 @@ class _Found:
 def _beyond(
     columns: SinkColumns, topic: str | None, good: Bools, partition_counts: PartitionCounts
 ) -> Bools | None:
-    """Return a mask of the rows whose partition does not exist in their topic, None without any.
+    """Return a mask of the rows whose topic does not have the partition of the row.
+
+    The result is None if there are no such rows.
 
     good: the rows without a fault so far. Only their topics are looked up.
     """
@@ -183,7 +185,7 @@ def _beyond_of_each(
 
 
 def _longest_record(columns: Mapping[str, pa.Array]) -> int:
-    """Return an upper bound of the largest record's size in bytes, from whole columns."""
+    """Return an upper bound of the largest record's size in bytes, computed from columns."""
     longest = [
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]

@@ -93,7 +93,7 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Adds a group's offsets to the transaction. It must precede TxnOffsetCommit 4 and earlier."""
+    """Adds a group's offsets to the transaction. TxnOffsetCommit up to version 4 needs it."""
 
     transactional_id: str
     producer_id: Int64
