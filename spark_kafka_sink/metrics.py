@@ -33,7 +33,7 @@ _FOLD_EVERY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """The name of a metric. Two are equal if their name, group and tags are equal.
+    """The name of a metric. Two names are equal if name, group and tags are equal.
 
     tags: client-id, and for a metric of one topic or node also topic or node-id.
     """
@@ -167,7 +167,7 @@ class Sensor:
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Return the windows that have not expired. The time of a window's last value counts."""
+        """Return the windows that have not expired, counted from the last value in each window."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
@@ -190,7 +190,7 @@ Statistic: TypeAlias = Callable[[Sensor, float], float]
 
 
 class MetricTemplate(NamedTuple):
-    """The template of a metric that may exist with several values of tags (MetricNameTemplate).
+    """The template of a metric that may exist several times, with other tags (MetricNameTemplate).
 
     statistic: the method of `Sensor` that computes the metric; None for a gauge.
     """

@@ -160,9 +160,9 @@ class TaskProducer(BaseProducer):
     ) -> None:
         """Set the max.message.bytes of topics, replacing the earlier values.
 
-        Batches are not made larger. A larger row is rejected with RecordTooLargeException. If rows
-        are compressed, the broker rejects rows that are too large. refresh: returns the current
-        values; it is called before `append` rejects a row.
+        Batches are not made larger than the value of their topic. A row that is larger is rejected
+        with RecordTooLargeException. With compression, rows are not checked here, but by the
+        broker. refresh: returns the current values; it is called before `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
         check_callable("refresh", refresh, "what gives the max.message.bytes of topics")

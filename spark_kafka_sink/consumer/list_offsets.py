@@ -147,7 +147,7 @@ class OffsetsLookup:
         )
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
-        """Record that a request of `requests` was sent to a node."""
+        """Record that a request from `requests` was sent to a node."""
         self._in_flight[node_id] = future
 
     def collect(self, now: float) -> None:

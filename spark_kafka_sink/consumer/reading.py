@@ -74,8 +74,9 @@ def fetched_records(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `data` with offsets from `start` up to, but not including, `end`.
 
-    Several record batches are joined into one Arrow batch as far as `budget_bytes` allows. Raise
-    CorruptRecordException if a batch is invalid.
+    Several record batches are joined into one Arrow batch as far as `budget_bytes` allows.
+    read_committed: whether to skip records of aborted transactions. Raise CorruptRecordException if
+    a batch is invalid.
     """
     parts = _visible(data, start, end, read_committed=read_committed)
     for joined in _joined(parts, budget_bytes):

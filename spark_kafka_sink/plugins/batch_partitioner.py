@@ -139,7 +139,7 @@ class Topics(NamedTuple):
     """Topics whose partitions are numbered consecutively, one topic after the other.
 
     partitions: the partition count of each topic. first: the number of each topic's first
-    partition. tasks: the total partition count; a Spark job has one task per partition.
+    partition. tasks: the total partition count, because atomic_layout makes one task per partition.
     """
 
     names: list[str]

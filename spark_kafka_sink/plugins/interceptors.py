@@ -28,7 +28,7 @@ class ProducerInterceptor:
     def configure(self, configs: Mapping[str, object]) -> None:
         """Receive the producer's configuration.
 
-        It is called once, if interceptor.classes has the class and not an instance.
+        It is called once, if interceptor.classes has a class or its name, and not an instance.
         """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:

@@ -20,7 +20,7 @@ _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*"
 
 
 def load(option: str, given: object) -> object:
-    """Return the class or object that an option names; a value that is not a str is returned as is.
+    """Return the class or object that an option names. Return any value that is not a str as it is.
 
     Raise ConfigException if the name cannot be imported.
     """

@@ -86,7 +86,7 @@ def one_record(key: bytes, value: bytes, timestamp_ms: int) -> tuple[bytes, Batc
 
 
 def read_batches(log: Buffer) -> Iterator[DefaultBatch]:
-    """Yield the complete batches of a fetch, in order.
+    """Yield the complete batches in the records of a Fetch response, in order.
 
     Raise CorruptRecordException if one is invalid.
     """

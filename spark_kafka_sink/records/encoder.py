@@ -50,7 +50,7 @@ class EncodedRecords:
 
 
 class EncodedRows(NamedTuple):
-    """A slice of encoded rows, and the cuts that assign its rows to batches (see `layout`).
+    """The encoded rows of a slice, and the cuts that assign the rows to batches (see `layout`).
 
     The cuts are in order, without gaps. records: the number of records. size_bytes: the sum of the
     record sizes. largest_bytes: the largest record size. Both were measured before encoding.
