@@ -55,10 +55,10 @@ def test_a_file_with_an_unknown_or_a_secret_option_is_refused_without_its_value(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "client.properties"
-    file.write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.confg=s3cret\n")
+    file.write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.setup=s3cret\n")
     assert main(["--config", str(file)]) == 2
     said = capsys.readouterr().err
-    assert "sasl.jaas.confg" in said
+    assert "sasl.jaas.setup" in said
     assert "s3cret" not in said
 
 
