@@ -22,16 +22,16 @@ DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
 _HEAD: Final = """\
 # Configuration of the producer
 
-Every option of the Java producer, by its name. `KafkaProducer({…})` takes the names as they are
-here; `df.write.format("pykafka")` takes them with `kafka.` in front. Names, meanings and defaults
-are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
+This page lists every option of the Java producer. `KafkaProducer({…})` takes the names as they
+are here; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings and
+defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
 
 `PYTHONPATH=tests:jobs python -m support.documents.configuration_table` makes this page from the
-tables in `spark_kafka_sink/config.py`. A test fails when the page is old.
+tables in `spark_kafka_sink/config.py`. A test fails if the page is out of date.
 
 ## Defaults that differ from Java's
 
-A task knows that it has much to send. So the sink has other defaults than the Java client:
+A task of Spark usually sends many rows. So the sink has other defaults than the Java client:
 
 | option | default of the sink | default of the Java client |
 |---|---|---|
@@ -42,7 +42,7 @@ With [exactlyOnce](exactly-once.md), the default of `transaction.timeout.ms` is
 
 ## Offered
 
-Where the default of the sink differs from the Java client's, it comes first.
+If the sink's default differs from the Java client's default, the sink's default comes first.
 
 | option | default | what it does |
 |---|---|---|

@@ -81,7 +81,7 @@ _HEAD: Final = f"""\
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
 float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
-call. They are always recorded: once per request, answer or slice of rows, and never per row.
+call. They are always recorded: once per request, response or slice of rows, and never per row.
 
 ```python
 for name, value in producer.metrics().items():
@@ -89,11 +89,12 @@ for name, value in producer.metrics().items():
         print(name.tags["topic"], name.name, value)
 ```
 
-A value is in the totals at once, and in its window to the second.
+A new value is counted at once. The time that decides to which window it belongs is exact to a
+second.
 
 - Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
-  `metrics.sample.window.ms` (2 of 30 s). A rate uses the length of at least all windows but one.
-  So it is not too high for a young producer.
+  `metrics.sample.window.ms` (2 of 30 s). A rate is computed over at least the time of all
+  windows except one. So it is not too high for a producer that has just started.
 - A metric without a value is NaN.
 - Totals count from the start of the producer.
 - A topic has metrics after the first record was sent to it.
@@ -105,9 +106,9 @@ Some values differ from the Java client's under the same name:
   record of every batch. Both record sizes are estimates from before encoding. They are a few bytes
   too high, and leave out the batch's header.
 - Retries are counted when records are sent again. So `record-send-total` minus
-  `record-retry-total` is what was sent for the first time.
-- A request and its bytes are counted when all of it is written.
-- `network-io` counts requests and responses, and not the reads and writes of sockets.
+  `record-retry-total` is the number of records that were sent for the first time.
+- A request and its bytes are counted when the complete request is written.
+- The `network-io` metrics count requests and responses, not reads and writes of sockets.
 
 `{COMMAND}` makes this page.
 """
