@@ -368,12 +368,9 @@ def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
 
 def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> None:
     """Fail the batch that the commit waits for, and answer all later requests."""
-    state = producer._state
-    for batch in state.accumulator.incomplete:
-        state._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
-    state._collect()
+    fail_batches(producer)
     transactions.run()
-    state.notify()
+    producer._state.notify()
 
 
 @pytest.mark.parametrize("lost_after_s", [None, 0.5])
@@ -399,6 +396,27 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
             producer.close()
         assert clock.now - began_at == pytest.approx(1.0)
         assert transactions.coordinator.ended == [False]
+
+
+def test_rows_of_a_transaction_that_closing_aborts_are_not_counted_as_lost(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raise_in_a_block(producer: KafkaProducer) -> None:
+        with producer:
+            raise ZeroDivisionError
+
+    with made(transactional_id="tid") as producer:
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
+        transactions = in_transaction(producer)
+        producer.send(TOPIC, b"v")
+        producer.append(TOPIC, pa.record_batch({"value": ["w"]}))
+        clock.after(0.5, lambda: lose_the_batch(producer, transactions))
+        clock.after(0.6, producer._state.make_calls)
+        with pytest.raises(ZeroDivisionError):
+            raise_in_a_block(producer)
+        assert transactions.coordinator.ended == [False]
+        assert "not delivered" not in caplog.text
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])
