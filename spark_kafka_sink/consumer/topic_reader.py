@@ -73,8 +73,8 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
     bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
-    of a response is always decompressed, so memory is at most that and one batch. Raise
-    ConfigException.
+    of a response is always decompressed, so these are at most that and one batch. Compressed
+    responses take up to twice fetch.max.bytes more for each leader. Raise ConfigException.
 
     Use it from one thread at a time, in the process that created it. While a call runs (getting the
     next batch of `read` is a call), a call of another thread raises IllegalStateException. So does
