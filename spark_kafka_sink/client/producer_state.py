@@ -65,7 +65,7 @@ class ProducerState(ProducerLock):
         self.user_calls = UserCalls()
         # Appends in progress, if there are transactions.
         self._open_appends: set[object] = set()
-        # Failed records that nobody has been told of, by topic; see `count_lost`.
+        # By topic, failed records whose error no caller has; see `count_lost`.
         self._failed = Counter[str]()
         self._counts_rows_of_send = False
         # The error with which the I/O thread has to fail all batches.

@@ -239,7 +239,7 @@ def test_ctrl_c_in_a_with_block_takes_five_seconds_at_most(
         assert capsys.readouterr().err == ""
 
 
-def leave_a_block(producer: KafkaProducer) -> None:
+def enter_and_exit(producer: KafkaProducer) -> None:
     with producer:
         pass
 
@@ -257,7 +257,7 @@ def fail_batches(producer: KafkaProducer) -> None:
     state.notify()
 
 
-@pytest.mark.parametrize("close", [KafkaProducer.close, leave_a_block])
+@pytest.mark.parametrize("close", [KafkaProducer.close, enter_and_exit])
 @pytest.mark.parametrize("in_a_transaction", [False, True])
 def test_ctrl_c_while_a_producer_closes_leaves_five_seconds_and_says_what_is_lost(
     stuck: Clock,
