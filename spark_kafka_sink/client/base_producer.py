@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
@@ -24,7 +24,8 @@ from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.client.appender import ColumnProducer, OnFailure, SliceAppender
 from spark_kafka_sink.client.assembly import MakeTransactions, assemble
 from spark_kafka_sink.client.caller import Caller
-from spark_kafka_sink.client.unclosed import records_by_topic, say_lost, warn_unclosed
+from spark_kafka_sink.client.io_thread import records_by_topic
+from spark_kafka_sink.client.unclosed import say_lost, warn_unclosed
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import KafkaException, message_of
 from spark_kafka_sink.logs import safe_logging
@@ -124,7 +125,6 @@ class BaseProducer:
         self._is_closing = False
         self._name = f"KafkaProducer {client_id}"
         self._delivery_timeout_s = config.delivery_timeout_ms / 1000
-        self._given_up = Counter[str]()
         self._finalizer = weakref.finalize(
             self, warn_unclosed, self._name, self._state, os.getpid()
         )
@@ -168,23 +168,34 @@ class BaseProducer:
             self.close()
             return
         # As in Java's try-with-resources, rows that were sent before the error are delivered.
+        if issubclass(kind, KeyboardInterrupt):
+            self._close_after(kind)
+            return
         try:
-            if issubclass(kind, KeyboardInterrupt):
-                self._close_within(unclosed.AT_EXIT_S)
-            else:
-                self.close()
+            self.close()
         except KafkaException as failure:  # the block's own error is raised
+            self._log_failure(kind, failure)
+        self._log_lost(kind)
+
+    def _close_after(self, kind: type[BaseException], longest_s: float = math.inf) -> None:
+        """Close after Ctrl-C, within 5 s, and log what is lost; another Ctrl-C ends the wait."""
+        try:
+            self._close_within(unclosed.AT_EXIT_S, longest_s)
+        except KafkaException as failure:
+            self._log_failure(kind, failure)
+        finally:
+            self._log_lost(kind)
+
+    def _log_failure(self, kind: type[BaseException], failure: KafkaException) -> None:
+        with safe_logging():
+            logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)
+
+    def _log_lost(self, kind: type[BaseException]) -> None:
+        lost = None if self._caller.is_forked else self._thread.lost()
+        if lost:
+            message = "%s was closed after %s: %s were not delivered"
             with safe_logging():
-                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - the message is enough
-        if self._given_up:
-            records = records_by_topic(self._given_up)
-            with safe_logging():
-                logger.error(
-                    "%s was closed after %s: %s were not delivered",
-                    self._name,
-                    kind.__name__,
-                    records,
-                )
+                logger.error(message, self._name, kind.__name__, records_by_topic(lost))
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -281,13 +292,13 @@ class BaseProducer:
     def close(self, timeout: float | None = None) -> None:
         """Deliver all rows that were appended and sent, then close; a second call does nothing.
 
-        A call that was interrupted (KeyboardInterrupt) may be repeated, to close the remaining
-        parts.
+        After Ctrl-C (KeyboardInterrupt), deliveries and callbacks get 5 s at most, and the number
+        of lost records is logged. If a second interrupt ends that wait, the call may be repeated.
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. A callback or a partitioner that closes its own producer
-        cannot wait either. The call does not wait longer than that for a callback that does not
-        return. An open transaction is aborted; with timeout 0, its coordinator aborts it after
+        cannot wait either. For a callback that does not return, the call waits up to 5 s more. An
+        open transaction is aborted; with timeout 0, its coordinator aborts it after
         transaction.timeout.ms. Serializers, interceptors and the partitioner are closed if they
         have a ``close`` method.
 
@@ -297,15 +308,33 @@ class BaseProducer:
         timeout, and close nothing.
         """
         check_timeout(timeout)
-        self._close_once(timeout, _LAST_CALLBACKS_S)
+        started = time.monotonic()
+        try:
+            self._close_once(timeout, _LAST_CALLBACKS_S, is_final=False)
+        except KafkaException:
+            raise
+        except BaseException as interrupt:
+            if isinstance(interrupt, Exception):
+                self._log_lost(type(interrupt))
+            elif timeout is None:
+                self._close_after(type(interrupt))
+            else:
+                self._close_after(type(interrupt), max(started + timeout - time.monotonic(), 0))
+            raise
 
-    def _close_within(self, limit_s: float) -> None:
-        """Close; wait at most `limit_s` seconds for deliveries and callbacks together."""
+    def _close_within(self, limit_s: float, longest_s: float = math.inf) -> None:
+        """Close; wait at most `limit_s` seconds for deliveries and callbacks together.
+
+        longest_s: the limit for deliveries alone.
+        """
         last_callbacks_s = min(_LAST_CALLBACKS_AT_EXIT_S, limit_s)
-        timeout = min(limit_s - last_callbacks_s, self._delivery_timeout_s)
+        timeout = min(limit_s - last_callbacks_s, self._delivery_timeout_s, longest_s)
         self._close_once(timeout, last_callbacks_s)
 
-    def _close_once(self, timeout: float | None, last_callbacks_s: float) -> None:
+    def _close_once(
+        self, timeout: float | None, last_callbacks_s: float, *, is_final: bool = True
+    ) -> None:
+        """Close, unless it is done; is_final: whether an interrupt ends the wait for deliveries."""
         started = time.monotonic()
         if self._is_closing:
             return
@@ -313,7 +342,7 @@ class BaseProducer:
             self._is_closing = True
             cannot_wait = self._thread.is_current or self._is_in_partitioner
             limit = 0 if cannot_wait else timeout
-            failure = self._close(limit, started, last_callbacks_s)
+            failure = self._close(limit, started, last_callbacks_s, is_final=is_final)
         except KafkaException:
             raise
         except BaseException:
@@ -323,7 +352,7 @@ class BaseProducer:
             raise failure
 
     def _close(
-        self, timeout: float | None, started: float, last_callbacks_s: float
+        self, timeout: float | None, started: float, last_callbacks_s: float, *, is_final: bool
     ) -> KafkaException | None:
         """Close all parts that are open; return the exception that `close` raises at its end."""
         self._caller.is_closed = True
@@ -334,22 +363,32 @@ class BaseProducer:
         try:
             if timeout is None or timeout > 0:
                 self._end_transaction(timeout)
+                self._state.count_lost()
                 self._flush(timeout, started)
-        finally:
-            error = KafkaException("Producer is closed forcefully.")
-            self._given_up += self._thread.undelivered()
-            wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
-            is_over = self._thread.stop(wait_s, error)
-            if not is_over:
-                with safe_logging():
-                    logger.warning(
-                        "%s is closed, but its I/O thread has not ended: a callback may hold it up",
-                        self._name,
-                    )
-            self._finalizer.detach()
-            unclosed = self._plugins.close()
+        except BaseException as error:
+            if is_final or isinstance(error, Exception):
+                self._stop(timeout, started, last_callbacks_s)
+            raise
+        unclosed = self._stop(timeout, started, last_callbacks_s)
         undelivered = None if timeout == 0 else self._state.take_delivery_error()
         return undelivered or unclosed
+
+    def _stop(
+        self, timeout: float | None, started: float, last_callbacks_s: float
+    ) -> KafkaException | None:
+        """End the I/O thread, whose rows fail, and close plugins; return their first error."""
+        error = KafkaException("Producer is closed forcefully.")
+        self._state.count_lost()
+        wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)
+        is_over = self._thread.stop(wait_s, error)
+        if not is_over:
+            with safe_logging():
+                logger.warning(
+                    "%s is closed, but its I/O thread has not ended: a callback may hold it up",
+                    self._name,
+                )
+        self._finalizer.detach()
+        return self._plugins.close()
 
     def _close_at_exit(self, limit_s: float) -> None:
         """Close at the end of the program, and print the number of lost records on stderr."""
@@ -366,7 +405,7 @@ class BaseProducer:
         finally:
             if has_transaction:
                 said.insert(0, "its open transaction was not committed")
-            say_lost(self._name, self._given_up, said)
+            say_lost(self._name, self._thread.lost(), said)
 
 
 def _drain_nothing(_: float, __: list[str]) -> None:

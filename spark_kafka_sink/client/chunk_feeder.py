@@ -295,7 +295,7 @@ class ChunkFeeder:
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
         is_known, chunk.error = chunk.error is not None, error
         if not is_known:
-            self._state.refuse(len(chunk), error)
+            self._state.refuse(len(chunk), error, chunk.topic)
         self._state.spoil_transaction(error)
         self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 

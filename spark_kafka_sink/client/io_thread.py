@@ -53,6 +53,13 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 3600.0
 
 
+def records_by_topic(records: Counter[str]) -> str:
+    """Return the ten topics with the most records, and the total number of records, as text."""
+    shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
+    more = len(records) - 10
+    return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
+
+
 class Feeder(Protocol):
     """A source of rows that are in no batch yet: rows of `send`, which linger in chunks."""
 
@@ -136,9 +143,9 @@ class ProducerThread:
         """Return the present problems with brokers; empty if no problem is known."""
         return self._client.last_errors()
 
-    def undelivered(self) -> Counter[str]:
-        """Return the number of records that are neither acknowledged nor failed, by topic."""
-        return self._waiting_rows() + self._state.undelivered()
+    def lost(self) -> Counter[str]:
+        """Return the number of records that are lost or not acknowledged yet, by topic."""
+        return self._waiting_rows() + self._state.lost()
 
     def _waiting_rows(self) -> Counter[str]:
         return Counter() if self._feeder is None else self._feeder.waiting_rows()
@@ -193,10 +200,15 @@ class ProducerThread:
                 self._feeder.give_up(error)
         finally:
             state.make_last_calls()
-        unseen = state.take_delivery_error() if state.ends_when_idle else None
-        if unseen is not None:
+        if not state.ends_when_idle:
+            return
+        lost, unseen = state.lost(), state.take_delivery_error()
+        if lost:
+            why = "" if unseen is None else f": {unseen}"
             with safe_logging():
-                logger.error("%s was not closed and lost records: %s", self._name, unseen)
+                logger.error(
+                    "%s was not closed and lost %s%s", self._name, records_by_topic(lost), why
+                )
 
     def _loop(self) -> None:
         state, feeder = self._state, self._feeder

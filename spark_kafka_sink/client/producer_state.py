@@ -66,6 +66,9 @@ class ProducerState(ProducerLock):
         self.user_calls = UserCalls()
         # The appends in progress; only recorded if there are transactions.
         self._open_appends: set[object] = set()
+        # By topic, failed records whose error no caller has; see `count_lost`.
+        self._failed = Counter[str]()
+        self._counts_rows_of_send = False
         # The error with which the I/O thread must fail all batches.
         self._interruption: KafkaException | None = None
         self._is_stopping = False
@@ -93,6 +96,8 @@ class ProducerState(ProducerLock):
         if self.deliveries.error is None:  # the usual case takes no lock
             return None
         with self.lock:
+            if not self._counts_rows_of_send:
+                self._failed.clear()
             return self.deliveries.take_error()
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
@@ -105,16 +110,33 @@ class ProducerState(ProducerLock):
         with self.lock:
             return self.deliveries.take_partitions()
 
-    def undelivered(self) -> Counter[str]:
-        """Return the number of records in unfinished batches, by topic."""
+    def count_lost(self) -> None:
+        """Count rows of `send` that fail from now on as lost: nobody may look at their futures."""
         with self.lock:
-            return self.accumulator.undelivered()
+            self._counts_rows_of_send = True
 
-    def refuse(self, records: int, error: KafkaException) -> None:
-        """Count records that could not be appended."""
+    def lost(self) -> Counter[str]:
+        """Return the number of records that are lost or in unfinished batches, by topic.
+
+        Lost are failed records of `append` whose error no call has raised yet, and rows of `send`
+        since `count_lost`.
+        """
+        with self.lock:
+            return self._failed + self.accumulator.undelivered()
+
+    def refuse(self, records: int, error: KafkaException, topic: str | None = None) -> None:
+        """Count records that could not be appended; topic: of rows that `send` has accepted."""
         exhausted = isinstance(error, BufferExhaustedException)
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
+            if topic is not None:
+                self._count_failed(topic, records, of_send=records)
+
+    def _count_failed(self, topic: str, records: int, *, of_send: int) -> None:
+        if not (self._counts_rows_of_send or self.ends_when_idle):
+            records -= of_send
+        if records:
+            self._failed[topic] += records
 
     def record_time(self, name: str, seconds: float) -> None:
         """Count time that a caller spent in a method; name: see `ProducerMetrics.record_time`."""
@@ -388,10 +410,11 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once from now on, except rows of a transaction."""
+        """Send lingering rows at once, and count lost ones, except in a transaction."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
+                self._counts_rows_of_send = True
                 self.accumulator.stop_lingering()
                 self._wake()
 
@@ -490,6 +513,8 @@ class ProducerState(ProducerLock):
             self.deliveries.add(batch)
             if batch.error is not None:
                 self.metrics.failed(batch, self._clock())
+                of_send = sum(span.records for span in batch.spans)
+                self._count_failed(batch.topic_partition.topic, batch.record_count, of_send=of_send)
             if batch.spans:
                 self.call_later(partial(_complete_spans, batch))
         return bool(done)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from spark_kafka_sink.client.io_thread import ProducerThread
+from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
 from spark_kafka_sink.client.producer_state import ProducerState
 
 # How many seconds the remaining deliveries may take when the program ends, also after Ctrl-C.
@@ -25,13 +25,6 @@ AT_EXIT_S: Final = 5.0
 # Closes a producer within a number of seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
-
-
-def records_by_topic(records: Counter[str]) -> str:
-    """Return the ten topics with the most records, and the total number of records, as text."""
-    shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
-    more = len(records) - 10
-    return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
 
 
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
@@ -76,7 +69,7 @@ def _close_at_exit() -> None:
         if close is not None:
             close(limit_s)
         elif not thread.join(limit_s):
-            say_lost(name, thread.undelivered(), [])
+            say_lost(name, thread.lost(), [])
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:

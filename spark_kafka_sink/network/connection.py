@@ -29,6 +29,7 @@ from spark_kafka_sink.errors import (
     IllegalSaslStateException,
     IllegalStateException,
     KafkaException,
+    Option,
     ProtocolError,
     SaslAuthenticationException,
     SslAuthenticationException,
@@ -312,8 +313,8 @@ class Connection:
             if not (is_first_answer and self._splitter.holds_tls):
                 raise
             raise SslAuthenticationException(
-                f"{self._peer} expects TLS: set security.protocol to SSL or SASL_SSL, or name the "
-                "port of a listener without TLS"
+                f"{self._peer} expects TLS: set {Option('security.protocol')} to SSL or SASL_SSL, "
+                "or name the port of a listener without TLS"
             ) from None
 
     def _throttled(

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -22,9 +21,8 @@ from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
-from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
-from spark_kafka_sink.spark.topics import retention_of_topics, suggest_create_topics
+from spark_kafka_sink.spark.topics import suggest_create_topics
 from spark_kafka_sink.spark.worker import acknowledge_now, freeze_imports, keep_heap
 
 if TYPE_CHECKING:
@@ -199,16 +197,11 @@ def write_task(
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms
-        expired_rows = ExpiredRows(
-            options.topic, options.retention_ms, partial(retention_of_topics, options)
-        )
 
         def append(batch: pa.RecordBatch, since: float) -> None:
             if transaction is not None:
                 transaction.prepare(batch)
             task_rows.append(batch, since)
-            if "timestamp" in batch.schema.names:
-                expired_rows.count(batch)
 
         slice_bytes = producer.slice_bytes(options.partitions)
         append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
@@ -241,7 +234,7 @@ def write_task(
         started_at=started_at,
         throttle_ms=throttle_ms,
         bad_rows=bad_rows,
-        expired_rows=expired_rows.report(),
+        expired_rows=task_rows.expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
         transaction=attempt_transaction,
     )

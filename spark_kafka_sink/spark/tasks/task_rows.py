@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -35,7 +36,8 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
     topic_names,
 )
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
-from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit
+from spark_kafka_sink.spark.tasks.retention import ExpiredRows
+from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
 from spark_kafka_sink.task_producer import TaskProducer
 
 
@@ -62,6 +64,10 @@ class TaskRows:
         self._rows = 0
         self._reasons: Counter[str] = Counter()
         self._samples: list[BadRowSample] = []
+        # Bad rows that brokers name are counted as well: they are known only later.
+        self.expired_rows = ExpiredRows(
+            options.topic, options.retention_ms, partial(retention_of_topics, options)
+        )
         self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic)
         self._dead_letters: DeadLetters | None = None
         if self._policy.topic is not None:
@@ -90,6 +96,7 @@ class TaskRows:
             self._prepare_topics(batch)
             with self._naming(numbers):
                 self._producer.append(self._topic, batch, lingers_since=lingers_since)
+            self._count_expired(batch)
             return
         found = self._find(batch)
         if found is not None and found.has(Fault.TOO_LARGE) and self._is_plain:
@@ -101,7 +108,12 @@ class TaskRows:
             batch = found.good(batch)
         self._prepare_topics(batch)
         self._append_good(batch, numbers, lingers_since)
+        self._count_expired(batch)
         self._settle()
+
+    def _count_expired(self, batch: pa.RecordBatch) -> None:
+        if "timestamp" in batch.schema.names:
+            self.expired_rows.count(batch)
 
     def _prepare_topics(self, batch: pa.RecordBatch) -> None:
         if self._missing_topics.is_needed or self._layout.is_needed:

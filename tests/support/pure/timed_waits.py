@@ -7,6 +7,7 @@ wait.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,11 +64,11 @@ class TimedSignal:
     def acquire(self, *, timeout: float | None = None) -> bool:
         """Run the next events until the signal is set; the first call takes it at once."""
         if self._is_taken:
-            assert timeout is not None
-            assert timeout <= threading.TIMEOUT_MAX, "a lock would raise OverflowError"
-            end = self._clock.now + timeout
+            assert timeout is None or timeout <= threading.TIMEOUT_MAX, "OverflowError of a lock"
+            end = math.inf if timeout is None else self._clock.now + timeout
             while self._is_taken:
                 happen = self._clock.next_until(end)
+                assert happen is not None or timeout is not None, "it would wait for ever"
                 if happen is None:
                     return False
                 happen()

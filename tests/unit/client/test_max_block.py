@@ -239,6 +239,110 @@ def test_ctrl_c_in_a_with_block_takes_five_seconds_at_most(
         assert capsys.readouterr().err == ""
 
 
+def enter_and_exit(producer: KafkaProducer) -> None:
+    with producer:
+        pass
+
+
+def press_ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def fail_batches(producer: KafkaProducer) -> None:
+    """Fail all batches, as the I/O thread does with those that have expired."""
+    state = producer._state
+    for batch in state.accumulator.incomplete:
+        state._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
+    state._collect()
+    state.notify()
+
+
+@pytest.mark.parametrize("close", [KafkaProducer.close, enter_and_exit])
+@pytest.mark.parametrize("in_a_transaction", [False, True])
+def test_ctrl_c_while_a_producer_closes_leaves_five_seconds_and_says_what_is_lost(
+    stuck: Clock,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    close: Callable[[KafkaProducer], None],
+    *,
+    in_a_transaction: bool,
+) -> None:
+    began_at = stuck.now
+    with in_vain(stuck, in_a_transaction=in_a_transaction) as producer:
+        stuck.after(1.0, press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            close(producer)
+        assert stuck.now == began_at + 1.0 + 5.0
+        lost = "was closed after KeyboardInterrupt: 1 record(s) (t: 1) were not delivered"
+        assert caplog.text.count(lost) == 1
+        unclosed._close_at_exit()
+        assert stuck.now == began_at + 1.0 + 5.0
+        assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_while_a_producer_closes_adds_nothing_to_its_time_limit_for_deliveries(
+    stuck: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    began_at = stuck.now
+    with in_vain(stuck, in_a_transaction=False) as producer:
+        stuck.after(1.0, press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close(2.0)
+        # The last second is for callbacks.
+        assert stuck.now == began_at + 2.0 + 1.0
+        assert "not acknowledged in 1.0 s" in caplog.text
+
+
+def test_a_second_ctrl_c_ends_the_wait_for_deliveries_and_says_what_is_lost(
+    stuck: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with in_vain(stuck, in_a_transaction=False) as producer:
+        sent = producer.send(TOPIC, b"w")
+        for after_s in (1.0, 2.0):
+            stuck.after(after_s, press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+        assert "after KeyboardInterrupt: 2 record(s) (t: 2) were not delivered" in caplog.text
+        producer._thread._end()
+        assert "closed forcefully" in str(sent.exception())
+
+
+@pytest.mark.parametrize("ctrl_c_after_s", [None, 1.0])
+def test_rows_that_fail_while_a_program_ends_or_after_ctrl_c_are_counted(
+    stuck: Clock,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    ctrl_c_after_s: float | None,
+) -> None:
+    with in_vain(stuck, in_a_transaction=False) as producer:
+        producer.append(TOPIC, pa.record_batch({"value": ["v"] * 3}))
+        stuck.after(ctrl_c_after_s, press_ctrl_c)
+        stuck.after(2.0, lambda: fail_batches(producer))
+        if ctrl_c_after_s is None:
+            unclosed._close_at_exit()
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                producer.close()
+        said = caplog.text + capsys.readouterr().err
+        assert said.count("4 record(s) (t: 4) were not delivered") == 1
+
+
+def test_rows_that_failed_before_are_counted_unless_a_future_or_a_call_has_told_so(
+    stuck: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_vain(stuck, in_a_transaction=False) as producer:
+        rows = pa.record_batch({"value": ["v"] * 3})
+        producer.append(TOPIC, rows)
+        producer._feeder.drain()
+        fail_batches(producer)
+        with pytest.raises(TimeoutException):
+            producer.append(TOPIC, rows)
+        producer.append(TOPIC, rows)
+        fail_batches(producer)
+        unclosed._close_at_exit()
+        assert "ended: 3 record(s) (t: 3) were not delivered; Time" in capsys.readouterr().err
+
+
 def test_the_end_of_a_program_takes_five_seconds_at_most_for_all_its_producers(
     stuck: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,12 +368,9 @@ def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:
 
 def lose_the_batch(producer: KafkaProducer, transactions: PureTransactions) -> None:
     """Fail the batch that the commit waits for, and answer all later requests."""
-    state = producer._state
-    for batch in state.accumulator.incomplete:
-        state._completion.abandon(batch, TimeoutException("delivery.timeout.ms has passed"))
-    state._collect()
+    fail_batches(producer)
     transactions.run()
-    state.notify()
+    producer._state.notify()
 
 
 @pytest.mark.parametrize("lost_after_s", [None, 0.5])
@@ -295,6 +396,27 @@ def test_closing_aborts_the_transaction_of_a_commit_that_timed_out_and_failed(
             producer.close()
         assert clock.now - began_at == pytest.approx(1.0)
         assert transactions.coordinator.ended == [False]
+
+
+def test_rows_of_a_transaction_that_closing_aborts_are_not_counted_as_lost(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raise_in_a_block(producer: KafkaProducer) -> None:
+        with producer:
+            raise ZeroDivisionError
+
+    with made(transactional_id="tid") as producer:
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
+        transactions = in_transaction(producer)
+        producer.send(TOPIC, b"v")
+        producer.append(TOPIC, pa.record_batch({"value": ["w"]}))
+        clock.after(0.5, lambda: lose_the_batch(producer, transactions))
+        clock.after(0.6, producer._state.make_calls)
+        with pytest.raises(ZeroDivisionError):
+            raise_in_a_block(producer)
+        assert transactions.coordinator.ended == [False]
+        assert "not delivered" not in caplog.text
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])

@@ -16,6 +16,7 @@ import threading, time
 import pyarrow as pa
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import base_producer, unclosed
+from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.network import nodes
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
@@ -27,6 +28,12 @@ def limit(deliveries_s, callbacks_s):
 limit(0.3, 20)
 nodes._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
+
+def refuse(*_):
+    raise KafkaException("refused")
+
+# It is asked when the program ends: until then, rows linger.
+REFUSING = {"partitioner.class": refuse, "linger.ms": 60_000}
 
 def made(name="mine", options={"linger.ms": 60_000}):
     producer = KafkaProducer({"bootstrap.servers": NOBODY, "client.id": name, **options})
@@ -42,6 +49,7 @@ def send(producer):
 """
 LOST = "2 record(s) (t: 2)"
 NOT_CLOSED = "KafkaProducer mine was not closed before the program ended: "
+GARBAGE = "kafka-producer-network-thread | mine was not closed and lost"
 
 
 class Program(NamedTuple):
@@ -75,15 +83,28 @@ PROGRAMS = {
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
         "while producer._state.deliveries.error is None: time.sleep(0.01)",
         0,
-        [f"{NOT_CLOSED}TimeoutException: t-0: 1 record(s) were not acknowledged"],
+        [
+            f"{NOT_CLOSED}1 record(s) (t: 1) were not delivered; TimeoutException: t-0: 1 "
+            "record(s) were not acknowledged"
+        ],
     ),
     "garbage with an error that no call has raised": Program(
         "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
         0,
         [
-            "kafka-producer-network-thread | mine was not closed and lost records: t-0: 1 "
-            "record(s) were not acknowledged"
+            f"{GARBAGE} 1 record(s) (t: 1): t-0: 1 record(s) were not acknowledged",
         ],
+    ),
+    "rows that fail at the end": Program(
+        "limit(20, 20)\n"
+        "producer = made(options=REFUSING); producer.send(TOPIC, b'v'); producer.send(TOPIC, b'w')",
+        0,
+        [f"{NOT_CLOSED}{LOST} were not delivered"],
+    ),
+    "garbage with rows that fail": Program(
+        "limit(20, 20); made(options=REFUSING).send(TOPIC, b'v')",
+        0,
+        [f"{GARBAGE} 1 record(s) (t: 1)"],
     ),
     "ctrl-c in with": Program(
         "with made() as producer:\n    send(producer)\n    signal.raise_signal(signal.SIGINT)",
@@ -124,6 +145,7 @@ PROGRAMS = {
         [
             "closing KafkaProducer mine after ZeroDivisionError failed: t-0: 1 record(s) were "
             "not acknowledged within delivery.timeout.ms=1",
+            "KafkaProducer mine was closed after ZeroDivisionError: 1 record(s) (t: 1) were not",
             "Traceback",
             "ZeroDivisionError",
         ],

@@ -18,6 +18,7 @@ from spark_kafka_sink.errors import (
     ProtocolError,
     SslAuthenticationException,
     UnsupportedVersionException,
+    name_options,
 )
 from spark_kafka_sink.network.connection import (
     _CLIENT_PAUSES_SINCE,
@@ -243,10 +244,15 @@ def test_a_peer_that_does_not_speak_kafka_is_refused_before_memory_is_taken(data
         list(connection.received(data, 0.0))
 
 
-def test_a_listener_that_expects_tls_is_refused_by_its_alert() -> None:
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_a_listener_that_expects_tls_is_refused_by_its_alert(prefix: str) -> None:
     connection = Connection(1, "client", 30.0)
     connection.connected(0.0)
-    with pytest.raises(SslAuthenticationException, match=r"expects TLS: set security\.protocol"):
+    expected = f"expects TLS: set {prefix}security.protocol to SSL"
+    with (
+        name_options(prefix.__add__),
+        pytest.raises(SslAuthenticationException, match=re.escape(expected)),
+    ):
         list(connection.received(b"\x15\x03\x03\x00\x02\x02\x50", 0.0))
 
 

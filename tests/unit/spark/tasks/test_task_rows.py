@@ -1,0 +1,57 @@
+"""The rows of a task that are counted as older than the retention of their topic."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Final, cast
+
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows
+from spark_kafka_sink.task_producer import TaskProducer
+
+HOUR_MS = 3_600_000
+
+
+class AllTaken:
+    """A producer that takes all rows, for topics of one partition."""
+
+    record_limits: Final = {"max.request.size": 1_000_000}
+
+    def limit_messages(self, *_: object) -> None:
+        """Do nothing."""
+
+    def partition_counts(self, expected: dict[str, int]) -> dict[str, int]:
+        """Return one partition for each topic."""
+        return dict.fromkeys(expected, 1)
+
+    def append(self, *_: object, **__: object) -> None:
+        """Do nothing."""
+
+
+def options_with(on_error: str, retention_ms: int) -> SinkOptions:
+    """Return options for a topic with that retention, as the driver completes them."""
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "onError": on_error}
+    return replace(sink_options(names), retention_ms=retention_ms)
+
+
+@pytest.mark.parametrize(("on_error", "partitions"), [("skip", [0, 7, None]), ("fail", [0, None])])
+def test_bad_rows_are_not_counted_as_older_than_the_retention_of_their_topic(
+    on_error: str, partitions: list[int | None]
+) -> None:
+    old = int(time.time() * 1000) - 2 * HOUR_MS
+    batch = pa.record_batch(
+        {
+            "value": ["v"] * len(partitions),
+            "partition": pa.array(partitions, pa.int32()),
+            "timestamp": pa.array([old] * len(partitions), pa.int64()),
+        }
+    )
+    producer = cast(TaskProducer, AllTaken())
+    with TaskRows(options_with(on_error, HOUR_MS), producer, 0, 0) as rows:
+        rows.append(batch)
+        assert [each.rows for each in rows.expired_rows.report()] == [2]
+        assert rows.finish().rows == len(partitions) - 2
