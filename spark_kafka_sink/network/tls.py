@@ -281,15 +281,6 @@ class TlsLayer:
                 self._ssl.unwrap()
         return self._outgoing.read()
 
-    def at_end_of_stream(self) -> str:
-        """Return the message for a connection that the broker closed without a TLS alert."""
-        if self.is_secured:
-            return "the broker closed the connection"
-        return (
-            "the broker closed the connection in the TLS handshake: its listener may not speak "
-            "TLS; compare security.protocol with the listener"
-        )
-
     def _do_handshake(self) -> bool:
         try:
             self._ssl.do_handshake()

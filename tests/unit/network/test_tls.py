@@ -390,17 +390,6 @@ def test_a_listener_without_tls_that_answers_is_told(answer: bytes, trusting: Tl
         client.received(answer)
 
 
-def test_a_listener_without_tls_that_closes_is_explained(
-    made: Certificates, trusting: TlsSettings, tmp_path: Path
-) -> None:
-    client = layer(trusting)
-    assert "its listener may not speak TLS" in client.at_end_of_stream()
-    server = InMemoryServer(server_context(tmp_path, made.server))
-    while not client.is_secured:
-        client.received(server.received(client.outgoing()))
-    assert client.at_end_of_stream() == "the broker closed the connection"
-
-
 def _secured(
     made: Certificates, settings: TlsSettings, folder: Path
 ) -> tuple[TlsLayer, InMemoryServer]:
