@@ -133,9 +133,10 @@ class _TokenLogin:
 
         Raise SaslAuthenticationException if there is none.
         """
-        token, self._first = self._first, None
+        first, self._first = self._first, None
         try:
-            token = token or self._token()
+            # A fetched token may have expired while the connection was made.
+            token = first if first is not None and self._source is None else self._token()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
         if token is None:
@@ -144,7 +145,8 @@ class _TokenLogin:
         if self._source is None:
             self._last = token
             return OAuthBearerExchange(token)
-        if token is self._last and session_ended_with(token, self._last_at, now):
+        is_renewal = first is None and token is self._last
+        if is_renewal and session_ended_with(token, self._last_at, now):
             # A session with the same token would have the same end.
             self._source.refresh(token)
             return None
