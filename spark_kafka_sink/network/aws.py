@@ -148,7 +148,7 @@ def _is_logged(record: logging.LogRecord) -> bool:
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
     """Return the credentials that botocore finds. Raise TokenException if there are none.
 
-    profile: how messages name it.
+    profile: how messages name it. No command of a profile is run.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
@@ -157,8 +157,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
     )
     from botocore.session import Session  # noqa: PLC0415
 
+    commands: list[object] = []
     try:
         session = Session(profile=options.profile)
+        commands = _remove_commands(session.full_config)
         if options.role is not None:
             client = session.create_client("sts", region_name=options.sts_region or region)
             more = {} if options.external_id is None else {"ExternalId": options.external_id}
@@ -190,7 +192,18 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
         why, is_final = "there are none: no variables, profile, role or metadata service", False
+    if commands:
+        why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)
+
+
+def _remove_commands(config: Mapping[str, Any]) -> list[object]:
+    """Remove the commands that would write credentials from botocore's profiles; return them.
+
+    Without the provider of the session alone, botocore would run those of source profiles.
+    """
+    found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
+    return [command for command in found if command is not None]
 
 
 def _assumed(given: Mapping[str, Any]) -> AwsCredentials:
