@@ -2,7 +2,7 @@
 
 One deadline limits the connection with its TLS handshake, and another one the complete response: a
 peer that sends a byte now and then does not extend it. Only ``http`` and ``https`` are supported.
-Proxies are those of the process's environment.
+Proxies are those of the process's environment, and loopback has none.
 
 This is the only module that imports urllib.
 """
@@ -137,7 +137,7 @@ def post(
     )
     deadline = _Deadline(limits)
     try:
-        response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
+        response = cast("HTTPResponse | None", _opener(url, deadline, context).open(request))
         if response is None:
             raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
@@ -182,18 +182,20 @@ class _Deadline:
         return left
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Connect to the first address of a host that can be reached."""
+        """Connect to the first address of a host that can be reached.
+
+        Each address has its share of the time that is left.
+        """
         failure: OSError = OSError("the host has no address")
-        for family, kind, protocol, _name, target in socket.getaddrinfo(
-            *address, type=socket.SOCK_STREAM
-        ):
+        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, _name, target) in enumerate(addresses):
             try:
                 made = socket.socket(family, kind, protocol)
             except OSError as error:
                 failure = error
                 continue
             try:
-                made.settimeout(self.left_s())
+                made.settimeout(self.left_s() / (len(addresses) - number))
                 made.connect(target)
             except OSError as error:
                 made.close()
@@ -276,7 +278,7 @@ class _TimedTls(_Timed, HTTPSConnection):
     """The same with TLS."""
 
 
-def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
+def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
     """Return an opener that knows HTTP alone: no redirect, no file, no other scheme."""
 
     class Http(HTTPHandler):
@@ -289,7 +291,9 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
             return self.do_open(cast("Any", made), request)
 
     opener = OpenerDirector()
-    handlers = [ProxyHandler(), Http()] + ([] if context is None else [Https(context=context)])
+    # A proxy would forward a request to its own machine.
+    proxy = ProxyHandler(None if is_remote(url) else {})
+    handlers = [proxy, Http()] + ([] if context is None else [Https(context=context)])
     for handler in handlers:
         opener.add_handler(handler)
     return opener
