@@ -33,7 +33,7 @@ from spark_kafka_sink.auth.mechanisms import printable
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.errors import ConfigException, Option, install_extra
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues
@@ -60,8 +60,8 @@ class AwsTokens:
             raise ConfigException(
                 f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
                 "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and to look further the Python "
-                "package botocore is needed on the driver and on each executor: pip install "
-                "spark-kafka-sink[msk]"
+                "package botocore is needed on the driver and on each executor: "
+                f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
             (options, region, renewal_options(config)),

@@ -245,7 +245,7 @@ def test_what_is_missing_is_told_before_any_connection(
     with monkeypatch.context() as patch:
         patch.delenv("AWS_SECRET_ACCESS_KEY")
         patch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
-        with pytest.raises(ConfigException, match=r"pip install spark-kafka-sink\[msk\]"):
+        with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[msk\]"'):
             log_in(broker)
     with monkeypatch.context() as patch:
         patch.delenv("AWS_REGION")
