@@ -62,6 +62,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What these mechanisms send as it is.
+_SENT_IN_CLEAR: Final = {
+    PLAIN: "PLAIN password",
+    OAUTHBEARER: "OAuth token",
+    AWS_MSK_IAM: "AWS token",
+}
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -178,11 +184,12 @@ class Security:
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials(is_one_of_many=is_one_of_many)
-            if self._mechanism == PLAIN and not config.has_tls:
+            sent = _SENT_IN_CLEAR.get(self._mechanism)
+            if sent is not None and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
-                    "password unencrypted: anyone on the network can read it",
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the {sent} unencrypted: "
+                    "anyone on the network can read it",
                 )
 
     @classmethod
