@@ -105,6 +105,9 @@ def test_of_two_drivers_of_one_version_one_writes_and_the_other_says_so(
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(
+    reason="it plays a run for each question that a run asks; the model does so in make test"
+)
 def test_a_driver_that_is_overtaken_by_the_next_version_loses_none_and_harms_none(
     job: SingleJob, moments: Moments, client: CommitClient, coordinators_are_never_stale: None
 ) -> None:

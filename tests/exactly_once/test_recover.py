@@ -223,6 +223,7 @@ def test_a_torn_run_is_shown_with_its_exact_list(
         assert job.committed == ["a", "b", "before", "c"]
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions and requests")
 def test_a_torn_owner_fails_until_it_is_accepted(
     job: SingleJob, recover: Recover, client: CommitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +373,7 @@ def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     assert recover("--abort", "jbo") == 2
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions and requests")
 def test_a_log_that_is_not_there_is_named(
     cluster: KafkaCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> No
     assert record.checkpoint == checkpoint
 
 
+@pytest.mark.long(reason="it starts a Connect server of its own")
 @pytest.mark.spark
 def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
     kafka: KafkaCluster, connect: ConnectServer, mode: str, tmp_path: Path
