@@ -76,6 +76,11 @@ class Option(NamedTuple):
         return name if self.value is None else f"{name}={self.value}"
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs an extra of the package, for messages."""
+    return f'pip install "path/to/spark-kafka-sink[{extra}]" with the path of your clone'
+
+
 def message_of(error: BaseException) -> str:
     """Return the text of an exception, even if its ``__str__`` raises, as a user's may."""
     try:

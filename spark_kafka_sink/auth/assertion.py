@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, install_extra
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -22,7 +22,7 @@ RS256: Final = "RS256"
 ES256: Final = "ES256"
 _COORDINATE_BYTES: Final = 32
 MISSING_LIBRARY: Final = (
-    "needs the library cryptography, which is not installed: pip install 'spark-kafka-sink[pkcs12]'"
+    f"needs the library cryptography, which is not installed: {install_extra('pkcs12')}"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, install_extra
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -65,8 +65,8 @@ def _store(
         )
     except ImportError:
         raise ConfigException(
-            f"{origin} is PKCS12, which needs the library cryptography: pip install "
-            "'spark-kafka-sink[pkcs12]', or convert the file to PEM by openssl pkcs12 -nodes"
+            f"{origin} is PKCS12, which needs the library cryptography: "
+            f"{install_extra('pkcs12')}, or convert the file to PEM by openssl pkcs12 -nodes"
         ) from None
     try:
         return load_pkcs12(content, None if password is None else password.encode())

@@ -34,7 +34,7 @@ from spark_kafka_sink.auth.mechanisms import printable
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.errors import ConfigException, Option, install_extra
 from spark_kafka_sink.network.login import SOURCES, TokenSource
 from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues
@@ -65,8 +65,8 @@ class AwsTokens:
             raise ConfigException(
                 f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
                 "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and to look further the Python "
-                "package botocore is needed on the driver and on each executor: pip install "
-                "spark-kafka-sink[msk]"
+                "package botocore is needed on the driver and on each executor: "
+                f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
             (options, region, renewal_options(config)),
@@ -163,6 +163,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
     """Return the AWS credentials that botocore finds.
 
     Raise TokenException if it finds no credentials. profile: the name of the profile in messages.
+    No command of a profile is run.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
@@ -171,8 +172,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
     )
     from botocore.session import Session  # noqa: PLC0415
 
+    commands: list[object] = []
     try:
         session = Session(profile=options.profile)
+        commands = _remove_commands(session.full_config)
         if options.role is not None:
             client = session.create_client("sts", region_name=options.sts_region or region)
             more = {} if options.external_id is None else {"ExternalId": options.external_id}
@@ -204,7 +207,18 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
         why, is_final = "there are none: no variables, profile, role or metadata service", False
+    if commands:
+        why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)
+
+
+def _remove_commands(config: Mapping[str, Any]) -> list[object]:
+    """Remove the commands that would write credentials from botocore's profiles; return them.
+
+    Without the provider of the session alone, botocore would run those of source profiles.
+    """
+    found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
+    return [command for command in found if command is not None]
 
 
 def _assumed(given: Mapping[str, Any]) -> AwsCredentials:

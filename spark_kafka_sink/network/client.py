@@ -44,6 +44,7 @@ from spark_kafka_sink import error_codes
 from spark_kafka_sink.errors import (
     AuthenticationException,
     KafkaException,
+    NetworkException,
     Option,
     ProtocolError,
     RetriableException,
@@ -292,6 +293,9 @@ class NetworkClient:
                 self._events.append(event)
         except AuthenticationException as error:
             self._connection_lost(state, str(error), now, error=error)
+            return
+        except NetworkException as error:
+            self._connection_lost(state, str(error), now)
             return
         except ProtocolError as error:
             state.invalid_frame()

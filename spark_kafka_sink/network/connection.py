@@ -29,9 +29,9 @@ from spark_kafka_sink.errors import (
     IllegalSaslStateException,
     IllegalStateException,
     KafkaException,
+    NetworkException,
     Option,
     ProtocolError,
-    SaslAuthenticationException,
     SslAuthenticationException,
     UnsupportedVersionException,
     error_code,
@@ -276,9 +276,10 @@ class Connection:
     def received(self, data: Buffer, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:
         """Process bytes from the broker, and yield the events of each complete frame.
 
-        Raise ProtocolError for an invalid frame, and AuthenticationException if the broker or this
-        client rejects the login. The connection is then unusable. The request of the failed
-        response and all later requests are still in flight; `closed` returns them.
+        Raise ProtocolError for an invalid frame, AuthenticationException if the broker or this
+        client rejects the login, and NetworkException if there are no credentials now. The
+        connection is then unusable. The request of the failed response and all later requests are
+        still in flight; `closed` returns them.
         """
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
@@ -478,7 +479,8 @@ class Connection:
         throttled = self._throttled(sent, response, now)
         if self._authenticator.is_used:
             if not self._begin_login(ConnectionEvent.LEARN_VERSIONS_SASL, now):
-                raise SaslAuthenticationException(f"{self._peer}: there are no credentials now")
+                # The client connects again when there are some.
+                raise NetworkException(f"{self._peer}: there are no credentials to log in with now")
             return throttled
         self._handle(ConnectionEvent.LEARN_VERSIONS)
         return [NodeReady(self.node_id, self._versions), *throttled]

@@ -21,6 +21,7 @@ from spark_kafka_sink.errors import (
     NetworkException,
     Option,
     SaslAuthenticationException,
+    install_extra,
 )
 
 # The first error code of the library, as an unsigned number (krb5.h).
@@ -42,7 +43,7 @@ def check_kerberos() -> None:
         why = error.msg if isinstance(error, ImportError) else error.strerror
         raise ConfigException(
             f"{Option('sasl.mechanism', GSSAPI)} needs the Python package gssapi on the driver and "
-            "on each executor: pip install spark-kafka-sink[kerberos]; it is compiled, which needs "
+            f"on each executor: {install_extra('kerberos')}; it is compiled, which needs "
             f"libkrb5-dev (krb5-devel) and a C compiler ({why})"
         ) from None
 

@@ -2,7 +2,7 @@
 
 One deadline limits the connection including its TLS handshake. A second deadline limits the
 complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
-and ``https`` are supported. Proxies come from the environment of the process.
+and ``https`` are supported. Proxies come from the environment of the process; loopback has none.
 
 This is the only module that imports urllib.
 """
@@ -138,7 +138,7 @@ def post(
     )
     deadline = _Deadline(limits)
     try:
-        response = cast("HTTPResponse | None", _opener(deadline, context).open(request))
+        response = cast("HTTPResponse | None", _opener(url, deadline, context).open(request))
         if response is None:
             raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
@@ -183,18 +183,20 @@ class _Deadline:
         return left
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Connect to the first reachable address of a host, and return the socket."""
+        """Connect to the first reachable address of a host, and return the socket.
+
+        Each address has its share of the time that is left.
+        """
         failure: OSError = OSError("the host has no address")
-        for family, kind, protocol, _name, target in socket.getaddrinfo(
-            *address, type=socket.SOCK_STREAM
-        ):
+        addresses = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, _name, target) in enumerate(addresses):
             try:
                 made = socket.socket(family, kind, protocol)
             except OSError as error:
                 failure = error
                 continue
             try:
-                made.settimeout(self.left_s())
+                made.settimeout(self.left_s() / (len(addresses) - number))
                 made.connect(target)
             except OSError as error:
                 made.close()
@@ -277,7 +279,7 @@ class _TimedTls(_Timed, HTTPSConnection):
     """An HTTPS connection with a deadline."""
 
 
-def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
+def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
     """Return an opener that supports only HTTP and HTTPS, and follows no redirects."""
 
     class Http(HTTPHandler):
@@ -290,7 +292,9 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
             return self.do_open(cast("Any", made), request)
 
     opener = OpenerDirector()
-    handlers = [ProxyHandler(), Http()] + ([] if context is None else [Https(context=context)])
+    # A proxy would forward a request to its own machine.
+    proxy = ProxyHandler(None if is_remote(url) else {})
+    handlers = [proxy, Http()] + ([] if context is None else [Https(context=context)])
     for handler in handlers:
         opener.add_handler(handler)
     return opener

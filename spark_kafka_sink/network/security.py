@@ -64,6 +64,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# What these mechanisms send as it is.
+_SENT_IN_CLEAR: Final = {
+    PLAIN: "PLAIN password",
+    OAUTHBEARER: "OAuth token",
+    AWS_MSK_IAM: "AWS token",
+}
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -136,9 +142,10 @@ class _TokenLogin:
 
         Raise SaslAuthenticationException if no token can be fetched.
         """
-        token, self._first = self._first, None
+        first, self._first = self._first, None
         try:
-            token = token or self._token()
+            # A fetched token may have expired while the connection was made.
+            token = first if first is not None and self._source is None else self._token()
         except ConfigException as error:
             raise SaslAuthenticationException(str(error)) from None
         if token is None:
@@ -147,7 +154,8 @@ class _TokenLogin:
         if self._source is None:
             self._last = token
             return OAuthBearerExchange(token)
-        if token is self._last and session_ended_with(token, self._last_at, now):
+        is_renewal = first is None and token is self._last
+        if is_renewal and session_ended_with(token, self._last_at, now):
             # A new session with the same token would end at the same time.
             self._source.refresh(token)
             return None
@@ -180,11 +188,12 @@ class Security:
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials(is_one_of_many=is_one_of_many)
-            if self._mechanism == PLAIN and not config.has_tls:
+            sent = _SENT_IN_CLEAR.get(self._mechanism)
+            if sent is not None and not config.has_tls:
                 warn_once(
                     logger,
-                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the PLAIN "
-                    "password unencrypted: anyone on the network can read it",
+                    f"{Option('security.protocol')}=SASL_PLAINTEXT sends the {sent} unencrypted: "
+                    "anyone on the network can read it",
                 )
 
     @classmethod

@@ -299,11 +299,6 @@ class Selector:
         """Return the events for the first `size` bytes of the receive buffer."""
         return [Received(channel.id, bytes(memoryview(self._received)[:size]))]
 
-    def _end_of_stream(self, channel: Channel) -> str:
-        """Return the reason to report when the peer has closed the connection."""
-        del channel
-        return "the broker closed the connection"
-
     def _read(self, channel: Channel) -> list[SelectorEvent]:
         try:
             size = channel.socket.recv_into(self._received)
@@ -312,7 +307,7 @@ class Selector:
         except OSError as error:
             return [self._broken(channel, error.strerror or str(error))]
         if not size:
-            return [self._broken(channel, self._end_of_stream(channel))]
+            return [self._broken(channel, "the broker closed the connection")]
         return self._take(channel, size)
 
     def _watch(self, channel: Channel) -> None:

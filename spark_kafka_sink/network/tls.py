@@ -161,7 +161,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
         return password or ""
 
     try:
-        with _key_file("".join(each.text for each in (key, *chain))) as path:
+        with _key_file("".join(each.text for each in (key, *chain)), origin) as path:
             context.load_cert_chain(path, password=given)
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
@@ -175,10 +175,13 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
 
 
 @contextmanager
-def _key_file(text: str) -> Iterator[str]:
-    """Return a path from which OpenSSL can read a key: in memory if possible, not on a disk."""
-    if hasattr(os, "memfd_create"):
-        number = os.memfd_create("key")
+def _key_file(text: str, origin: str) -> Iterator[str]:
+    """Return a path from which OpenSSL can read a key: in memory if possible, not on a disk.
+
+    Raise ConfigException if neither is possible.
+    """
+    number = _memory_file()
+    if number is not None:
         try:
             path = f"/proc/self/fd/{number}"
             if Path(path).exists():
@@ -188,11 +191,26 @@ def _key_file(text: str) -> Iterator[str]:
                 return
         finally:
             os.close(number)
-    # Only the current user may read the file, and it is deleted when the block ends.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(text)
-        file.flush()
-        yield file.name
+    try:
+        # Only the current user may read the file, and it is deleted when the block ends.
+        made = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115 - closed below
+        made.write(text)
+        made.flush()
+    except OSError as error:
+        raise ConfigException(
+            f"{origin}: there is no place where OpenSSL can read the key, in memory or in a "
+            f"temporary file ({error.strerror}): see the limit of open files, and TMPDIR"
+        ) from None
+    with made:
+        yield made.name
+
+
+def _memory_file() -> int | None:
+    """Return the number of a new file in memory, None if this process cannot have one."""
+    if hasattr(os, "memfd_create"):
+        with suppress(OSError):
+            return os.memfd_create("key")
+    return None
 
 
 class TlsLayer:
@@ -280,15 +298,6 @@ class TlsLayer:
             with suppress(ssl.SSLError):
                 self._ssl.unwrap()
         return self._outgoing.read()
-
-    def at_end_of_stream(self) -> str:
-        """Return the message if the broker closed the connection without a TLS alert."""
-        if self.is_secured:
-            return "the broker closed the connection"
-        return (
-            "the broker closed the connection in the TLS handshake: its listener may not speak "
-            "TLS; compare security.protocol with the listener"
-        )
 
     def _do_handshake(self) -> bool:
         try:

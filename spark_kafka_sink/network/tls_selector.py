@@ -92,9 +92,6 @@ class TlsSelector(Selector):
             events += self._write(channel)
         return events
 
-    def _end_of_stream(self, channel: Channel) -> str:
-        return self._tls[channel.id].layer.at_end_of_stream()
-
     def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
         """Return the events for the data decrypted from the receive buffer."""
         tls = self._tls[channel.id]

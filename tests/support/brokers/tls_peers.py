@@ -95,7 +95,7 @@ class Client:
         """Read once; send the alert if the layer rejects the data."""
         data = self.socket.recv(size)
         if not data:
-            raise EOFError(self.layer.at_end_of_stream())
+            raise EOFError("the broker closed the connection")
         try:
             return self.layer.received(data)
         finally:

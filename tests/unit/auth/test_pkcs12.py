@@ -114,5 +114,5 @@ def test_where_the_library_is_missing_the_extra_is_named(
 ) -> None:
     content = store(folder, client, "-nokeys")
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization.pkcs12", None)
-    with pytest.raises(ConfigException, match=r"pip install 'spark-kafka-sink\[pkcs12\]'"):
+    with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[pkcs12\]"'):
         truststore(content, PASSWORD, ORIGIN, OPTION)

@@ -20,12 +20,15 @@ from support.brokers.msk_broker import MskBroker
 from support.brokers.scripted_broker import describe
 
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.auth.aws import AwsOptions
+from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
     KafkaException,
     SaslAuthenticationException,
 )
+from spark_kafka_sink.network.aws import _botocore_credentials
 from spark_kafka_sink.network.login import SOURCES
 
 SECRET = "of-the-key/+"
@@ -135,6 +138,21 @@ def test_a_profile_that_is_named_elsewhere_is_not_shown(
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("file", ["config", "credentials"])
+@pytest.mark.parametrize("name", ["kafka", "role"])
+def test_no_command_of_a_profile_is_run(tmp_path: Path, file: str, name: str) -> None:
+    ran = tmp_path / "ran"
+    prefix = "profile " if file == "config" else ""
+    (tmp_path / file).write_text(
+        f"[{prefix}kafka]\ncredential_process = touch {ran}\n"
+        f"[{prefix}role]\nrole_arn = arn:aws:iam::000000000000:role/writer\n"
+        "source_profile = kafka\n"
+    )
+    with pytest.raises(TokenException, match="credential_process of a profile is not run"):
+        _botocore_credentials(AwsOptions(profile=name), REGION, "profile")
+    assert not ran.exists()
+
+
 class Sts(HTTPServer):
     """Returns a role's keys, valid for `life_s`, or an error."""
 
@@ -227,7 +245,7 @@ def test_what_is_missing_is_told_before_any_connection(
     with monkeypatch.context() as patch:
         patch.delenv("AWS_SECRET_ACCESS_KEY")
         patch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
-        with pytest.raises(ConfigException, match=r"pip install spark-kafka-sink\[msk\]"):
+        with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[msk\]"'):
             log_in(broker)
     with monkeypatch.context() as patch:
         patch.delenv("AWS_REGION")

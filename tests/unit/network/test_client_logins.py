@@ -14,6 +14,7 @@ from spark_kafka_sink.errors import (
     UnsupportedSaslMechanismException,
 )
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, RequestFailed
 
@@ -26,6 +27,7 @@ class Logins:
     def __init__(self) -> None:
         self.is_there = False
         self.refusal: AuthenticationException | None = None
+        self.made: Login | None = None
         self.problem = ENDPOINT
         self.wake: Callable[[], None] = lambda: None
         self.is_closed = False
@@ -43,10 +45,11 @@ class Logins:
     def layer(self, node: Node) -> None:
         """Return no TLS."""
 
-    def login(self, node: Node, chance: float) -> None:
-        """Return no login, which in-memory brokers want none of."""
+    def login(self, node: Node, chance: float) -> Login | None:
+        """Return no login, which in-memory brokers want none of, unless the test has made one."""
         if self.refusal is not None:
             raise self.refusal
+        return self.made
 
     def close(self) -> None:
         """Note it."""
@@ -125,6 +128,24 @@ def test_a_request_that_found_no_login_says_why(world: World, logins: Logins) ->
     world.now = 30.0
     (failed,) = [event for event in world.poll() if isinstance(event, RequestFailed)]
     assert ENDPOINT in failed.reason
+
+
+def test_credentials_that_end_while_a_connection_is_made_are_waited_for(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.made = True, Login(lambda: None, "u")
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    (down,) = world.events
+    assert isinstance(down, NodeDown)
+    assert down.error is None
+    assert "no credentials to log in with now" in down.reason
+    logins.made = None
+    world.now += 1.2
+    for _ in range(4):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
 
 
 def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from support.brokers.certificates import Authority
@@ -19,6 +21,7 @@ from spark_kafka_sink.network.http import (
     MOST_BYTES,
     HttpException,
     HttpLimits,
+    _Deadline,
     check_url,
     is_remote,
     post,
@@ -259,6 +262,40 @@ def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/token"))
         monkeypatch.delenv("no_proxy", raising=False)
         assert post("http://idp.invalid/token", {}, {}, LIMITS).body == b'"idp.invalid"'
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_proxy_is_not_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TokenServer("") as proxy, TokenServer("") as server:
+        proxy.answer = lambda asked: Answer(200, "of the proxy")
+        server.answer = lambda asked: Answer(200, "of the server")
+        monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/token"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        url = f"http://{host}:{urlsplit(server.url).port}/token"
+        assert post(url, {}, {}, LIMITS).body == b'"of the server"'
+
+
+def test_each_address_of_a_host_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = ("192.0.2.1", 80)
+    deadline = _Deadline(LIMITS)
+
+    class Socket(socket.socket):
+        def connect(self, address: Any) -> None:  # noqa: ANN401 - as in socket
+            if address == silent:
+                # As if the time of this address had passed.
+                deadline._until -= self.gettimeout() or 0.0
+                raise TimeoutError
+            super().connect(address)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+            for address in (silent, silent, server.getsockname())
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "socket", Socket)
+        with deadline.connect(("host", 80)) as made:
+            assert made.getpeername() == server.getsockname()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from spark_kafka_sink.auth.scram import ScramExchange
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
+    NetworkException,
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
 )
@@ -409,6 +410,14 @@ def test_the_second_begins_when_a_slow_broker_has_answered() -> None:
         broker.now = at
         broker.send()
         assert broker.look() == keys, at
+
+
+def test_a_first_login_without_credentials_now_is_no_refusal() -> None:
+    broker = Broker(Login(lambda: None, "u"))
+    broker.connection.connected(0.0)
+    broker.look()
+    with pytest.raises(NetworkException, match="no credentials to log in with now"):
+        broker.announce_versions()
 
 
 def test_without_credentials_now_requests_go_on_until_there_are_some() -> None:

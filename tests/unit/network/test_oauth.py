@@ -269,7 +269,7 @@ def test_what_signs_is_needed_on_the_driver(
         f"{OPTION}.assertion.claim.iss": "me",
     }
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
-    with pytest.raises(ConfigException, match=r"pip install 'spark-kafka-sink\[pkcs12\]'"):
+    with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[pkcs12\]"'):
         security(options)
     # What signs nothing does not need it.
     first_message(by_secret(server.url))
@@ -608,4 +608,28 @@ def test_a_session_that_ends_with_its_token_waits_for_another_one(server: TokenS
     assert woken.wait(WAIT_S)
     assert (renewed := login.exchange()) is not None
     assert renewed.first() != first
+    made.close()
+
+
+def test_the_first_login_uses_a_token_that_is_about_to_end_and_none_that_has_ended(
+    server: TokenServer,
+) -> None:
+    server.life_s = 30
+    made = security(by_secret(server.url))
+    expected = exchange(made).first()
+    login, late = made.login(NODE, 0.5), made.login(NODE, 0.5)
+    assert login is not None
+    assert late is not None
+    now = time.time()
+    with pytest.MonkeyPatch.context() as patch:
+        # TLS took longest.
+        patch.setattr("spark_kafka_sink.network.security.time.time", lambda: now + 28)
+        assert (found := login.exchange()) is not None
+        assert found.first() == expected
+    assert len(server.asked) == 1
+    assert made._oauth is not None
+    source = made._oauth.source
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "_clock", lambda: now + 31)
+        assert late.exchange() is None
     made.close()

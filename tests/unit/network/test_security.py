@@ -20,13 +20,16 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     TimeoutException,
 )
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
+from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
+OAUTH = "sasl.oauthbearer"
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
@@ -195,6 +198,42 @@ def test_no_reference_goes_in_clear_however_it_is_written(password: str) -> None
 # -- what may be read ----------------------------------------------------------------------------
 
 JAVA = "org.apache.kafka.common.config.provider."
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "more", "sent"),
+    [
+        ("PLAIN", {"sasl.username": "u", "sasl.password": "p"}, "PLAIN password"),
+        ("OAUTHBEARER", {f"{OAUTH}.token.endpoint.url": "https://h.invalid/"}, "OAuth token"),
+        ("AWS_MSK_IAM", {}, "AWS token"),
+        ("SCRAM-SHA-256", {"sasl.username": "u", "sasl.password": "p"}, None),
+    ],
+)
+def test_credentials_that_brokers_get_in_clear_are_warned_of(
+    mechanism: str,
+    more: dict[str, str],
+    sent: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    monkeypatch.setattr(TokenSource, "attach", lambda *_: None)
+    if mechanism == "OAUTHBEARER":
+        more = more | {
+            f"{OAUTH}.client.credentials.client.{each}": "x" for each in ("id", "secret")
+        }
+    for protocol in ("SASL_SSL", "SASL_PLAINTEXT"):
+        _warn.cache_clear()
+        caplog.clear()
+        options = {"bootstrap.servers": "h:1", "security.protocol": protocol}
+        made = Security.of(producer_config({**options, "sasl.mechanism": mechanism, **more}))
+        assert made is not None
+        made.close()
+        expected = sent is not None and protocol == "SASL_PLAINTEXT"
+        assert ("unencrypted" in caplog.text) is expected
+        assert not expected or f"sends the {sent} unencrypted" in caplog.text
 
 
 def provider(kind: str, **params: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -15,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 from hypothesis import given
@@ -390,17 +391,6 @@ def test_a_listener_without_tls_that_answers_is_told(answer: bytes, trusting: Tl
         client.received(answer)
 
 
-def test_a_listener_without_tls_that_closes_is_explained(
-    made: Certificates, trusting: TlsSettings, tmp_path: Path
-) -> None:
-    client = layer(trusting)
-    assert "its listener may not speak TLS" in client.at_end_of_stream()
-    server = InMemoryServer(server_context(tmp_path, made.server))
-    while not client.is_secured:
-        client.received(server.received(client.outgoing()))
-    assert client.at_end_of_stream() == "the broker closed the connection"
-
-
 def _secured(
     made: Certificates, settings: TlsSettings, folder: Path
 ) -> tuple[TlsLayer, InMemoryServer]:
@@ -650,6 +640,24 @@ def test_without_such_memory_a_key_s_file_is_private_and_soon_gone(
     assert client_context(showing).has_certificate
     assert modes == [0o600]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk(
+    showing: TlsSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    client_context.cache_clear()
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert client_context(showing).has_certificate
+    assert list(tmp_path.iterdir()) == []
+    client_context.cache_clear()
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+    with pytest.raises(ConfigException, match="no place where OpenSSL can read the key") as caught:
+        client_context(showing)
+    assert "Too many open files" in str(caught.value)
 
 
 def test_no_secret_is_shown(showing: TlsSettings) -> None:
