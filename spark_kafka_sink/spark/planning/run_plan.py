@@ -43,6 +43,8 @@ _LOG_SETTINGS = (
     ("segment.ms", str(60 * 60 * 1000)),
     ("min.cleanable.dirty.ratio", "0.1"),
     ("unclean.leader.election.enable", "false"),
+    # With LogAppendTime, no response tells whether a record was taken for a duplicate.
+    ("message.timestamp.type", "CreateTime"),
 )
 # A cluster's policy may forbid settings.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
