@@ -157,7 +157,11 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
     try:
         found = admin.topic_configs(log_topic, [name]).get(name)
     except ApiException as error:
-        logger.info("the settings of topic %s could not be read: %s", log_topic, error)
+        warn_once(
+            logger,
+            f"commit log: it is not known whether topic {log_topic} has {name}={expected}, without "
+            f"which what was written is forgotten: its settings could not be read: {error}",
+        )
         return
     if found is not None and found.replace(" ", "") != expected:
         message = (
