@@ -142,6 +142,7 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
         return AckCheck.READ_BACK
     sentence = (
         f"{ack.partition} took a batch for a duplicate that was sent once: another attempt writes "
-        f"there; {_ADVICE}"
+        f"there; {_ADVICE}; or the topic has message.timestamp.type=LogAppendTime, which needs "
+        "exactlyOnce=two-phase"
     )
     return Failure(FailureKind.CONFLICT, sentence)

@@ -71,11 +71,18 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
-    partitions of the target topics. probes: whether the record is sent twice, to test that the
-    broker reports duplicates. failure: the check that failed. offset: the offset of the written
-    record. asked_again: whether EndTxn was sent again, because the first response left open whether
-    the transaction was committed.
+    <<<<<<< HEAD
+        record: the record to write into the log. attempts: what the tasks wrote. targets: all
+        partitions of the target topics. probes: whether the record is written twice. failure: the check
+        that failed. asked_again: whether EndTxn was sent again, after an answer that may mean committed
+        or aborted. wrote_again: whether the record was sent again because its response was lost.
+    =======
+        record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
+        partitions of the target topics. probes: whether the record is sent twice, to test that the
+        broker reports duplicates. failure: the check that failed. offset: the offset of the written
+        record. asked_again: whether EndTxn was sent again, because the first response left open whether
+        the transaction was committed.
+    >>>>>>> main
     """
 
     state: SingleState
@@ -90,6 +97,7 @@ class Single:
     failure: Failure | None = None
     offset: int = -1
     asked_again: bool = False
+    wrote_again: bool = False
     outcome: Outcome | None = None
 
 
@@ -135,6 +143,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
         return Step(machine)
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
+        if isinstance(at.ask, WriteRecord):
+            machine = replace(machine, wrote_again=True)
         return Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
 
@@ -226,6 +236,8 @@ def _written(machine: Single, at: Received) -> Step[Single]:
     if at.found is not Verdict.DONE:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written):
+        if at.reply.is_duplicate and not machine.wrote_again:
+            return _abort(machine, _flagged(machine.plan))
         machine = replace(machine, offset=at.reply.offset)
     return _write(machine, _S.PROBING) if machine.probes else _look(machine)
 
@@ -240,6 +252,16 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
+
+
+def _flagged(plan: Plan) -> Failure:
+    """Return the failure for a record that was sent once, and is reported as a duplicate."""
+    sentence = (
+        f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
+        f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
+        "mode single could lose rows without a sign: set CreateTime, or use exactlyOnce=two-phase"
+    )
+    return Failure(FailureKind.NOT_FIT, sentence)
 
 
 def _not_written(machine: Single, at: Received) -> Failure:

@@ -115,6 +115,14 @@ class CommitLog:
         """
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
+        if position > end:
+            self._warnings.append(
+                f"{self._log} ends at offset {end}, and was read up to offset {position} before: "
+                "its topic was deleted and created again, or its leader lacks records; it is read "
+                "again from its start, and versions that it no longer has are written again"
+            )
+            self._read.pop(key)
+            reader, position = LogReader(key), 0
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:

@@ -14,8 +14,17 @@ from typing import Final, NamedTuple
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
+<<<<<<< HEAD
+# Spark runs the jobs of a query in a job group that has the id of the query's run.
+JOB_GROUP: Final = "spark.jobGroup.id"
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_RUN_ID: Final = re.compile(f"runId = ({_UUID})")
+_IS_RUN_ID: Final = re.compile(_UUID)
+# Spark's description of a micro-batch begins with the query's name, if it has one.
+=======
 _RUN_ID: Final = re.compile(r"runId = ([0-9a-f-]{36})")
 # Spark's job description of a micro-batch begins with the name of the query, if the query has one.
+>>>>>>> main
 _QUERY_NAME: Final = re.compile(r"(.+?)(?:<br/>|\n)id = ", re.DOTALL)
 
 
@@ -46,7 +55,12 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
         return None
     description = local_property(DESCRIPTION) or ""
     run, name = _RUN_ID.search(description), _QUERY_NAME.match(description)
-    return MicroBatch(query_id, int(batch_id), run[1] if run else "", name[1] if name else "")
+    if run is not None:
+        run_id = run[1]
+    else:  # the function of foreachBatch has described its jobs itself
+        group = local_property(JOB_GROUP) or ""
+        run_id = group if _IS_RUN_ID.fullmatch(group) else ""
+    return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
 
 
 # The options in which `write_batch` passes its micro-batch on to Spark's Python processes.

@@ -293,3 +293,14 @@ def test_dead_letters_are_there_once_in_two_phase_and_at_least_once_in_files(
     assert bad == [1, 0, 0, 0]
     if option == "deadLetterTopic":
         assert len(read_with_confluent(job.cluster.bootstrap, letters)) == 1
+
+
+def test_rows_of_partitions_that_do_not_exist_are_skipped(job: SingleJob) -> None:
+    job.options["onError"] = "skip"
+    writer = job.plan()
+    rows = [*batches(4, ["bad"]), *batches(-1, ["bad"]), *batches(0, ["a"])]
+    first = job.attempt(writer, 0, rows)
+    handed_over(writer).commit([first, *others(job, writer)])
+    assert job.committed == ["a", "b", "c", "d"]
+    assert isinstance(first, SinkCommitMessage)
+    assert first.bad_rows.rows == 2

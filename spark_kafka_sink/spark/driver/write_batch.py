@@ -16,10 +16,12 @@ from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
 )
+from spark_kafka_sink.spark.driver.saves import only_save
 from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID_OPTION,
     QUERY_OPTION,
+    MicroBatch,
     batch_id_option,
     micro_batch_of,
     query_option,
@@ -40,11 +42,20 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ...     functools.partial(write_batch, options={"kafka.bootstrap.servers": "localhost:9092"})
     ... )
 
+<<<<<<< HEAD
+    options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
+    (at-least-once), unless exactlyOnce is set; over Spark Connect that needs txnAppId, too. With
+    exactlyOnce, a second save of one batch to the same topic needs another txnAppId. As in a
+    stream, the cluster is checked once in kafka.metadata.max.age.ms, and the report is a line of
+    reportPath. In a classic session errors are found before Spark computes the rows. Raise the
+    exceptions of ``df.write``; Spark then ends the query.
+=======
     options: the options of the sink, as for ``df.write``. A batch that Spark runs again is written
     again (at-least-once), unless exactlyOnce is set; over Spark Connect exactlyOnce also needs
     txnAppId. As in a stream, the cluster is checked only once in kafka.metadata.max.age.ms, and
     each report is a line in the file reportPath. In a classic session errors are found before Spark
     computes the rows. Raise the exceptions of ``df.write``; Spark then ends the query.
+>>>>>>> main
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)
@@ -61,15 +72,23 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     own = join_options(None, options)
     refuse_speculation(df.sparkSession, own)
     of_session = options_of_session(df.sparkSession, own, is_stream=False)
-    given = {**options, **of_session, **batch_id_option(batch_id), **_query(df, batch_id)}
+    micro_batch = _micro_batch(df, batch_id)
+    of_query = {} if micro_batch is None else query_option(micro_batch)
+    given = {**options, **of_session, **batch_id_option(batch_id), **of_query}
     look = check_options_and_columns if is_connect(df) else check_batch_write
     look(df.schema, join_options(None, given))
-    df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
+    with only_save(join_options(None, given), batch_id, micro_batch):
+        df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
 
 
+<<<<<<< HEAD
+def _micro_batch(df: DataFrame, batch_id: int) -> MicroBatch | None:
+    """Return the micro-batch; None over Spark Connect, and outside the thread of foreachBatch."""
+=======
 def _query(df: DataFrame, batch_id: int) -> dict[str, str]:
     """Return the option that names the query; empty over Spark Connect and outside foreachBatch."""
+>>>>>>> main
     if is_connect(df):
-        return {}
+        return None
     found = micro_batch_of(df.sparkSession.sparkContext.getLocalProperty)
-    return {} if found is None or found.batch_id != batch_id else query_option(found)
+    return None if found is None or found.batch_id != batch_id else found

@@ -45,6 +45,8 @@ _LOG_SETTINGS = (
     ("segment.ms", str(60 * 60 * 1000)),
     ("min.cleanable.dirty.ratio", "0.1"),
     ("unclean.leader.election.enable", "false"),
+    # With LogAppendTime, no response tells whether a record was taken for a duplicate.
+    ("message.timestamp.type", "CreateTime"),
 )
 # The error codes if a cluster's policy forbids settings of a topic.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
@@ -162,7 +164,11 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
     try:
         found = admin.topic_configs(log_topic, [name]).get(name)
     except ApiException as error:
-        logger.info("the settings of topic %s could not be read: %s", log_topic, error)
+        warn_once(
+            logger,
+            f"commit log: it is not known whether topic {log_topic} has {name}={expected}, without "
+            f"which what was written is forgotten: its settings could not be read: {error}",
+        )
         return
     if found is not None and found.replace(" ", "") != expected:
         message = (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
+
+logger = logging.getLogger(__name__)
 
 _MOST_TOPICS = 1000
 
@@ -54,6 +58,13 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
         found = admin.configs_of_topics(list(options.laid_out), [name])
     for topic, settings in found.items():
+        if settings.get(name) is None:
+            warn_once(
+                logger,
+                f"exactlyOnce=single: it is not known whether topic {topic} has {name}=CreateTime, "
+                "without which its tasks fail: its settings could not be read; grant "
+                "DESCRIBE_CONFIGS on the topic",
+            )
         if settings.get(name) == "LogAppendTime":
             message = (
                 f"exactlyOnce=single cannot write to topic {topic}, whose {name} is LogAppendTime: "

@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.guards import AckCheck, Acknowledged, check_ack
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import TransactionAbortedException
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import LARGEST_INT32, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
@@ -56,12 +56,24 @@ class SingleTask:
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
+<<<<<<< HEAD
+        """Count the rows of a batch; the transaction is open."""
+=======
         """Check each partition before its first row is appended.
 
         Raise KafkaException if another attempt has already written to the partition.
         """
+>>>>>>> main
         self.rows += batch.num_rows
-        new = _partitions(batch, self._options.topic) - self._log_ends.keys()
+
+    def prepare_good(self, batch: pa.RecordBatch) -> None:
+        """Check the partitions of good rows before these are appended, each partition once.
+
+        Partitions that do not exist are left to the append, whose error names the row. Raise
+        KafkaException if another attempt has written to a partition.
+        """
+        named = _partitions(batch, self._options.topic) - self._log_ends.keys()
+        new = {each for each in named if self._may_exist(each)}
         if not new:
             return
         partitions = tuple(sorted(new))
@@ -73,6 +85,11 @@ class SingleTask:
             if isinstance(found, Failure):
                 raise exception_of(found, self._plan.run, config)
             self._log_ends.update(client.log_ends(partitions, deadline))
+
+    def _may_exist(self, partition: TopicPartition) -> bool:
+        """Return False for a partition that its topic did not have when rows were laid out."""
+        partitions = self._options.laid_out.get(partition.topic, LARGEST_INT32 + 1)
+        return 0 <= partition.partition < partitions
 
     def end(self) -> AttemptTransaction:
         """Wait until all rows are acknowledged, check the responses; return what was written.

@@ -193,7 +193,13 @@ def write_task(
         suggest_create_topics(options),
         POOL.producer(options.producer, options.brokers) as producer,
         _transaction(plan, options, producer, task, attempt) as transaction,
-        TaskRows(options, producer, task, attempt) as task_rows,
+        TaskRows(
+            options,
+            producer,
+            task,
+            attempt,
+            None if transaction is None else transaction.prepare_good,
+        ) as task_rows,
     ):
         producer.spread_evenly(_first_partition(context))
         throttle_ms = producer.throttle_time_ms

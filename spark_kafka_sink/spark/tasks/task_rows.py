@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -44,12 +44,22 @@ from spark_kafka_sink.task_producer import TaskProducer
 class TaskRows:
     """Appends a task's rows and handles the bad rows.
 
-    It is a context manager, so that a failed task leaves no dead letter file.
+            A context manager, so that a failed task leaves no dead letter file. prepare: called with the
+        good rows of each batch before they are appended.
+    =======
+        It is a context manager, so that a failed task leaves no dead letter file.
+    >>>>>>> main
     """
 
     def __init__(
-        self, options: SinkOptions, producer: TaskProducer, task: int, attempt: int
+        self,
+        options: SinkOptions,
+        producer: TaskProducer,
+        task: int,
+        attempt: int,
+        prepare: Callable[[pa.RecordBatch], None] | None = None,
     ) -> None:
+        self._prepare = prepare
         self._policy = options.bad_rows
         self._topic = options.topic
         # With compression, the size of a record is not known before it is sent.
@@ -93,7 +103,7 @@ class TaskRows:
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
-            self._prepare_topics(batch)
+            self._prepare_good(batch)
             with self._naming(numbers):
                 self._producer.append(self._topic, batch, lingers_since=lingers_since)
             self._count_expired(batch)
@@ -106,20 +116,23 @@ class TaskRows:
             self._take(BadBatch(found.bad(batch), found.codes, numbers[found.rows]))
             numbers = np.delete(numbers, found.rows)
             batch = found.good(batch)
-        self._prepare_topics(batch)
+        self._prepare_good(batch)
         self._append_good(batch, numbers, lingers_since)
         self._count_expired(batch)
         self._settle()
 
+<<<<<<< HEAD
     def _count_expired(self, batch: pa.RecordBatch) -> None:
         if "timestamp" in batch.schema.names:
             self.expired_rows.count(batch)
 
-    def _prepare_topics(self, batch: pa.RecordBatch) -> None:
+    def _prepare_good(self, batch: pa.RecordBatch) -> None:
         if self._missing_topics.is_needed or self._layout.is_needed:
             topics = _topics_of(batch) if self._topic is None else [self._topic]
             self._missing_topics.create(topics)
             self._layout.check(topics)
+        if self._prepare is not None:
+            self._prepare(batch)
 
     def _append_good(
         self,

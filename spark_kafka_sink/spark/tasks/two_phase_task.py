@@ -80,6 +80,9 @@ class TwoPhaseTask:
             withholds=False,
         )
 
+    def prepare_good(self, batch: pa.RecordBatch) -> None:
+        """Do nothing: the partitions of good rows need no check."""
+
     def end(self) -> AttemptTransaction | None:
         """Wait until all rows are acknowledged; return what was written, None if no rows."""
         if self._claimed is None:

@@ -239,6 +239,7 @@ class Cases:
             self._write_batch(frame, batch_id, second, txnAppId="two")
 
         def twice(frame: DataFrame, batch_id: int) -> None:
+            frame.sparkSession.sparkContext.setJobDescription("of the user")
             self._write_batch(frame, batch_id, topic, txnAppId="twice")
             self._write_batch(frame, batch_id, topic, txnAppId="twice")
 

@@ -16,7 +16,7 @@ from spark_kafka_sink.errors import ConfigException
 
 
 def main() -> None:
-    """Write a micro-batch without the name of an application, and three with it."""
+    """Write a micro-batch without the name of an application, and with it: one of them twice."""
     remote, given, path = sys.argv[1:]
     options = json.loads(given)
     spark = SparkSession.builder.remote(remote).getOrCreate()
@@ -27,9 +27,15 @@ def main() -> None:
         write_batch(laid_out, 0, options)
     except ConfigException as error:
         refusal = str(error)
-    for batch_id in (0, 0, 1):
-        write_batch(laid_out, batch_id, options | {"txnAppId": "connected", "reportPath": path})
-    print(json.dumps({"refusal": refusal}))
+    named = options | {"txnAppId": "connected", "reportPath": path}
+    write_batch(laid_out, 0, named)
+    second = ""
+    try:
+        write_batch(laid_out, 0, named)
+    except ConfigException as error:
+        second = str(error)
+    write_batch(laid_out, 1, named)
+    print(json.dumps({"refusal": refusal, "a second save": second}))
     spark.stop()
 
 

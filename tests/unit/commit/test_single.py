@@ -9,6 +9,7 @@ import pytest
 from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, READ_BACK, RECORD
 from support.pure.scripted_machine import kind_of, kinds, run
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
 from spark_kafka_sink.commit.log_record import LogReading
@@ -116,6 +117,18 @@ def test_a_process_finds_out_first_whether_the_broker_flags_duplicates() -> None
     assert outcome.kind is FailureKind.NOT_FIT
     assert "use exactlyOnce=two-phase" in outcome.sentence
     assert kinds(asked)[-1] == "abort"
+
+
+def test_a_record_that_was_sent_once_and_is_flagged_as_a_duplicate_is_aborted() -> None:
+    flagged = Written(3, is_duplicate=True)
+    for probes in (False, True):
+        outcome, asked = commit({WriteRecord: [flagged]}, probes=probes)
+        assert outcome.kind is FailureKind.NOT_FIT
+        assert f"topic {LOG.topic} may have message.timestamp.type=" in outcome.sentence
+        assert kinds(asked)[-2:] == [WriteRecord, "abort"]
+    # A record that was sent again may be one.
+    outcome, _ = commit({WriteRecord: [Written(error=codes.NETWORK_EXCEPTION), flagged]})
+    assert outcome == Committed(RECORD)
 
 
 def test_zero_rows_are_a_transaction_of_the_record_alone() -> None:

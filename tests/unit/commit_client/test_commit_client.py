@@ -516,6 +516,29 @@ def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_wa
     assert client.answers_to([ReadLog(OWNER)])[0].error == codes.OFFSET_OUT_OF_RANGE
 
 
+def test_a_log_that_was_created_again_is_read_from_its_start_with_a_warning(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD.after_version(5)))
+    log.add(PRODUCER, b"", marker=True)
+    log.add(PRODUCER, encode(OWNER, RECORD.after_version(6)))
+    log.add(PRODUCER, b"", marker=True)
+    cluster.log, cluster.log_end = log.data, log.end
+    client.answers_to([ReadLog(OWNER)])
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    log.add(PRODUCER, b"", marker=True)
+    cluster.log, cluster.log_end = log.data, log.end
+    (read,) = client.answers_to([ReadLog(OWNER)])
+    assert isinstance(read, LogRead)
+    assert (read.reading.record, read.end) == (RECORD, 2)
+    (warning,) = client.take_warnings()
+    assert "log-0 ends at offset 2, and was read up to offset 4 before" in warning
+    cluster.log, cluster.log_end = b"", 0
+    assert client.answers_to([ReadLog(OWNER)]) == [LogRead()]
+
+
 def test_the_records_of_all_owners_are_read_at_once(cluster: Cluster, client: CommitClient) -> None:
     log = Log()
     log.add(PRODUCER, encode(OWNER, RECORD))

@@ -26,6 +26,7 @@ from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.micro_batch import (
     BATCH_ID,
     DESCRIPTION,
+    JOB_GROUP,
     QUERY_ID,
     MicroBatch,
     batch_id_option,
@@ -173,6 +174,14 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
     unnamed = {**properties, DESCRIPTION: f"id = q<br/>runId = {RUN_ID}<br/>batch = 7"}
     assert micro_batch_of(unnamed.get) == MicroBatch("q", 7, RUN_ID)
     assert micro_batch_of({**properties, DESCRIPTION: "mine"}.get) == MicroBatch("q", 7, "")
+    # The function of foreachBatch may describe its jobs itself, and name a group of its own.
+    mine = {**properties, DESCRIPTION: "mine", JOB_GROUP: RUN_ID}
+    assert micro_batch_of(mine.get) == MicroBatch("q", 7, RUN_ID)
+    assert micro_batch_of({**mine, JOB_GROUP: "mine"}.get) == MicroBatch("q", 7, "")
+    other = "00000000-0000-0000-0000-000000000000"
+    assert micro_batch_of({**properties, JOB_GROUP: other}.get) == MicroBatch(
+        "q", 7, RUN_ID, "name"
+    )
     nothing: dict[str, str] = {}
     assert micro_batch_of(nothing.get) is None
 

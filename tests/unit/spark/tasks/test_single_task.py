@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,6 +30,7 @@ from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import single_task, task_transaction
 from spark_kafka_sink.spark.tasks.single_task import SingleTask
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows
 
 PRODUCER = ProducerIdAndEpoch(9, 4)
 OWNER = checked_owner("p", "app", "t")
@@ -84,6 +85,18 @@ class Producer:
         self.joined: list[object] = []
         self.written: dict[TopicPartition, JoinedPartition] = {}
 
+    @property
+    def record_limits(self) -> dict[str, int]:
+        """Return a limit that no row exceeds."""
+        return {"max.request.size": 1_000_000}
+
+    def limit_messages(self, *_: object) -> None:
+        """Do nothing."""
+
+    def partition_counts(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """Return four partitions for each topic."""
+        return dict.fromkeys(topics, 4)
+
     def join_transaction(self, *arguments: object, **more: object) -> None:
         """Note what was joined."""
         self.joined = [*arguments, more]
@@ -134,14 +147,46 @@ def test_it_joins_the_transaction_of_the_driver_and_withholds_its_rows(
 def test_each_partition_is_looked_at_once_before_its_first_row(
     task: SingleTask, client: Client
 ) -> None:
-    task.prepare(rows(0, 0, None))
-    task.prepare(rows(0))
+    task.prepare_good(rows(0, 0, None))
+    task.prepare_good(rows(0))
     assert client.asked == [FIRST]
-    task.prepare(rows(2, 0))
+    task.prepare_good(rows(2, 0))
     assert client.asked == [FIRST, TopicPartition("t", 2)]
     client.writers = (ActiveProducer(PRODUCER, 5, 40),)
     with pytest.raises(KafkaException, match="another attempt of this task has written to t-3"):
-        task.prepare(rows(3))
+        task.prepare_good(rows(3))
+
+
+def test_partitions_that_a_topic_does_not_have_are_left_to_the_append(
+    client: Client, producer: Producer
+) -> None:
+    options = replace(OPTIONS, laid_out={"t": 4})
+    task = SingleTask(PLAN, options, producer)  # type: ignore[arg-type]
+    task.prepare_good(rows(-1, 4, 0, 99))
+    assert client.asked == [FIRST]
+
+
+def test_only_good_rows_are_looked_at(
+    client: Client, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"kafka.bootstrap.servers": "b:1", "onError": "skip"}
+    options = replace(sink_options(given), laid_out={"t": 4})
+    task = SingleTask(PLAN, options, producer)  # type: ignore[arg-type]
+    sent: list[pa.RecordBatch] = []
+    monkeypatch.setattr(TaskRows, "_append_good", lambda _, batch, *__: sent.append(batch))
+    with TaskRows(options, producer, 0, 0, task.prepare_good) as task_rows:  # type: ignore[arg-type]
+        task_rows.append(
+            pa.record_batch(
+                {
+                    "topic": pa.array(["t", "t", "no topic", None]),
+                    "partition": pa.array([0, 99, 1, 0], pa.int32()),
+                    "value": pa.array([b"good", b"bad", b"bad", b"bad"]),
+                }
+            )
+        )
+        assert task_rows.finish().rows == 3
+    assert [batch["value"].to_pylist() for batch in sent] == [[b"good"]]
+    assert client.asked == [FIRST]
 
 
 def test_the_topics_of_a_column_count(client: Client, producer: Producer) -> None:
@@ -151,7 +196,7 @@ def test_the_topics_of_a_column_count(client: Client, producer: Producer) -> Non
         "topic": pa.array(["a", "b", "a", None]),
         "partition": pa.array([1, 0, 1, 0], pa.int32()),
     }
-    task.prepare(pa.record_batch(columns))
+    task.prepare_good(pa.record_batch(columns))
     assert client.asked == [TopicPartition("a", 1), TopicPartition("b", 0)]
 
 
@@ -164,7 +209,7 @@ def written(**more: object) -> JoinedPartition:
 
 
 def test_what_was_written_is_returned(task: SingleTask, producer: Producer) -> None:
-    task.prepare(rows(0))
+    task.prepare_good(rows(0))
     producer.written = {FIRST: written()}
     attempt = task.end()
     assert (attempt.slot, attempt.producer) == (None, PRODUCER)
@@ -187,7 +232,7 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
         (written(went_back=(41, 42)), "answered with offset 41, below 43"),
         (
             written(duplicates=[replace(DUPLICATE, attempts=0)]),
-            "took a batch for a duplicate that was sent once",
+            "was sent once: another attempt writes there.*or the topic has .*=LogAppendTime",
         ),
         (written(duplicates=[DUPLICATE]), "the log has another one at offset 40"),
     ],
@@ -196,7 +241,7 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
 def test_a_response_that_tells_of_another_writer_fails_the_task(
     task: SingleTask, producer: Producer, found: JoinedPartition, sentence: str
 ) -> None:
-    task.prepare(rows(0))
+    task.prepare_good(rows(0))
     producer.written = {FIRST: found}
     with pytest.raises(TransactionAbortedException, match=sentence):
         task.end()
@@ -205,7 +250,7 @@ def test_a_response_that_tells_of_another_writer_fails_the_task(
 def test_a_batch_that_was_sent_again_is_compared_with_the_log(
     task: SingleTask, producer: Producer, client: Client
 ) -> None:
-    task.prepare(rows(0))
+    task.prepare_good(rows(0))
     producer.written = {FIRST: written(duplicates=[DUPLICATE])}
     client.batch = sent(b"ours")
     assert task.end().written[0].records == 3

@@ -1,0 +1,85 @@
+"""Two saves of one micro-batch by ``write_batch``, with exactly once: the second one is refused.
+
+The commit log cannot tell it from a replay after a restart, whose rows are skipped. This process
+can: it remembers the newest save of each owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from spark_kafka_sink.commit.names import ANY_TOPIC
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.exactly_once import exactly_once
+from spark_kafka_sink.spark.micro_batch import MicroBatch
+
+# The newest save of each owner: the query, its run, and the number of the micro-batch.
+_saves: dict[tuple[str, ...], tuple[str, str, int]] = {}
+_lock = threading.Lock()
+_MOST_OWNERS: Final = 1000
+
+
+@contextmanager
+def only_save(
+    given: Mapping[str, str], batch_id: int, micro_batch: MicroBatch | None
+) -> Iterator[None]:
+    """Refuse a second save of a micro-batch by one application to one topic.
+
+    Over Spark Connect, each run of a query calls the function of foreachBatch in a process of its
+    own. In a classic session, the save has the run of the query. A save that fails may be tried
+    again. given: options by their names in lower case; micro_batch: None if the query is not known.
+    Raise ConfigException.
+    """
+    selected = exactly_once(given)
+    if selected is None:
+        yield
+        return
+    query_id, run_id = "", ""
+    if micro_batch is not None:
+        query_id, run_id = micro_batch.query_id, micro_batch.run_id
+        if not run_id:
+            message = (
+                "write_batch: exactlyOnce needs the run of the query, and the function of "
+                "foreachBatch has replaced both local properties that name it, spark.jobGroup.id "
+                "and spark.job.description: call write_batch before setJobGroup, or use "
+                "setJobDescription instead"
+            )
+            raise ConfigException(message)
+    application, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
+    cluster = given.get("kafka.bootstrap.servers", "")
+    owner = (cluster, selected.log_topic, selected.id_prefix, application, topic)
+    save = (query_id, run_id, batch_id)
+    with _lock:
+        if _saves.get(owner) == save:
+            raise ConfigException(_second_save(batch_id, application, topic, is_known=bool(run_id)))
+        _saves.pop(owner, None)
+        _saves[owner] = save
+        if len(_saves) > _MOST_OWNERS:
+            del _saves[next(iter(_saves))]
+    try:
+        yield
+    except BaseException:
+        with _lock:
+            if _saves.get(owner) == save:
+                del _saves[owner]
+        raise
+
+
+def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
+    """Return the message; is_known: whether the run of the query is known."""
+    where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
+    message = (
+        f"write_batch: this process has saved micro-batch {batch_id} of application {application} "
+        f"to {where} before: two saves of one micro-batch need different topics, or different "
+        "values of txnAppId"
+    )
+    if is_known:
+        return message
+    return (
+        f"{message}. Here the query is not known: if it was started again in this process, call "
+        "write_batch in the thread that calls the function of foreachBatch, or in a pyspark."
+        "InheritableThread"
+    )
