@@ -153,7 +153,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
         {WriteRecord: [Written(error=10)]}, FailureKind.REFUSED, "MESSAGE_TOO_LARGE (10)",
     ),
     "too little time": (
-        {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=841_001), OPEN]},
+        {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_001), OPEN]},
         FailureKind.TIMED_OUT,
         "the job took 840001 ms from its first row on, and its transactions end after 900000 ms",
     ),
@@ -176,9 +176,59 @@ def test_what_is_not_as_it_should_be_fails_before_the_decision(name: str) -> Non
 
 def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_it() -> None:
     just: dict[Any, list[Reply]] = {
-        DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=840_999), OPEN]
+        DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_000), OPEN]
     }
     assert isinstance(commit(just)[0], Committed)
+
+
+# Two minutes and a half before the first transaction times out; half a minute is for repetitions.
+TIGHT: dict[Any, list[Reply]] = {
+    DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=751_000), OPEN]
+}
+JUST: dict[Any, list[Reply]] = {
+    DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_000), OPEN]
+}
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        {WriteRecord: [*[Unanswered(13)] * 100, Written(3)]},
+        {ReadLog: [*[LogRead(end=3)] * 100, READ_BACK]},
+    ],
+    ids=["while the record is written", "while the record is read back"],
+)
+def test_time_in_which_the_leader_of_the_log_is_away_counts(away: dict[Any, list[Reply]]) -> None:
+    outcome, asked = commit(TIGHT | away, deadline=1000.0)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.TIMED_OUT
+    assert "ms from its first row on, and its transactions end after 900000" in outcome.sentence
+    assert "commit" not in kinds(asked)
+
+
+def test_a_decision_is_not_repeated_once_its_transactions_may_time_out() -> None:
+    away: dict[Any, list[Reply]] = {"commit": [*[Unanswered(13)] * 29, Ended(RAISED)]}
+    assert commit(JUST | away, deadline=1000.0)[0] == Committed(RECORD)
+    away = {"commit": [*[Unanswered(13)] * 35, Ended(RAISED)]}
+    outcome, asked = commit(JUST | away, deadline=1000.0)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked).count("commit") == 30
+
+
+def test_a_refused_decision_is_not_sent_again_once_its_transactions_may_time_out() -> None:
+    refused: dict[Any, list[Reply]] = {
+        "commit": [*[Unanswered(13)] * 25, Ended(error=48), Ended(RAISED)],
+        ReadMarker: [MarkerRead(), MarkerRead(Marker.ABORT)],
+    }
+    outcome, asked = commit(JUST | refused, deadline=1000.0)
+    assert isinstance(outcome, Failure)
+    assert kinds(asked)[-4:] == ["commit", ReadLog, ReadMarker, ReadMarker]
+    pending: dict[Any, list[Reply]] = {
+        "commit": [*[Unanswered(13)] * 29, Ended(error=48)], ReadLog: [READ_BACK]
+    }  # fmt: skip
+    outcome, asked = commit(JUST | pending, deadline=1000.0)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked)[-2:] == ["commit", ReadLog]
 
 
 def test_a_record_that_another_run_wrote_since_the_plan_is_no_decision() -> None:
