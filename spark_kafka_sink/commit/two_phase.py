@@ -418,7 +418,8 @@ def _forward(machine: Committing) -> Step[Committing]:
 def _ended_all(machine: Committing) -> Step[Committing]:
     record = machine.record
     if any(each.state is ResolveState.ABORTED for each in machine.ends):
-        torn = Torn(record, resolve.lost(machine.ends, record.transactions))
+        lost = resolve.lost(machine.ends, record.transactions)
+        torn = Torn(record, lost, resolve.unknown(machine.ends))
         return _over(machine, _S.TORN, torn)
     unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
     if unknown is not None:

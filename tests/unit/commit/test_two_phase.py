@@ -15,6 +15,8 @@ from support.pure.planned_run import (
     LOG,
     LOSER,
     OPEN,
+    OWNER,
+    PARTITION,
     PLAN,
     PRODUCER,
     RAISED,
@@ -27,7 +29,8 @@ from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction
-from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.log_record import DecidedTransaction, LogReading
+from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import Committed, Torn, Undecided, Unfinished
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
@@ -35,6 +38,7 @@ from spark_kafka_sink.commit.questions import (
     ONGOING,
     ActiveProducer,
     AddPartitions,
+    Answer,
     Described,
     DescribeProducers,
     DescribeTransaction,
@@ -285,10 +289,47 @@ def test_after_the_decision_a_loss_is_torn_and_a_missing_answer_is_unfinished() 
     assert isinstance(outcome, Torn)
     assert [each.transaction for each in outcome.lost] == list(DECIDED.transactions)
     assert len(writes(asked)) == 1
+    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(outcome.exception(OWNER))
     unfinished: dict[Any, list[Reply]] = {"commit": [Ended(RAISED), Ended(error=51)]}
     outcome, _ = commit(unfinished, deadline=15.0)
     assert isinstance(outcome, Unfinished)
     assert "CONCURRENT_TRANSACTIONS (51)" in outcome.failure.sentence
+
+
+def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> None:
+    ids = [OWNER.task_id(TaskSlot(task, 0)) for task in range(3)]
+    attempts = tuple(
+        replace(ATTEMPT, slot=TaskSlot(task, 0), producer=ProducerIdAndEpoch(20 + task, 1))
+        for task in range(3)
+    )
+    record = replace(
+        DECIDED,
+        transactions=tuple(
+            DecidedTransaction(each.slot, each.producer, PARTITION, 20)
+            for each in attempts
+            if each.slot is not None
+        ),
+    )
+    machine, questions = two_phase.begin_forward(PLAN, record, level=2, deadline=10.0)
+    # The first one is committed, the second one aborted, and the coordinator of the third is away.
+    answers: dict[Any, Reply] = {
+        ids[0]: Ended(), ids[1]: Ended(error=48), ids[2]: Unanswered(13)
+    }  # fmt: skip
+    now, asked = 0.0, list(questions)
+    while machine.outcome is None:
+        ask = asked.pop(0).ask
+        reply: Reply = MarkerRead(Marker.ABORT, 4)
+        if isinstance(ask, EndTxn):
+            reply = answers[ask.transactional_id]
+        elif isinstance(ask, DescribeTransaction):
+            reply = Described(COMPLETE_ABORT, attempts[1].producer)
+        now += 1
+        machine, more = two_phase.step(machine, Answer(ask, reply), now)
+        asked += more
+    assert isinstance(machine.outcome, Torn)
+    error = machine.outcome.exception(OWNER)
+    assert (error.committed, len(error.lost)) == (1, 1)
+    assert "aborted 1 of its 3 transactions (the end of 1 more is not known)" in str(error)
 
 
 @pytest.mark.parametrize(
