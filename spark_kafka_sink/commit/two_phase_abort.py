@@ -2,7 +2,8 @@
 
 First the abort proves that the decision can never appear: it aborts the driver's own transaction
 (A1) and reads the log. If the log has the decision, the outcome is `Decided`, and the caller
-commits by `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2).
+commits by `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2), but
+not if A1 has found a newer run.
 
 Tasks may still run and open transactions. So the list is repeated until it is empty twice in a row,
 for at most five seconds.
@@ -24,8 +25,11 @@ from spark_kafka_sink.commit.leftovers import (
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    PREPARE_COMMIT,
     Answer,
     Ask,
+    Described,
     DescribeTransaction,
     Ended,
     Listed,
@@ -60,7 +64,8 @@ class Aborting:
     """The state of an abort.
 
     producer: the driver's; each A1 raises its epoch at level 2. is_proved: whether the decision can
-    never appear. is_undecided: whether A1 proves that, unless the log has the decision.
+    never appear. is_undecided: whether A1 proves that, unless the log has the decision. is_fenced:
+    whether A1 says that another run, or a record of this one, has raised the driver's epoch.
     empty_lists: the number of empty lists in a row. settles_at: when the wait for running tasks
     ends. decided: transactions that another run has decided, and that are not to be aborted.
     """
@@ -74,6 +79,7 @@ class Aborting:
     waiting: frozenset[Ask] = frozenset()
     is_proved: bool = False
     is_undecided: bool = False
+    is_fenced: bool = False
     empty_lists: int = 0
     settles_at: float | None = None
     decided: Leftovers = frozenset()
@@ -137,15 +143,29 @@ def _prove(machine: Aborting) -> Step[Aborting]:
 
 
 def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
-    if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+    is_fenced = at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED)
+    if is_fenced and machine.is_proved:
         return _over(machine, _S.SUPERSEDED, Superseded())
     if isinstance(at.reply, Ended) and at.reply.producer.is_valid:
         machine = replace(machine, producer=at.reply.producer)
     if machine.is_proved:
         return _abort_all(machine, at.now)
+    driver = machine.plan.run.driver_id
+    if at.found is Verdict.COMMITTED_OR_EMPTY:
+        return asking(_moved(machine, _S.ASKING), DescribeTransaction(driver))
     # Also after a success: at level 1, EndTxn may have aborted the transaction of the record DONE.
-    is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
-    machine = replace(machine, is_undecided=is_aborted)
+    # And after a fencing: this run has raised its own epoch if it has written DONE, or, at level 1,
+    # if the transaction of DONE has timed out.
+    machine = replace(machine, is_undecided=at.found is Verdict.DONE, is_fenced=is_fenced)
+    return asking(_moved(machine, _S.READING), ReadLog(driver))
+
+
+def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
+    """Tell the two meanings of A1 apart at level 1: committed, or without a partition."""
+    found = at.reply if isinstance(at.reply, Described) else Described()
+    is_own = found.producer == machine.plan.producer
+    is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    machine = replace(machine, is_undecided=is_own and not is_committed, is_fenced=not is_own)
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
@@ -159,8 +179,12 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
     # The coordinator answers before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
-    if is_pending and at.now < machine.deadline:
-        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S)
+    # A leader that was replaced may answer with an old end of the log.
+    is_committed = not machine.is_undecided and not machine.is_fenced
+    if (is_pending or is_committed) and at.now < machine.deadline:
+        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=is_committed)
+    if machine.is_fenced:
+        return _over(machine, _S.SUPERSEDED, Superseded())
     if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
@@ -201,6 +225,7 @@ _STEPS: Final = {
     _S.LISTING: _listed,
     _S.DESCRIBING: _described,
     _S.PROVING: _proved,
+    _S.ASKING: _asked,
     _S.READING: _read,
     _S.CLEANING: _cleaned,
 }
