@@ -1,12 +1,13 @@
 """The abort of mode `two-phase`: every transaction is aborted, unless the run is decided.
 
-First the abort proves that the decision can never appear: it aborts the driver's own transaction
-(A1) and reads the log. If the log has the decision, the outcome is `Decided`, and the caller
-commits by `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2), but
-not if A1 has found a newer run.
+A run is "decided" once its record in state DECIDED is committed in the commit log. The abort first
+makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
+log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
+with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2), unless A1
+was fenced: then a newer run ends them.
 
-Tasks may still run and open transactions. So the list is repeated until it is empty twice in a row,
-for at most five seconds.
+Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
+two lists in a row are empty, for at most five seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 _LIST_PAUSE_S: Final = 0.2
-# How long an abort waits for tasks that open transactions while it runs.
+# How many seconds an abort waits for tasks that may still open transactions.
 _SETTLES_S: Final = 5.0
 
 _S = AbortState
@@ -63,11 +64,13 @@ Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
 class Aborting:
     """The state of an abort.
 
-    producer: the driver's; each A1 raises its epoch at level 2. is_proved: whether the decision can
-    never appear. is_undecided: whether A1 proves that, unless the log has the decision. is_fenced:
-    whether A1 says that another run, or a record of this one, has raised the driver's epoch.
-    empty_lists: the number of empty lists in a row. settles_at: when the wait for running tasks
-    ends. decided: transactions that another run has decided, and that are not to be aborted.
+    producer: the driver's producer id and epoch; at level 2 each A1 raises the epoch. leftovers:
+    the open transactions to abort. is_proved: whether it is certain that the run is not and cannot
+    become decided. is_undecided: whether A1 proves this, provided that the log has no committed
+    record of the run. is_fenced: whether A1 was refused because the driver's epoch was raised, by
+    another run or by the commit of this one. empty_lists: the number of empty lists in a row.
+    settles_at: when the wait for running tasks ends. decided: transactions that another run has
+    decided to commit, so that they must not be aborted.
     """
 
     state: AbortState
@@ -93,9 +96,9 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Aborting]:
-    """Return the machine that aborts, and its first question.
+    """Return the state machine that aborts, and its first question.
 
-    attempts: those whose messages the driver has; there may be others.
+    attempts: the task attempts whose commit messages the driver has. There may be other attempts.
     """
     owner = plan.run.owner
     known = frozenset(
@@ -106,7 +109,7 @@ def begin(
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -153,15 +156,15 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     driver = machine.plan.run.driver_id
     if at.found is Verdict.COMMITTED_OR_EMPTY:
         return asking(_moved(machine, _S.ASKING), DescribeTransaction(driver))
-    # Also after a success: at level 1, EndTxn may have aborted the transaction of the record DONE.
-    # And after a fencing: this run has raised its own epoch if it has written DONE, or, at level 1,
-    # if the transaction of DONE has timed out.
+    # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
+    # the record DONE, and not the transaction of the record DECIDED. And it is read after a
+    # fencing: the commit of this run raised the epoch if it has written DONE.
     machine = replace(machine, is_undecided=at.found is Verdict.DONE, is_fenced=is_fenced)
     return asking(_moved(machine, _S.READING), ReadLog(driver))
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Tell the two meanings of A1 apart at level 1: committed, or without a partition."""
+    """Find out what A1 meant at level 1: the transaction was committed, or had no partition."""
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
@@ -177,7 +180,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     if reading.record is not None:
         decided = decided_by(run.owner, reading.record)
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
-    # The coordinator answers before it has written the marker.
+    # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     # A leader that was replaced may answer with an old end of the log.
     is_committed = not machine.is_undecided and not machine.is_fenced
@@ -203,7 +206,7 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
 
 
 def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
-    # Any other answer than a request to wait means that it is no longer open.
+    # Any error code that is not retriable means that the transaction is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)

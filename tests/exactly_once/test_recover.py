@@ -293,6 +293,7 @@ def test_an_abandoned_job_is_aborted(
     assert job.committed == ["g"]
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_an_abort_commits_what_is_decided(
     job: SingleJob, recover: Recover, client: CommitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +306,7 @@ def test_an_abort_commits_what_is_decided(
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
     job: SingleJob, recover: Recover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +332,7 @@ def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
     assert job.committed == [*VALUES, "g"]
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_who_wrote_is_printed_with_each_owner(
     job: SingleJob, recover: Recover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +354,7 @@ def test_who_wrote_is_printed_with_each_owner(
     assert "s3cret" not in recover.out
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     job: SingleJob, recover: Recover, new_topic: NewTopic
 ) -> None:
@@ -375,6 +379,7 @@ def test_a_log_that_is_not_there_is_named(
     assert "topic nowhere does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_a_forged_record_is_a_warning(
     job: SingleJob, recover: Recover, cluster: KafkaCluster
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_right_on_a_topic_that_is_missing_is_named_before_a_row_is_sent(
     assert f"--topic {topic}" in str(refused.value)
 
 
+@pytest.mark.long(reason="it starts an application of Spark of its own")
 @pytest.mark.spark
 def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> None:
     topics = [topic_maker(kafka)(2) for _ in range(3)]
