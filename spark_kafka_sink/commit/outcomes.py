@@ -71,10 +71,14 @@ class LostTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The run was decided, but some of its transactions were aborted: their rows are lost."""
+    """The run was decided, but some of its transactions were aborted: their rows are lost.
+
+    unknown: the number of other transactions that may be committed, aborted or still open.
+    """
 
     record: CommitRecord
     lost: tuple[LostTransaction, ...]
+    unknown: int = 0
 
     def exception(
         self, owner: Owner, attempts: Iterable[AttemptTransaction] = ()
@@ -91,14 +95,20 @@ class Torn:
             for one in written.get(each.transaction.slot, ())
         ) or tuple(each.rows for each in self.lost)
         every, what = len(self.record.transactions), self.record.last_written
+        more = f" (the end of {self.unknown} more is not known)" if self.unknown else ""
         message = (
             f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
-            f"{every} transactions, so that rows are lost: {listed(map(str, rows))}; write them "
+            f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
+            "write them "
             "again where they are needed, and let the next run go on: python -m "
             f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
         )
         return TornCommitException(
-            message, owner=str(owner), written=what, committed=every - len(self.lost), lost=rows
+            message,
+            owner=str(owner),
+            written=what,
+            committed=every - len(self.lost) - self.unknown,
+            lost=rows,
         )
 
 

@@ -155,6 +155,11 @@ def lost(
     )
 
 
+def unknown(machines: Iterable[Resolving]) -> int:
+    """Return the number of transactions whose end is not known."""
+    return sum(1 for each in machines if each.state is ResolveState.UNKNOWN)
+
+
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     """Return the state machine after an answer, with the questions to send next."""
     if machine.asked != answer.ask:

@@ -81,6 +81,7 @@ class AbortState(Enum):
     LISTING = "lists open transactions [A0]"
     DESCRIBING = "asks for their epochs [A0]"
     PROVING = "aborts the driver's transaction, which proves the list [A1]"
+    ASKING = "asks whether that transaction was committed, or had no partition"
     READING = "reads whether the decision is in the log"
     CLEANING = "aborts each transaction [A2]"
     ABORTED = "nothing is visible"
@@ -188,9 +189,20 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
     _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED, _A.FAILED}),
     _A.DESCRIBING: frozenset({_A.PROVING, _A.FAILED}),
     _A.PROVING: frozenset(
-        {_A.READING, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
+        {
+            _A.ASKING,
+            _A.READING,
+            _A.CLEANING,
+            _A.LISTING,
+            _A.ABORTED,
+            _A.SUPERSEDED,
+            _A.FAILED,
+        }
     ),
-    _A.READING: frozenset({_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.FAILED}),
+    _A.ASKING: frozenset({_A.READING, _A.FAILED}),
+    _A.READING: frozenset(
+        {_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
+    ),
     _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
 }
 SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {

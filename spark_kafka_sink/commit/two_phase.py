@@ -75,6 +75,7 @@ from spark_kafka_sink.records.batch import Marker
 
 _MARGIN_SHARE: Final = 0.2
 _MAX_MARGIN_MS: Final = 60_000
+_SHARE_AFTER_DECISION: Final = 0.5
 
 _S = CommitState
 Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure
@@ -87,11 +88,13 @@ class Committing:
     record: the record in state DECIDED with the attempts' transactions; in state DONE if no attempt
     wrote records. next_producer: the driver's producer id and epoch after the run is decided.
     ends_at: when the first of the attempts' transactions times out; begun_at: when the driver's
-    transaction began; both by the brokers' clock. ends: the commits of the attempts' transactions.
-    leftovers: open transactions of other attempts. offset: the offset of the record in the log.
-    asked_again: whether EndTxn was sent again, because the first response left open whether the
-    driver's transaction was committed. failure: the meaning of that first response, or the check
-    that failed.
+    transaction began; both by the brokers' clock. asked_at: when the first request of the driver's
+    transaction was sent; decides_by: the last moment to send the EndTxn that commits it; both by
+    the machine's clock. ends: the commits of the attempts' transactions. leftovers: open
+    transactions of other attempts. offset: the offset of the record in the log. asked_again:
+    whether EndTxn was sent again, because the first response left open whether the driver's
+    transaction was committed. failure: the meaning of that first response, or the check that
+    failed.
     """
 
     state: CommitState
@@ -103,6 +106,8 @@ class Committing:
     waiting: frozenset[Ask] = frozenset()
     ends_at: int | None = None
     begun_at: int | None = None
+    asked_at: float = 0.0
+    decides_by: float = 0.0
     next_producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     ends: tuple[Resolving, ...] = ()
     leftovers: Leftovers = frozenset()
@@ -157,7 +162,8 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
         machine = replace(machine, ends=ends, waiting=waiting)
         return Step(machine, questions) if machine.waiting else _ended_all(machine)
     at = received(*answer, now)
-    if at.asks_again and now < machine.deadline:
+    decides = machine.state in (_S.DECIDING, _S.ASKING_AGAIN)
+    if at.asks_again and now < (machine.decides_by if decides else machine.deadline):
         return Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
 
@@ -166,7 +172,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
     if failure is not None:
         return _explain(machine, failure)
-    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    machine = replace(machine, waiting=machine.waiting - {at.ask}, asked_at=at.now)
     return Step(machine) if machine.waiting else _add(machine, _S.ADDING, _S.WRITING)
 
 
@@ -291,13 +297,24 @@ def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)
-    if machine.ends_at is not None and machine.begun_at is not None:
-        timeout_ms = machine.plan.run.timeout_ms
-        margin_ms = min(timeout_ms * _MARGIN_SHARE, _MAX_MARGIN_MS)
-        left_ms = machine.ends_at - machine.begun_at
-        if left_ms < margin_ms:
-            return _over(machine, _S.FAILED, _too_late(machine, left_ms))
-    return _decide(machine)
+    return _decide_in_time(machine, at.now)
+
+
+def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
+    """Decide, unless the first transaction of an attempt times out too soon (R12).
+
+    The brokers' clock says how long it is from the driver's transaction to that timeout. The
+    driver's transaction began after `asked_at`, so the rest is at least what is left of that time.
+    Half of the margin is for requests that have to be repeated, half for the commits that follow.
+    """
+    if machine.ends_at is None or machine.begun_at is None:
+        return _decide(replace(machine, decides_by=machine.deadline))
+    margin_ms = min(machine.plan.run.timeout_ms * _MARGIN_SHARE, _MAX_MARGIN_MS)
+    left_ms = machine.ends_at - machine.begun_at - round((now - machine.asked_at) * 1000)
+    if left_ms < margin_ms:
+        return _over(machine, _S.FAILED, _too_late(machine, left_ms))
+    latest = now + (left_ms - margin_ms * _SHARE_AFTER_DECISION) / 1000
+    return _decide(replace(machine, decides_by=min(latest, machine.deadline)))
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
@@ -377,15 +394,16 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
         return _forward(replace(machine, next_producer=machine.plan.producer))
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     failure = machine.failure or superseded(run.owner)
-    if at.now >= machine.deadline and is_pending:
+    pause_s = MARKER_PAUSE_S if is_pending else STALE_S
+    is_too_late = at.now + pause_s >= machine.decides_by
+    if is_too_late and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
-    if machine.asked_again and not is_pending:
+    if (machine.asked_again or is_too_late) and not is_pending:
         # A newer run may have written its record after this one. Then only the marker shows whether
         # this record is committed.
         ask = ReadMarker(run.log, machine.offset, machine.plan.producer.producer_id)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
-    pause_s = MARKER_PAUSE_S if is_pending else STALE_S
     return asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
 
 
@@ -416,7 +434,8 @@ def _forward(machine: Committing) -> Step[Committing]:
 def _ended_all(machine: Committing) -> Step[Committing]:
     record = machine.record
     if any(each.state is ResolveState.ABORTED for each in machine.ends):
-        torn = Torn(record, resolve.lost(machine.ends, record.transactions))
+        lost = resolve.lost(machine.ends, record.transactions)
+        torn = Torn(record, lost, resolve.unknown(machine.ends))
         return _over(machine, _S.TORN, torn)
     unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
     if unknown is not None:

@@ -3,7 +3,8 @@
 A run is "decided" once its record in state DECIDED is committed in the commit log. The abort first
 makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
 log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
-with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2).
+with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2), unless A1
+was fenced: then a newer run ends them.
 
 Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
 two lists in a row are empty, for at most five seconds.
@@ -25,8 +26,11 @@ from spark_kafka_sink.commit.leftovers import (
 from spark_kafka_sink.commit.log_record import NOTHING
 from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    PREPARE_COMMIT,
     Answer,
     Ask,
+    Described,
     DescribeTransaction,
     Ended,
     Listed,
@@ -63,9 +67,10 @@ class Aborting:
     producer: the driver's producer id and epoch; at level 2 each A1 raises the epoch. leftovers:
     the open transactions to abort. is_proved: whether it is certain that the run is not and cannot
     become decided. is_undecided: whether A1 proves this, provided that the log has no committed
-    record of the run. empty_lists: the number of empty lists in a row. settles_at: when the wait
-    for running tasks ends. decided: transactions that another run has decided to commit, so that
-    they must not be aborted.
+    record of the run. is_fenced: whether A1 was refused because the driver's epoch was raised, by
+    another run or by the commit of this one. empty_lists: the number of empty lists in a row.
+    settles_at: when the wait for running tasks ends. decided: transactions that another run has
+    decided to commit, so that they must not be aborted.
     """
 
     state: AbortState
@@ -77,6 +82,7 @@ class Aborting:
     waiting: frozenset[Ask] = frozenset()
     is_proved: bool = False
     is_undecided: bool = False
+    is_fenced: bool = False
     empty_lists: int = 0
     settles_at: float | None = None
     decided: Leftovers = frozenset()
@@ -140,16 +146,29 @@ def _prove(machine: Aborting) -> Step[Aborting]:
 
 
 def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
-    if at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED):
+    is_fenced = at.found in (Verdict.FENCED, Verdict.FENCED_OR_ABORTED)
+    if is_fenced and machine.is_proved:
         return _over(machine, _S.SUPERSEDED, Superseded())
     if isinstance(at.reply, Ended) and at.reply.producer.is_valid:
         machine = replace(machine, producer=at.reply.producer)
     if machine.is_proved:
         return _abort_all(machine, at.now)
+    driver = machine.plan.run.driver_id
+    if at.found is Verdict.COMMITTED_OR_EMPTY:
+        return asking(_moved(machine, _S.ASKING), DescribeTransaction(driver))
     # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
-    # the record DONE, and not the transaction of the record DECIDED.
-    is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
-    machine = replace(machine, is_undecided=is_aborted)
+    # the record DONE, and not the transaction of the record DECIDED. And it is read after a
+    # fencing: the commit of this run raised the epoch if it has written DONE.
+    machine = replace(machine, is_undecided=at.found is Verdict.DONE, is_fenced=is_fenced)
+    return asking(_moved(machine, _S.READING), ReadLog(driver))
+
+
+def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
+    """Find out what A1 meant at level 1: the transaction was committed, or had no partition."""
+    found = at.reply if isinstance(at.reply, Described) else Described()
+    is_own = found.producer == machine.plan.producer
+    is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    machine = replace(machine, is_undecided=is_own and not is_committed, is_fenced=not is_own)
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
 
 
@@ -163,8 +182,12 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
     # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
-    if is_pending and at.now < machine.deadline:
-        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S)
+    # A leader that was replaced may answer with an old end of the log.
+    is_committed = not machine.is_undecided and not machine.is_fenced
+    if (is_pending or is_committed) and at.now < machine.deadline:
+        return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=is_committed)
+    if machine.is_fenced:
+        return _over(machine, _S.SUPERSEDED, Superseded())
     if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
@@ -205,6 +228,7 @@ _STEPS: Final = {
     _S.LISTING: _listed,
     _S.DESCRIBING: _described,
     _S.PROVING: _proved,
+    _S.ASKING: _asked,
     _S.READING: _read,
     _S.CLEANING: _cleaned,
 }

@@ -90,5 +90,6 @@ def test_an_abort_after_the_decision_rolls_forward(
     messages: list[WriterCommitMessage | None] = job.write(writer, ROWS)
     handed_over(writer).commit(messages)
     handed_over(writer).abort(messages)
+    assert "so it IS committed" in capfd.readouterr().err
     assert job.committed == VALUES
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)

@@ -53,6 +53,11 @@ def test_two_drivers_are_exactly_once_if_they_read_an_old_end_of_the_log(level: 
     check_all(Scenario(level=level, cancels=False, old_reads=3), 60_000)
 
 
+@_BOTH_LEVELS
+def test_a_run_whose_abort_reads_an_old_end_of_the_log_is_exactly_once(level: int) -> None:
+    check_all(replace(_ENDED, level=level, cancels=False, losses=1, old_reads=2))
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_without_a_rule_the_model_finds_what_goes_wrong(
     mutant: Mutant, monkeypatch: pytest.MonkeyPatch

@@ -163,6 +163,7 @@ def _does_not_wait_for_markers(patch: pytest.MonkeyPatch, _: Model) -> None:
     ) -> Step[two_phase_abort.Aborting]:
         assert isinstance(at.reply, LogRead)
         reading = replace(at.reply.reading, undecided=None)
+        machine = replace(machine, is_undecided=not machine.is_fenced)
         return read(machine, at._replace(reply=LogRead(reading)))
 
     patch.setitem(two_phase_abort._STEPS, AbortState.READING, read_decision)

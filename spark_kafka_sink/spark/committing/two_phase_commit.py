@@ -25,6 +25,7 @@ from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.options import SinkOptions
 
 
@@ -99,6 +100,11 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
     """Commit the transactions of a decided run. Return a message that describes the result."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
+    if record.transactions:
+        say(
+            f"pykafka: the write of {owner} is decided, so its transactions are committed now, "
+            f"which takes at most {plan.run.timeout_ms} ms"
+        )
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):

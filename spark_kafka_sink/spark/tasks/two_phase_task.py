@@ -8,6 +8,7 @@ aborts its transaction itself, if it can.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -91,9 +92,15 @@ class TwoPhaseTask:
         return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
-        """Try once to abort the transaction. If that fails, the driver aborts it."""
+        """Close the producer, and abort the transaction if it can be done at once.
+
+        Otherwise the driver aborts it. The producer must not send any more by then: a request that
+        arrives after the abort would open another transaction at transaction.version 1.
+        """
         if self._claimed is None:
             return
+        with suppress(KafkaException):  # the error of the task says more
+            self._producer.close(0)
         run, claimed = self._plan.run, self._claimed
         ask: EndTxn = end_txn(
             run.owner.task_id(claimed.slot), claimed.producer, run.level, commit=False

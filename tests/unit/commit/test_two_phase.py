@@ -15,6 +15,8 @@ from support.pure.planned_run import (
     LOG,
     LOSER,
     OPEN,
+    OWNER,
+    PARTITION,
     PLAN,
     PRODUCER,
     RAISED,
@@ -27,7 +29,8 @@ from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction
-from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.log_record import DecidedTransaction, LogReading
+from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import Committed, Torn, Undecided, Unfinished
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
@@ -35,6 +38,7 @@ from spark_kafka_sink.commit.questions import (
     ONGOING,
     ActiveProducer,
     AddPartitions,
+    Answer,
     Described,
     DescribeProducers,
     DescribeTransaction,
@@ -153,7 +157,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
         {WriteRecord: [Written(error=10)]}, FailureKind.REFUSED, "MESSAGE_TOO_LARGE (10)",
     ),
     "too little time": (
-        {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=841_001), OPEN]},
+        {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_001), OPEN]},
         FailureKind.TIMED_OUT,
         "the job took 840001 ms from its first row on, and its transactions end after 900000 ms",
     ),
@@ -176,9 +180,59 @@ def test_what_is_not_as_it_should_be_fails_before_the_decision(name: str) -> Non
 
 def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_it() -> None:
     just: dict[Any, list[Reply]] = {
-        DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=840_999), OPEN]
+        DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_000), OPEN]
     }
     assert isinstance(commit(just)[0], Committed)
+
+
+# Two minutes and a half before the first transaction times out; half a minute is for repetitions.
+TIGHT: dict[Any, list[Reply]] = {
+    DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=751_000), OPEN]
+}
+JUST: dict[Any, list[Reply]] = {
+    DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_000), OPEN]
+}
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        {WriteRecord: [*[Unanswered(13)] * 100, Written(3)]},
+        {ReadLog: [*[LogRead(end=3)] * 100, READ_BACK]},
+    ],
+    ids=["while the record is written", "while the record is read back"],
+)
+def test_time_in_which_the_leader_of_the_log_is_away_counts(away: dict[Any, list[Reply]]) -> None:
+    outcome, asked = commit(TIGHT | away, deadline=1000.0)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind is FailureKind.TIMED_OUT
+    assert "ms from its first row on, and its transactions end after 900000" in outcome.sentence
+    assert "commit" not in kinds(asked)
+
+
+def test_a_decision_is_not_repeated_once_its_transactions_may_time_out() -> None:
+    away: dict[Any, list[Reply]] = {"commit": [*[Unanswered(13)] * 29, Ended(RAISED)]}
+    assert commit(JUST | away, deadline=1000.0)[0] == Committed(RECORD)
+    away = {"commit": [*[Unanswered(13)] * 35, Ended(RAISED)]}
+    outcome, asked = commit(JUST | away, deadline=1000.0)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked).count("commit") == 30
+
+
+def test_a_refused_decision_is_not_sent_again_once_its_transactions_may_time_out() -> None:
+    refused: dict[Any, list[Reply]] = {
+        "commit": [*[Unanswered(13)] * 25, Ended(error=48), Ended(RAISED)],
+        ReadMarker: [MarkerRead(), MarkerRead(Marker.ABORT)],
+    }
+    outcome, asked = commit(JUST | refused, deadline=1000.0)
+    assert isinstance(outcome, Failure)
+    assert kinds(asked)[-4:] == ["commit", ReadLog, ReadMarker, ReadMarker]
+    pending: dict[Any, list[Reply]] = {
+        "commit": [*[Unanswered(13)] * 29, Ended(error=48)], ReadLog: [READ_BACK]
+    }  # fmt: skip
+    outcome, asked = commit(JUST | pending, deadline=1000.0)
+    assert isinstance(outcome, Undecided)
+    assert kinds(asked)[-2:] == ["commit", ReadLog]
 
 
 def test_a_record_that_another_run_wrote_since_the_plan_is_no_decision() -> None:
@@ -235,10 +289,47 @@ def test_after_the_decision_a_loss_is_torn_and_a_missing_answer_is_unfinished() 
     assert isinstance(outcome, Torn)
     assert [each.transaction for each in outcome.lost] == list(DECIDED.transactions)
     assert len(writes(asked)) == 1
+    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(outcome.exception(OWNER))
     unfinished: dict[Any, list[Reply]] = {"commit": [Ended(RAISED), Ended(error=51)]}
     outcome, _ = commit(unfinished, deadline=15.0)
     assert isinstance(outcome, Unfinished)
     assert "CONCURRENT_TRANSACTIONS (51)" in outcome.failure.sentence
+
+
+def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> None:
+    ids = [OWNER.task_id(TaskSlot(task, 0)) for task in range(3)]
+    attempts = tuple(
+        replace(ATTEMPT, slot=TaskSlot(task, 0), producer=ProducerIdAndEpoch(20 + task, 1))
+        for task in range(3)
+    )
+    record = replace(
+        DECIDED,
+        transactions=tuple(
+            DecidedTransaction(each.slot, each.producer, PARTITION, 20)
+            for each in attempts
+            if each.slot is not None
+        ),
+    )
+    machine, questions = two_phase.begin_forward(PLAN, record, level=2, deadline=10.0)
+    # The first one is committed, the second one aborted, and the coordinator of the third is away.
+    answers: dict[Any, Reply] = {
+        ids[0]: Ended(), ids[1]: Ended(error=48), ids[2]: Unanswered(13)
+    }  # fmt: skip
+    now, asked = 0.0, list(questions)
+    while machine.outcome is None:
+        ask = asked.pop(0).ask
+        reply: Reply = MarkerRead(Marker.ABORT, 4)
+        if isinstance(ask, EndTxn):
+            reply = answers[ask.transactional_id]
+        elif isinstance(ask, DescribeTransaction):
+            reply = Described(COMPLETE_ABORT, attempts[1].producer)
+        now += 1
+        machine, more = two_phase.step(machine, Answer(ask, reply), now)
+        asked += more
+    assert isinstance(machine.outcome, Torn)
+    error = machine.outcome.exception(OWNER)
+    assert (error.committed, len(error.lost)) == (1, 1)
+    assert "aborted 1 of its 3 transactions (the end of 1 more is not known)" in str(error)
 
 
 @pytest.mark.parametrize(

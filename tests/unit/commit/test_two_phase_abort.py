@@ -22,10 +22,13 @@ from support.pure.planned_run import (
 from support.pure.scripted_machine import kinds, run
 
 from spark_kafka_sink.commit import two_phase_abort
-from spark_kafka_sink.commit.log_record import LogReading
+from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
 from spark_kafka_sink.commit.outcomes import Aborted, Decided, Superseded
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
+    EMPTY,
     ONGOING,
+    PREPARE_COMMIT,
     Described,
     DescribeTransaction,
     Ended,
@@ -81,7 +84,32 @@ def test_an_abort_ends_after_five_seconds_and_says_that_tasks_may_go_on() -> Non
 def test_an_abort_of_a_run_that_was_overtaken_does_nothing_more(level: int, error: int) -> None:
     outcome, asked = abort({"abort": [Ended(error=error)]}, level=level)
     assert outcome == Superseded()
-    assert kinds(asked) == [ListTransactions, "abort"]
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog]
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("record", [DECIDED, DECIDED.done()])
+def test_an_abort_that_is_fenced_by_its_own_commit_knows_that_the_run_is_committed(
+    level: int, record: CommitRecord
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=90)],
+        ReadLog: [LogRead(LogReading(undecided=record)), LogRead(LogReading(record, 3))],
+    }
+    outcome, asked = abort(script, level=level)
+    assert outcome == Decided(record)
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog, ReadLog]
+
+
+def test_an_abort_that_a_newer_run_fences_later_does_nothing_more() -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(), Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        "abort": [Ended(RAISED), Ended(), Ended(error=90)],
+    }
+    outcome, asked = abort(script, seconds=0.1)
+    assert outcome == Superseded()
+    assert kinds(asked)[-1] == "abort"
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -92,7 +120,9 @@ def test_an_abort_after_the_decision_hands_it_over(level: int) -> None:
     }
     outcome, asked = abort(script, level=level)
     assert outcome == Decided(DECIDED)
-    assert kinds(asked) == [ListTransactions, "abort", ReadLog]
+    assert [each for each in kinds(asked) if each is not DescribeTransaction] == [
+        ListTransactions, "abort", ReadLog
+    ]  # fmt: skip
 
 
 def test_what_another_run_has_decided_is_not_aborted() -> None:
@@ -106,6 +136,7 @@ def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
     of_other = LogRead(LogReading(replace(DECIDED.done(), run="run 0"), 3))
     script: dict[Any, list[Reply]] = {
         "abort": [Ended(error=48), Ended(), Ended(error=48)],
+        DescribeTransaction: [Described(EMPTY, PRODUCER)],
         ReadLog: [of_other],
     }
     outcome, asked = abort(script, level=1, seconds=0.1)
@@ -115,7 +146,35 @@ def test_at_level_1_a_transaction_without_a_partition_was_not_decided() -> None:
     outcome, asked = abort(script | {"abort": [Ended(error=48)]})
     assert isinstance(outcome, Failure)
     assert "nothing is aborted" in outcome.sentence
-    assert kinds(asked) == [ListTransactions, "abort", ReadLog]
+    assert set(kinds(asked)) == {ListTransactions, "abort", ReadLog}
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("state", [PREPARE_COMMIT, COMPLETE_COMMIT])
+def test_an_abort_of_a_decided_run_that_reads_an_old_end_of_the_log_reads_again(
+    level: int, state: str
+) -> None:
+    old = LogRead(LogReading(replace(DECIDED.done(), run="run 0"), 3))
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        DescribeTransaction: [Described(state, PRODUCER)],
+        ReadLog: [old, old, LogRead(LogReading(DECIDED, 4))],
+    }
+    outcome, asked = abort(script, level=level)
+    assert outcome == Decided(DECIDED)
+    assert kinds(asked).count("abort") == 1
+    reads = [each for each in asked if isinstance(each.ask, ReadLog)]
+    assert [each.looks_up for each in reads] == [False, True, True]
+
+
+def test_a_newer_run_between_the_abort_and_its_question_ends_what_is_open() -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=48)],
+        DescribeTransaction: [Described(EMPTY, RAISED)],
+    }
+    outcome, asked = abort(script, level=1)
+    assert outcome == Superseded()
+    assert kinds(asked) == [ListTransactions, "abort", DescribeTransaction, ReadLog]
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -123,11 +182,12 @@ def test_an_abort_waits_for_the_marker_of_the_decision(level: int) -> None:
     pending = LogRead(LogReading(undecided=DECIDED))
     script: dict[Any, list[Reply]] = {
         "abort": [Ended(error=48)],
+        DescribeTransaction: [Described(PREPARE_COMMIT, PRODUCER)],
         ReadLog: [pending, pending, LogRead(LogReading(DECIDED, 3))],
     }
     outcome, asked = abort(script, level=level)
     assert outcome == Decided(DECIDED)
-    assert kinds(asked) == [ListTransactions, "abort", ReadLog, ReadLog, ReadLog]
+    assert kinds(asked).count(ReadLog) == 3
     outcome, _ = abort(script | {ReadLog: [pending]}, level=level)
     assert isinstance(outcome, Failure)
 

@@ -35,6 +35,7 @@ _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
     r"(.+?) of (application .+?) was decided, and brokers have aborted (\d+) of its (\d+) "
+    r"transactions(?: \(the end of (\d+) more is not known\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 _ON_DRIVER: Final = "on the driver's machine"
@@ -72,12 +73,13 @@ def _torn(said: str) -> TornCommitException | None:
         return None
     message = found[1]
     run = _TORN_RUN.match(message)
-    written, owner, aborted, every = run.groups() if run else ("", "", "0", "0")
+    written, owner, *counts = run.groups("0") if run else ("", "", "0", "0", "0")
+    aborted, every, unknown = map(int, counts)
     lost = tuple(
         LostRows(int(task), topic, int(partition), int(first_offset), int(records))
         for records, task, topic, partition, first_offset in _LOST.findall(message)
     )
-    committed = int(every) - int(aborted)
+    committed = every - aborted - unknown
     return TornCommitException(
         message, owner=owner, written=written, committed=committed, lost=lost
     )

@@ -122,7 +122,10 @@ def test_a_query_says_it_wherever_it_raises() -> None:
 
 
 @pytest.mark.parametrize("begin", [PLAN, JOB])
-def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(begin: str) -> None:
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(
+    begin: str, unknown: int
+) -> None:
     owner = checked_owner("pykafka", "a was decided", "flights.2")
     lost = tuple(
         LostTransaction(
@@ -135,13 +138,12 @@ def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(begin: str) 
     )
     record = CommitRecord(RecordState.DECIDED, "run", 5, 0).after_version(3)
     transactions = tuple(each.transaction for each in lost)
-    raised = Torn(replace(record, transactions=(*transactions, transactions[0])), lost).exception(
-        owner
-    )
+    decided = replace(record, transactions=(*transactions, *transactions))
+    raised = Torn(decided, lost, unknown).exception(owner)
     cause = RuntimeError(f"{begin}spark_kafka_sink.errors.TornCommitException: {raised}\n\n more")
     with pytest.raises(TornCommitException) as failed, explained(SESSION):
         raise cause
     assert str(failed.value) == str(raised)
     assert vars(failed.value) == vars(raised)
-    assert failed.value.committed == 1
+    assert failed.value.committed == 2 - unknown
     assert pickle.loads(pickle.dumps(raised)).lost == raised.lost

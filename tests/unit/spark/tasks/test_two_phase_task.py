@@ -1,0 +1,100 @@
+"""A task of mode `two-phase` that fails: what it does before it aborts its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.pure.planned_run import OWNER, PLAN, SLOT, WRITER
+
+from spark_kafka_sink.commit.outcomes import Claimed
+from spark_kafka_sink.commit.questions import Ended, EndTxn
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tasks import task_transaction, two_phase_task
+
+OPTIONS = replace(
+    sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"}),
+    exactly_once=ExactlyOnce(Mode.TWO_PHASE),
+)
+
+
+class _TaskError(Exception):
+    """The error of a task."""
+
+
+class Scene:
+    """The task's producer and its commit client. calls: what the brokers and it have seen."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.outcome = Claimed(SLOT, WRITER)
+        self.closing_error: KafkaException | None = None
+
+    def now(self) -> float:
+        """Return the time."""
+        return 0.0
+
+    def run(self, *_: object) -> Scene:
+        """Claim an id."""
+        return self
+
+    def join_transaction(self, *_: object, **__: object) -> None:
+        """Note that the producer joins."""
+        self.calls.append("join")
+
+    def close(self, timeout: float) -> None:
+        """Note that the producer closes."""
+        self.calls.append(("close", timeout))
+        if self.closing_error is not None:
+            raise self.closing_error
+
+    def answers_to(self, asks: list[Any]) -> list[Ended]:
+        """Note what is asked for."""
+        self.calls += asks
+        return [Ended()]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """The scene of every task of the test."""
+    made = Scene()
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[Scene]:
+        yield made
+
+    for module in (two_phase_task, task_transaction):
+        monkeypatch.setattr(module, "commit_client", lent)
+    return made
+
+
+def fail(scene: Any, *batches: pa.RecordBatch) -> None:  # noqa: ANN401 - in place of a producer
+    """Run a task that fails after these rows."""
+    with (
+        suppress(_TaskError),
+        task_transaction.task_transaction(PLAN, OPTIONS, scene, 0, 0) as transaction,
+    ):
+        for batch in batches:
+            transaction.prepare(batch)
+        raise _TaskError
+
+
+@pytest.mark.parametrize("closing_error", [None, KafkaException("a partitioner does not close")])
+def test_a_task_that_fails_closes_its_producer_before_it_aborts_the_transaction(
+    scene: Scene, closing_error: KafkaException | None
+) -> None:
+    scene.closing_error = closing_error
+    fail(scene, pa.record_batch({"value": [b"a"]}))
+    abort = EndTxn(OWNER.task_id(SLOT), WRITER, commit=False, version=5)
+    assert scene.calls == ["join", ("close", 0), abort]
+
+
+def test_a_task_that_fails_before_its_first_row_has_nothing_to_abort(scene: Scene) -> None:
+    fail(scene)
+    assert scene.calls == []
