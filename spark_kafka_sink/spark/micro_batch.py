@@ -14,17 +14,12 @@ from typing import Final, NamedTuple
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 DESCRIPTION: Final = "spark.job.description"
-<<<<<<< HEAD
 # Spark runs the jobs of a query in a job group that has the id of the query's run.
 JOB_GROUP: Final = "spark.jobGroup.id"
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _RUN_ID: Final = re.compile(f"runId = ({_UUID})")
 _IS_RUN_ID: Final = re.compile(_UUID)
-# Spark's description of a micro-batch begins with the query's name, if it has one.
-=======
-_RUN_ID: Final = re.compile(r"runId = ([0-9a-f-]{36})")
 # Spark's job description of a micro-batch begins with the name of the query, if the query has one.
->>>>>>> main
 _QUERY_NAME: Final = re.compile(r"(.+?)(?:<br/>|\n)id = ", re.DOTALL)
 
 
