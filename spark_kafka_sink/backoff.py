@@ -12,7 +12,7 @@ _JITTER: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ExponentialBackoff:
-    """Delays of base_s, doubled per attempt, with a jitter of 20 %, and at most max_s.
+    """Delays that begin at base_s and double per attempt up to max_s, with a jitter of 20 %.
 
     If base_s >= max_s, every delay is exactly max_s, as in the Java client
     (org.apache.kafka.common.utils.ExponentialBackoff).
@@ -23,13 +23,13 @@ class ExponentialBackoff:
 
     @classmethod
     def of_ms(cls, base_ms: int, max_ms: int) -> Self:
-        """Return a back-off for two options in milliseconds."""
+        """Return a back-off for a delay and a maximum delay in milliseconds."""
         return cls(base_ms / 1000, max_ms / 1000)
 
     def delay_s(self, attempts: int, random: Random) -> float:
-        """Return the delay after `attempts` failed attempts, in seconds (0: the first retry)."""
+        """Return the delay before the next retry in seconds; attempts: 0 for the first retry."""
         if self.base_s >= self.max_s:
             return self.max_s
-        # The exponent is limited to avoid overflow; 2**64 base delays exceed every maximum.
+        # The exponent is limited to avoid overflow. 2**64 times base_s exceeds every maximum.
         delay = min(self.max_s, self.base_s * _MULTIPLIER ** min(attempts, 64))
         return min(self.max_s, delay * random.uniform(1 - _JITTER, 1 + _JITTER))

@@ -1,11 +1,12 @@
-"""Producer configuration: the Java client's names, from strings to one checked, frozen struct.
+"""Producer configuration: check options by the Java client's names, and return a frozen struct.
 
-It defines names, types, ranges, defaults and the rules between options (ProducerConfig). It reads
-no environment and no file. Every option of the Java producer is either a field of `ProducerConfig`,
-or in one of the tables below it: refused, or read and ignored. An unknown name is refused, with the
-most similar known one.
+This module has the names, types, ranges and defaults of options, and the rules between options
+(ProducerConfig). It reads no environment variables and no files. Every option of the Java producer
+is a field of `ProducerConfig`, or is in one of the tables below that class: such options are
+rejected or ignored. An unknown name is rejected, and the message suggests the most similar name.
 
-The string after a field describes the option; docs/configuration.md is made of these strings.
+The string after a field describes the option. docs/configuration.md is generated from these
+strings.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ _DEFAULT_PORT_HINT: Final = "write host:port, several separated by commas"
 
 
 class ConfigProvider(msgspec.Struct, frozen=True):
-    """A provider that `config.providers` names.
+    """A config provider that the option `config.providers` names.
 
-    options: the rest of the names of its options, such as ``class``, with their values.
+    options: the provider's options with their values. The names are without the prefix
+    ``config.providers.NAME.``, such as ``class``.
     """
 
     name: str
@@ -66,7 +68,7 @@ class ConfigProvider(msgspec.Struct, frozen=True):
 class ProducerConfig(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A producer's configuration; the defaults are the Java client's (Kafka 4.x)."""
+    """A producer's configuration. The defaults are the same as in the Java client (Kafka 4.x)."""
 
     bootstrap_servers: str = field(name="bootstrap.servers")
     """Brokers as `host:port`, separated by commas. One reachable broker is enough."""
@@ -74,36 +76,40 @@ class ProducerConfig(
     """The name of this client in the logs and quotas of brokers."""
 
     acks: Literal["all", "-1", "0", "1"] = "all"
-    """When a record counts as written: `all`: all in-sync replicas have it, 1: the leader has it,
-    0: it was sent."""
+    """When a record is acknowledged: `all`: when all in-sync replicas have it, 1: when the leader
+    has it, 0: when it was sent.
+    """
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
     """Retries cause no duplicates and keep the order; needs acks=all and at most 5 requests in
     flight."""
     retries: NonNegative = 2**31 - 1
-    """How often a batch is retried; delivery.timeout.ms is the better limit."""
+    """How often sending a batch is retried; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
-    """The longest time from the append of a record to its acknowledgement; then its delivery
-    fails."""
+    """The longest time from appending a record to its acknowledgement. After this time, the
+    delivery of the record fails.
+    """
     request_timeout_ms: Positive = field(name="request.timeout.ms", default=30_000)
-    """How long to wait for a response; then the connection is closed and its requests are
-    retried."""
+    """How long to wait for a response. After this time, the connection is closed and its requests
+    are retried.
+    """
     max_in_flight_requests_per_connection: Positive = field(
         name="max.in.flight.requests.per.connection", default=5
     )
-    """Unanswered Produce requests to one broker."""
+    """The most Produce requests in flight to one broker."""
 
     linger_ms: NonNegativeLong = field(name="linger.ms", default=5)
     """How long a batch that is not full waits for more records; a flush ends the wait."""
     batch_size: NonNegative = field(name="batch.size", default=16_384)
-    """The size of a batch of one partition, as it is sent, in bytes."""
+    """The size of a batch of one partition as it is sent (compressed), in bytes."""
     buffer_memory: NonNegativeLong = field(name="buffer.memory", default=33_554_432)
     """Memory for records that are not acknowledged yet, in bytes; appending waits while it is
     full."""
     max_request_size: NonNegative = field(name="max.request.size", default=1_048_576)
     """The largest request and the largest record, in bytes."""
     max_block_ms: NonNegativeLong = field(name="max.block.ms", default=60_000)
-    """How long appending waits for memory or for metadata; `append` of an Arrow batch that is cut
-    into slices may wait as long again for each further slice's memory."""
+    """How long appending waits for memory or for metadata. `append` of a large Arrow batch, which
+    is cut into slices, may wait this long for the memory of each slice.
+    """
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = field(
         name="compression.type", default="none"
     )
@@ -126,10 +132,11 @@ class ProducerConfig(
     partitioner_availability_timeout_ms: NonNegativeLong = field(
         name="partitioner.availability.timeout.ms", default=0
     )
-    """After this time without progress, the partitions of a broker get no rows without key; 0:
-    never."""
+    """If a broker makes no progress for this time, rows without key do not go to its partitions;
+    0: never.
+    """
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
-    """Whether to partition rows with a key like those without."""
+    """Whether to partition rows with a key in the same way as rows without a key."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
@@ -139,7 +146,7 @@ class ProducerConfig(
     metadata_max_age_ms: NonNegativeLong = field(name="metadata.max.age.ms", default=300_000)
     """The age at which metadata of topics and brokers is refreshed."""
     metadata_max_idle_ms: IdleMs = field(name="metadata.max.idle.ms", default=300_000)
-    """After this time without writes, the metadata of a topic is dropped (KIP-526)."""
+    """After this time without writes to a topic, the metadata of the topic is dropped (KIP-526)."""
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = field(
         name="metadata.recovery.strategy", default="rebootstrap"
     )
@@ -152,11 +159,15 @@ class ProducerConfig(
     reconnect_backoff_ms: NonNegativeLong = field(name="reconnect.backoff.ms", default=50)
     """The pause before reconnecting to a broker; doubles up to the maximum."""
     reconnect_backoff_max_ms: NonNegativeLong = field(name="reconnect.backoff.max.ms", default=1000)
-    """The longest pause before reconnecting; reconnect.backoff.ms if only that is set."""
+    """The longest pause before reconnecting. If only reconnect.backoff.ms is set, this option has
+    the same value.
+    """
     retry_backoff_ms: NonNegativeLong = field(name="retry.backoff.ms", default=100)
     """The pause before a retry; doubles up to the maximum (KIP-580)."""
     retry_backoff_max_ms: NonNegativeLong = field(name="retry.backoff.max.ms", default=1000)
-    """The longest pause before a retry; if it is less than retry.backoff.ms, every pause has it."""
+    """The longest pause before a retry. If it is less than retry.backoff.ms, every pause is this
+    long.
+    """
     socket_connection_setup_timeout_ms: NonNegativeLong = field(
         name="socket.connection.setup.timeout.ms", default=10_000
     )
@@ -174,8 +185,9 @@ class ProducerConfig(
     transactional_id: Annotated[str, Meta(min_length=1)] | None = field(
         name="transactional.id", default=None
     )
-    """The name that identifies the producer of transactions across restarts; needs idempotence. Not
-    for writes of Spark, whose tasks would share it."""
+    """The name that identifies a transactional producer across restarts; needs idempotence. It
+    cannot be set for Spark writes, because all tasks would use the same name.
+    """
     transaction_timeout_ms: Positive = field(name="transaction.timeout.ms", default=60_000)
     """After this time, the coordinator aborts an open transaction."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
@@ -189,23 +201,25 @@ class ProducerConfig(
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
-    """Where OAUTHBEARER gets its token: an endpoint, `https://…` or `http://…`, or a file that
-    something else keeps up to date, `file:///path`, which each login reads."""
+    """Where OAUTHBEARER gets its token: a token endpoint, `https://…` or `http://…`, or a file,
+    `file:///path`. The file is read at each login; another program must keep it up to date.
+    """
     sasl_oauthbearer_scope: str | None = field(name="sasl.oauthbearer.scope", default=None)
-    """The scope to request from the token endpoint; replaces JAAS's `scope`."""
+    """The scope to request from the token endpoint; replaces `scope` in sasl.jaas.config."""
     sasl_oauthbearer_client_credentials_client_id: str | None = field(
         name="sasl.oauthbearer.client.credentials.client.id", default=None
     )
-    """The client's name at the token endpoint; replaces JAAS's `clientId`."""
+    """The client's name at the token endpoint; replaces `clientId` in sasl.jaas.config."""
     sasl_oauthbearer_client_credentials_client_secret: Secret | None = field(
         name="sasl.oauthbearer.client.credentials.client.secret", default=None
     )
-    """The client's secret at the token endpoint; replaces JAAS's `clientSecret`."""
+    """The client's secret at the token endpoint; replaces `clientSecret` in sasl.jaas.config."""
     sasl_oauthbearer_header_urlencode: bool = field(
         name="sasl.oauthbearer.header.urlencode", default=False
     )
-    """Whether the client's name and secret are URL-encoded in the header that has them, as RFC 6749
-    says and few endpoints want."""
+    """Whether the client's name and secret are URL-encoded in the Authorization header. RFC 6749
+    requires it, but few endpoints expect it.
+    """
     sasl_oauthbearer_jwt_retriever_class: Annotated[str, Meta(min_length=1)] = field(
         name="sasl.oauthbearer.jwt.retriever.class",
         default="org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever",
@@ -216,11 +230,13 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_file: str | None = field(
         name="sasl.oauthbearer.assertion.file", default=None
     )
-    """A file with an assertion that something else keeps up to date; it is read for each token."""
+    """A file with an assertion. It is read for each token; another program must keep it up to
+    date.
+    """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
         name="sasl.oauthbearer.assertion.private.key.file", default=None
     )
-    """A PEM file with the key that signs assertions here, which needs the extra `[pkcs12]`."""
+    """A PEM file with the private key to sign assertions with; needs the extra `[pkcs12]`."""
     sasl_oauthbearer_assertion_private_key_passphrase: Secret | None = field(
         name="sasl.oauthbearer.assertion.private.key.passphrase", default=None
     )
@@ -232,7 +248,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_template_file: str | None = field(
         name="sasl.oauthbearer.assertion.template.file", default=None
     )
-    """A JSON file with more of an assertion: `{"header": {…}, "payload": {…}}`."""
+    """A JSON file with further fields of assertions: `{"header": {…}, "payload": {…}}`."""
     sasl_oauthbearer_assertion_claim_aud: str | None = field(
         name="sasl.oauthbearer.assertion.claim.aud", default=None
     )
@@ -253,7 +269,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_claim_nbf_seconds: AssertionAge = field(
         name="sasl.oauthbearer.assertion.claim.nbf.seconds", default=60
     )
-    """How long before its creation an assertion is valid already, in case clocks differ."""
+    """By how much an assertion's validity begins before its creation, in case clocks differ."""
     sasl_oauthbearer_assertion_claim_jti_include: bool = field(
         name="sasl.oauthbearer.assertion.claim.jti.include", default=False
     )
@@ -265,7 +281,7 @@ class ProducerConfig(
     sasl_login_refresh_window_jitter: WindowJitter = field(
         name="sasl.login.refresh.window.jitter", default=0.05
     )
-    """The largest random fraction of its lifetime to add to that."""
+    """The largest random fraction of a token's lifetime to add to the window factor."""
     sasl_login_refresh_min_period_seconds: MinPeriod = field(
         name="sasl.login.refresh.min.period.seconds", default=60
     )
@@ -277,11 +293,11 @@ class ProducerConfig(
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """The time limit for a connection to the token endpoint; none: 10 s."""
+    """The time limit for a connection to the token endpoint; unset: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """The time limit for the token endpoint's complete response; none: 10 s."""
+    """The time limit for the token endpoint's complete response; unset: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
@@ -289,33 +305,37 @@ class ProducerConfig(
     sasl_login_retry_backoff_max_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.max.ms", default=10_000
     )
-    """The longest pause before a retry at the token endpoint, and the one after a rejection."""
+    """The longest pause before a retry at the token endpoint, and the pause after a rejection."""
     sasl_login_callback_handler_class: str | None = field(
         name="sasl.login.callback.handler.class", default=None
     )
-    """Only by name: Kafka's own for OAUTHBEARER, or that of Amazon MSK, whose tokens AWS's
-    credentials sign."""
+    """Only two Java class names are accepted: Kafka's handler for OAUTHBEARER, and the handler of
+    Amazon MSK, whose tokens are signed with AWS credentials.
+    """
     sasl_client_callback_handler_class: str | None = field(
         name="sasl.client.callback.handler.class", default=None
     )
-    """Only by name: that of Amazon MSK for AWS_MSK_IAM."""
+    """Only the Java class name of Amazon MSK's handler for AWS_MSK_IAM is accepted."""
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """The credentials, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """The user to log in, in place of sasl.jaas.config; not an option of Java's."""
+    """The user to log in, instead of sasl.jaas.config; Java does not have this option."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; Java does not have this option."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
     """The first part of the brokers' Kerberos principals, mostly `kafka`."""
     sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
-    """Whom to log in by Kerberos, in place of sasl.jaas.config; not an option of Java's. Without a
-    keytab, the process's ticket cache has the tickets."""
+    """The Kerberos principal to log in, instead of sasl.jaas.config; Java does not have this
+    option. Without a keytab, the tickets in the process's ticket cache are used.
+    """
     sasl_kerberos_keytab: str | None = field(name="sasl.kerberos.keytab", default=None)
-    """The file with the key of sasl.kerberos.principal; not an option of Java's. A name without a
-    folder is a file that `--files` has shipped."""
+    """The keytab file of sasl.kerberos.principal; Java does not have this option. A name without a
+    folder is a file shipped with `--files`.
+    """
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A file with the certificates to trust, in PEM or PKCS12; none: the system's certificates. It
-    is read for each connection. A name without a folder is a file shipped with `--files`."""
+    """A file with the certificates to trust, in PEM or PKCS12; unset: the system's certificates. It
+    is read for each connection. A name without a folder is a file shipped with `--files`.
+    """
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
     )
@@ -325,8 +345,9 @@ class ProducerConfig(
     ssl_truststore_password: Secret | None = field(name="ssl.truststore.password", default=None)
     """The password of a PKCS12 file; PEM files have none."""
     ssl_keystore_location: str | None = field(name="ssl.keystore.location", default=None)
-    """A file with the client's private key and its chain of certificates, in PEM or PKCS12, for
-    brokers that require it."""
+    """A file with the client's private key and certificate chain, in PEM or PKCS12, for brokers
+    that require a client certificate.
+    """
     ssl_keystore_key: Secret | None = field(name="ssl.keystore.key", default=None)
     """The private key, as PEM text, in place of a file."""
     ssl_keystore_certificate_chain: Secret | None = field(
@@ -336,18 +357,19 @@ class ProducerConfig(
     ssl_keystore_type: StoreType = field(name="ssl.keystore.type", default="JKS")
     """Accepted without effect: the first bytes of a file determine its type."""
     ssl_keystore_password: Secret | None = field(name="ssl.keystore.password", default=None)
-    """The password of a PKCS12 file; PEM files have none, but ssl.key.password."""
+    """The password of a PKCS12 file. For an encrypted key in a PEM file, set ssl.key.password."""
     ssl_key_password: Secret | None = field(name="ssl.key.password", default=None)
     """The password of an encrypted private key."""
     ssl_endpoint_identification_algorithm: Literal["https", ""] = field(
         name="ssl.endpoint.identification.algorithm", default="https"
     )
-    """`https`: a broker's certificate must have the host name that it is reached by; empty: any
-    host name is accepted, with a warning."""
+    """`https`: a broker's certificate must have the host name that the client connects to; empty:
+    any host name is accepted, with a warning.
+    """
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """`TLSv1.2` for at most that version."""
+    """The TLS version: `TLSv1.2` for at most version 1.2."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -364,9 +386,10 @@ class ProducerConfig(
     """The length of one sample."""
 
     config_providers: tuple[ConfigProvider, ...] = field(name="config.providers", default=())
-    """The names of providers that may be used in references, besides env, file and directory. Each
-    has options: config.providers.NAME.class, and config.providers.NAME.param.allowed.paths or
-    .allowlist.pattern."""
+    """The names of config providers that `${NAME:…}` in option values may use, besides env, file
+    and directory. Each has options: config.providers.NAME.class, and
+    config.providers.NAME.param.allowed.paths or .allowlist.pattern.
+    """
 
     @property
     def has_tls(self) -> bool:
@@ -375,7 +398,7 @@ class ProducerConfig(
 
     @property
     def has_aws_tokens(self) -> bool:
-        """Whether clients log in by tokens that AWS's credentials sign."""
+        """Whether clients log in with tokens that are signed with AWS credentials."""
         if self.sasl_mechanism == "OAUTHBEARER":
             return self.sasl_login_callback_handler_class == _AWS_OAUTH_HANDLER
         return self.sasl_mechanism == "AWS_MSK_IAM"
@@ -387,7 +410,7 @@ class ProducerConfig(
 
     @property
     def compression_level(self) -> int | None:
-        """The level of the codec in use, None for one without levels."""
+        """The compression level of compression.type, None if the codec has no levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -397,7 +420,7 @@ class ProducerConfig(
 
     @property
     def acks_number(self) -> int:
-        """The acks of a request: -1 for all."""
+        """The acks as the number in a Produce request, -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
     @property
@@ -408,7 +431,7 @@ class ProducerConfig(
     @property
     def bootstrap_nodes(self) -> list[Node]:
         """The bootstrap addresses as nodes with the ids -1, -2 and so on."""
-        # An @ is refused below. The text before it may be a password, even with a comma in it.
+        # An @ is rejected below. The text before it may be a password, and may contain a comma.
         servers = masked(self.bootstrap_servers)
         entries = dict.fromkeys(e.strip() for e in servers.split(",") if e.strip())
         return [_node(-1 - number, entry) for number, entry in enumerate(entries)]
@@ -420,7 +443,7 @@ _PROVIDER_OPTIONS: Final = f"{_PROVIDERS}."
 
 @functools.cache
 def option_fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return the fields of `ProducerConfig`, one for each option."""
+    """Return msgspec's descriptions of the fields of `ProducerConfig`, one per option."""
     return msgspec.structs.fields(ProducerConfig)
 
 
@@ -430,10 +453,10 @@ def producer_config(
     defaults: Mapping[str, Any] | None = None,
     lenient: bool = False,
 ) -> ProducerConfig:
-    """Return the configuration of checked options. Raise ConfigException.
+    """Check options, and return the configuration. Raise ConfigException if one is invalid.
 
-    options: Java names to strings or values. defaults: values in place of the Java client's.
-    lenient: ignore unknown names, with a warning.
+    options: values by Java option name; a value may be a string. defaults: values to use instead of
+    the Java client's defaults. lenient: ignore unknown names with a warning.
     """
     check_options(options)
     without_effect = check_names(options, lenient=lenient)
@@ -466,14 +489,17 @@ def producer_config(
 
 
 def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
-    """Return the providers that options name. Raise ConfigException for options of others."""
+    """Return the config providers that `config.providers` names, with their options.
+
+    Raise ConfigException for an option of a provider that is not named there.
+    """
     unread = {
         name: str(value) for name, value in options.items() if name.startswith(_PROVIDER_OPTIONS)
     }
     found = []
     for each in _entries(options.get(_PROVIDERS) or ""):
         prefix = f"{_PROVIDER_OPTIONS}{each}."
-        # Spark writes the names of options in lower case, but not their values.
+        # Spark converts option names to lower case, but not option values.
         own = sorted(name for name in unread if name.startswith((prefix, prefix.lower())))
         of_it = tuple((name[len(prefix) :], unread.pop(name)) for name in own)
         found.append(ConfigProvider(each, of_it))
@@ -485,7 +511,7 @@ def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
 
 
 def check_options(options: object) -> Mapping[str, object]:
-    """Return options. Raise ConfigException if they are not a mapping from names to values."""
+    """Return `options`. Raise ConfigException unless it is a mapping whose keys are str."""
     if not isinstance(options, Mapping):
         kind = type(options).__name__
         message = f"the configuration is a {kind}: expected a mapping from option names to values"
@@ -498,9 +524,9 @@ def check_options(options: object) -> Mapping[str, object]:
 
 
 def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozenset[str]:
-    """Raise ConfigException for, or warn of, unknown names; see `producer_config`.
+    """Check option names. Return the options that have no effect with the security.protocol.
 
-    Return the options that have no effect with the given security.protocol.
+    Raise ConfigException for an unknown name, or log a warning if `lenient` is set.
     """
     known = {each.encode_name for each in option_fields()}
     without_effect = _check_security(options, lenient=lenient)
@@ -520,9 +546,9 @@ def check_names(options: Mapping[str, Any], *, lenient: bool = False) -> frozens
 
 
 def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[str]:
-    """Return the options of TLS and SASL that have no effect with the security.protocol.
+    """Return the TLS and SASL options that have no effect with the security.protocol.
 
-    Raise ConfigException if there are any; with `lenient`, log a warning.
+    Raise ConfigException if there are such options; with `lenient`, only log a warning.
     """
     protocol = str(options.get("security.protocol") or "PLAINTEXT").strip().upper()
     unused = _UNUSED.get(protocol)
@@ -545,7 +571,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
 
 
 def _check_handlers(config: ProducerConfig) -> None:
-    """Reject Java classes that have no counterpart here."""
+    """Raise ConfigException for callback handler classes that this package does not support."""
     mechanism = config.sasl_mechanism.strip().upper()
     for name, given, known in (
         (
@@ -570,7 +596,7 @@ def _check_handlers(config: ProducerConfig) -> None:
 
 
 def _check_secured(config: ProducerConfig) -> None:
-    """Raise ConfigException for stores and credentials that are set twice, or incompletely."""
+    """Raise ConfigException for key stores and credentials that are set twice or incompletely."""
     user, password, jaas = config.sasl_username, config.sasl_password, config.sasl_jaas_config
     if (user is None) != (password is None):
         raise ConfigException(
@@ -613,7 +639,7 @@ def _check_secured(config: ProducerConfig) -> None:
 
 
 def _check_text(config: ProducerConfig) -> None:
-    """Raise ConfigException for names that are too long for a request, or not text."""
+    """Raise ConfigException if client.id or transactional.id is too long or not valid Unicode."""
     names = {"client.id": config.client_id, "transactional.id": config.transactional_id or ""}
     for option, name in names.items():
         try:
@@ -630,7 +656,10 @@ def _check_text(config: ProducerConfig) -> None:
 
 
 def _normal(name: str, value: Any) -> Any:
-    """Return a value with the letter case, blanks, list or number that the struct expects."""
+    """Convert the value of an option to the form that `ProducerConfig` expects.
+
+    This concerns letter case, blanks, lists and numbers.
+    """
     if name == "bootstrap.servers" and value is not None:
         return ",".join(_entries(value))
     if name in _options_of(int) or name in _UNSET_NUMBERS:
@@ -645,7 +674,7 @@ def _normal(name: str, value: Any) -> Any:
 
 
 def _entries(value: Any) -> list[str]:
-    """Return the entries of a list, or of a text with commas, without blanks around them."""
+    """Return the entries of a list or of a comma-separated text, without surrounding blanks."""
     entries = value if isinstance(value, list | tuple) else str(value).split(",")
     return [entry for each in entries if (entry := str(each).strip())]
 
@@ -661,26 +690,26 @@ def _normal_text(name: str, value: str) -> Any:
 
 
 def integer(value: Any) -> Any:
-    """Return the int of a text, as Java reads it, or of an integral float; others as they are."""
+    """Convert text, as Java does, or an integral float to int. Return other values unchanged."""
     is_text = isinstance(value, str) and _INTEGER.fullmatch(value.strip())
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if is_text or is_integral else value
 
 
 def _number(value: Any) -> Any:
-    """Return the float of a text; anything else unchanged."""
+    """Convert text to float. Return other values unchanged."""
     is_text = isinstance(value, str) and _DECIMAL.fullmatch(value.strip())
     return float(value) if is_text else value
 
 
 @functools.cache
 def _options_of(kind: type) -> frozenset[str]:
-    """Return the options whose defaults are of a type."""
+    """Return the names of the options whose default value has the type `kind`."""
     return frozenset(each.encode_name for each in option_fields() if type(each.default) is kind)
 
 
 def _check_off(name: str, value: Any) -> None:
-    """Raise ConfigException if an option that must be off is not."""
+    """Raise ConfigException if an option that must be off is on."""
     if str(value).strip().lower() != "false":
         message = f"{Option(name)} is {value!r}: expected false, since {OFF_ONLY[name]}"
         raise ConfigException(message)
@@ -702,19 +731,19 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Return the options of the Java producer, including those that are not supported here."""
+    """Return the names of all options of the Java producer, also of unsupported options."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of names, None if none is similar."""
+    """Return the name in `names` that is most similar to `name`, None if no name is similar."""
     close = get_close_matches(name, sorted(names), n=1, cutoff=_ALIKE)
     return close[0] if close else None
 
 
 def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, Any]) -> str:
-    """Return the message about a value that msgspec refuses for a field of `struct`."""
+    """Return the message about an option value that msgspec rejects for a field of `struct`."""
     text = str(error)
     name = text.partition(" - at `$.")[2].rstrip("`")
     if name not in given:
@@ -747,20 +776,21 @@ _OAUTH_HANDLERS: Final = (
 )
 _AWS_OAUTH_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler"
 _AWS_CLIENT_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
-# Which families of options have no effect with a protocol, and why.
+# By security.protocol: the prefixes of the options that have no effect, and the reason.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
     "SSL": (("sasl.",), "no client logs in by SASL"),
     "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
-# The least similarity of a name and its misspelling.
+# The smallest similarity at which a name is suggested for an unknown name.
 _ALIKE: Final = 0.76
 # No option needs more digits, and int() rejects very long numbers.
 _INTEGER: Final = re.compile(r"[+-]?\d{1,100}")
 _DECIMAL: Final = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})")
-# Numbers that are unset by default.
+# Options with a number that have no default.
 _UNSET_NUMBERS: Final = ("sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms")
-# Strings have a 16-bit length; a transactional.id is also part of a client.id, after "producer-".
+# Strings in requests have a 16-bit length. A transactional.id is also part of a client.id, after
+# "producer-".
 _LONGEST_NAME_BYTES: Final = 32_767 - len("producer-")
 _LOWER_CASE: Final = (
     "ssl.endpoint.identification.algorithm",
@@ -791,7 +821,7 @@ SECRETS: Final = frozenset(
         "ssl.truststore.password",
     }
 )
-# The names of Java's classes, with and without the package, in lower case.
+# The names of Java's partitioner classes in lower case, with and without the package.
 PARTITIONERS: Final = {
     "": None,
     "defaultpartitioner": None,
@@ -835,8 +865,8 @@ _ALLOWED: Final = {
 def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
     """Apply the rules of ProducerConfig.postProcessAndValidateIdempotenceConfigs.
 
-    Raise ConfigException if idempotence is set and another option contradicts it. Idempotence by
-    default is turned off by acks and retries, but not by too many requests in flight.
+    Raise ConfigException if enable.idempotence is set and another option contradicts it. If it is
+    not set, acks and retries can disable idempotence, but too many requests in flight cannot.
     """
     if config.transactional_id is not None:
         _check_transactional(config)
@@ -864,7 +894,7 @@ def _settle_idempotence(config: ProducerConfig, options: Mapping[str, Any]) -> P
 
 
 def _check_transactional(config: ProducerConfig) -> None:
-    """Raise ConfigException if a transactional producer has no idempotence, or cannot have it."""
+    """Raise ConfigException if transactional.id is set and idempotence is disabled."""
     conflicts = []
     if not config.enable_idempotence:
         conflicts.append(f"{Option('enable.idempotence')} is false and must be true")
@@ -878,7 +908,7 @@ def _check_transactional(config: ProducerConfig) -> None:
 
 
 def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
-    """Raise delivery.timeout.ms to linger.ms + request.timeout.ms, as the Java client does."""
+    """Increase delivery.timeout.ms to linger.ms + request.timeout.ms, as the Java client does."""
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config
@@ -892,10 +922,10 @@ def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any])
 
 
 def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
-    """Apply the rules of CommonClientConfigs on pairs of a pause and its maximum.
+    """Apply the rules of CommonClientConfigs for back-offs and their maximums.
 
-    If only reconnect.backoff.ms is set, it is constant. A pause longer than its maximum becomes the
-    maximum, with a warning.
+    If reconnect.backoff.ms is set without reconnect.backoff.max.ms, it is the maximum too. A
+    back-off longer than its maximum is reduced to the maximum, with a warning.
     """
     if "reconnect.backoff.ms" in options and "reconnect.backoff.max.ms" not in options:
         config = msgspec.structs.replace(
@@ -921,7 +951,7 @@ def _settle_backoffs(config: ProducerConfig, options: Mapping[str, Any]) -> Prod
 
 
 def _node(node_id: int, entry: str) -> Node:
-    # A protocol name before the address is allowed and ignored, as the Java client does.
+    # A protocol name before the address is ignored, as in the Java client.
     found = _ADDRESS.fullmatch(entry)
     if found is None or not 0 < int(found["port"]) < 65536:
         message = (
@@ -932,7 +962,7 @@ def _node(node_id: int, entry: str) -> Node:
     return Node(id=node_id, host=found["six"] or found["host"], port=int(found["port"]))
 
 
-# Options of the Java producer that have no effect, and why.
+# Options of the Java producer that have no effect, and the reason.
 NO_EFFECT: Final[Mapping[str, str]] = {
     "auto.include.jmx.reporter": "it applies only to the Java runtime",
     "metric.reporters": "it names Java classes",
@@ -957,12 +987,12 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "sasl.kerberos.ticket.renew.jitter": "the Kerberos library renews tickets of a keytab",
     "sasl.kerberos.ticket.renew.window.factor": "the Kerberos library renews tickets of a keytab",
 }
-# Options of the Java producer that must be off, and why.
+# Options of the Java producer that must be off, and the reason.
 OFF_ONLY: Final[Mapping[str, str]] = {
     "enable.metrics.push": "this producer does not push metrics to brokers (KIP-714)",
     "transaction.two.phase.commit.enable": "brokers do not offer it by default (KIP-939)",
 }
-# Options of the Java producer that are refused, and why.
+# Options of the Java producer that are rejected, and the reason.
 REFUSED: Final[Mapping[str, str]] = {
     "buffer.memory.allocation.strategy": "memory is allocated as it is used",
     "interceptor.classes": "interceptors see single rows: only KafkaProducer.send has them",
@@ -979,19 +1009,19 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 class _Javas(NamedTuple):
-    """The options of Java that another client's option stands for; advice: beyond their names."""
+    """The Java options that correspond to another client's option; advice: what else to do."""
 
     names: tuple[str, ...] = ()
     advice: str = ""
 
     def sentence(self) -> str:
-        """Return what to do."""
+        """Return the advice to set the Java options instead."""
         names = f"set {' or '.join(str(Option(name)) for name in self.names)}" if self.names else ""
         return "; ".join(part for part in (names, self.advice) if part)
 
 
 _IN_PLACE_OF_JAAS: Final = "or sasl.jaas.config in place of both"
-# Options of TLS and SASL of librdkafka, kafka-python and aiokafka, with Java's.
+# TLS and SASL options of librdkafka, kafka-python and aiokafka, and Java's options for them.
 OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "enable.ssl.certificate.verification": _Javas(
         ("ssl.truststore.location",), "certificates are always checked"
@@ -1029,7 +1059,7 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "ssl_keyfile": _Javas(("ssl.keystore.location",), "its file has the key and its certificates"),
     "ssl_password": _Javas(("ssl.key.password",)),
 }
-# Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not here yet.
+# Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not supported yet.
 NOT_YET: Final = frozenset(
     {
         "bootstrap.resolve.timeout.ms",

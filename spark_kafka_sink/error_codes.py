@@ -1,7 +1,7 @@
-"""The error codes of Kafka that this package names.
+"""The Kafka error codes that this package uses by name.
 
-What is known of every code (its name, its exception, whether a retry may help) is one row of
-`errors.ERROR_CODES`.
+`errors.ERROR_CODES` has one row for every code, with its name, its exception and whether a retry
+may help.
 """
 
 from __future__ import annotations

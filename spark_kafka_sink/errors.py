@@ -1,18 +1,18 @@
-"""Every exception the package raises on purpose, as one tree.
+"""All exceptions that the package raises on purpose, in one class hierarchy.
 
-Class names are the Java client's if it has the same exception, so that Kafka users can look them
-up. Each exception has its subject (topic, partition, node, API, error code, attempts, row of the
-Arrow batch) as attributes. The message is one sentence or two: what was found, what is expected,
+If the Java client has the same exception, the class has the same name, so that users can look it
+up. An exception has its details as attributes: topic, partition, node, API, error code, attempts,
+row of the Arrow batch. The message is one or two sentences: what was found, what is expected, and
 what to do.
 
-``KafkaException`` is the root. ``ConfigException`` and ``DataException`` mean that the caller's
-input is wrong; ``ApiException`` and its subclasses, that a broker answered with an error or not at
-all; ``ProtocolError``, that the bytes of a peer do not follow Kafka's protocol.
+``KafkaException`` is the root class. ``ConfigException`` and ``DataException`` mean that the
+caller's input is wrong. ``ApiException`` and its subclasses mean that a broker returned an error or
+did not respond. ``ProtocolError`` means that received bytes do not follow Kafka's protocol.
 
-The base class of an ApiException says how to recover, as in the Java client (KIP-1050):
-``RetriableException``: retry; ``RefreshRetriableException``: retry after leaders or coordinators
-were looked up again; ``TransactionAbortableException``: abort the transaction;
-``ApplicationRecoverableException``: close the producer and make a new one;
+The base class of an ApiException determines how to recover, as in the Java client (KIP-1050):
+``RetriableException``: retry; ``RefreshRetriableException``: look up leaders or coordinators again,
+then retry; ``TransactionAbortableException``: abort the transaction;
+``ApplicationRecoverableException``: close the producer and create a new producer;
 ``InvalidConfigurationException``: change a setting, a permission or the data.
 """
 
@@ -31,21 +31,21 @@ _MOST_LISTED: Final = 10
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names for a message: the first ten, then the number of the others."""
+    """Return names as text for a message: the first ten names, and the number of further names."""
     every = list(names)
     more = len(every) - _MOST_LISTED
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-# The name of an option in messages: as in a configuration, or as its user writes it.
+# Returns the name of an option to show in messages, for example with the prefix of a Spark option.
 _option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name", default=str)
 
 
 @contextmanager
 def name_options(name: Callable[[str], str]) -> Iterator[None]:
-    """Name options in the messages of this thread by `name`, which returns the name to show.
+    """Show options in messages of this block with the names that `name` returns.
 
-    The threads of a producer that is made in this context do so as well.
+    It applies to this thread, and to the threads of producers that are created in the block.
     """
     before = _option_name.set(name)
     try:
@@ -55,7 +55,7 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return `function` for another thread, with this thread's names of options in messages."""
+    """Return `function` wrapped for another thread, to name options as in this thread."""
     name = _option_name.get()
 
     def call() -> None:
@@ -66,7 +66,7 @@ def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None
 
 
 class Option(NamedTuple):
-    """An option in a message, with its value if there is one: ``linger.ms`` or ``linger.ms=5``."""
+    """An option in a message, with its value if it is set: ``linger.ms`` or ``linger.ms=5``."""
 
     name: str
     value: object = None
@@ -77,7 +77,7 @@ class Option(NamedTuple):
 
 
 def message_of(error: BaseException) -> str:
-    """Return the text of an exception; a user's exception may raise in its ``__str__``."""
+    """Return the text of an exception, even if its ``__str__`` raises, as a user's may."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - its class still says something
@@ -85,10 +85,11 @@ def message_of(error: BaseException) -> str:
 
 
 class KafkaException(Exception):
-    """The root of all exceptions.
+    """The base class of all exceptions of this package.
 
-    row: the number of the row in the Arrow batch; place: its name in the text, as ``row 7 of task
-    2``. If there is a row, the text of the exception begins with it.
+    row: the number of the row in the Arrow batch, None if the error is not about a row. place: how
+    the message names the row, such as ``row 7 of task 2``. If there is a row, the message begins
+    with it.
     """
 
     def __init__(
@@ -128,11 +129,11 @@ class KafkaException(Exception):
 
 
 class ConfigException(KafkaException):
-    """An option has a name or a value that cannot be used; nothing was sent."""
+    """An option has an invalid name or value; nothing was sent."""
 
 
 class DataException(KafkaException):
-    """A column or a row cannot become a Kafka record."""
+    """A column or a row cannot be converted to Kafka records."""
 
 
 class SerializationException(KafkaException):
@@ -152,7 +153,7 @@ class IllegalArgumentException(KafkaException):
 
 
 class LostRows(NamedTuple):
-    """Rows of a write that are lost: those that a task of Spark wrote to a partition of Kafka."""
+    """The lost rows of a Spark write that one task wrote to one Kafka partition."""
 
     task: int
     topic: str
@@ -168,10 +169,12 @@ class LostRows(NamedTuple):
 
 
 class TornCommitException(KafkaException):
-    """A write was decided, and brokers have aborted a part of it: these rows are lost.
+    """A two-phase write is torn: brokers aborted some of its transactions, and rows are lost.
 
-    owner: the application and its target. written: the version or the micro-batch. committed: how
-    many of its transactions are visible. lost: where rows are lost, as far as it is known here.
+    The decision to commit the write was already recorded in the commit log. owner: the application
+    and the topic that it writes to. written: the version or the micro-batch of the write.
+    committed: how many of its transactions were committed. lost: the lost rows, as far as they are
+    known.
     """
 
     def __init__(
@@ -191,33 +194,33 @@ class TornCommitException(KafkaException):
 
 
 class ApiException(KafkaException):
-    """A broker answered with an error, or did not answer; `code` is its error code."""
+    """A broker returned an error or did not respond; `code` is the error code."""
 
     code: int = error_codes.UNKNOWN_SERVER_ERROR
 
 
 class RetriableException(ApiException):
-    """A retry may help; the retries that the configuration allows were made."""
+    """A retry may succeed. The retries that the configuration allows have failed."""
 
 
 class RefreshRetriableException(RetriableException):
-    """A retry may help after leaders or coordinators were looked up again."""
+    """A retry may succeed after leaders or coordinators were looked up again."""
 
 
 class InvalidMetadataException(RefreshRetriableException):
-    """The client's view of the cluster was stale."""
+    """The client's metadata of the cluster was out of date."""
 
 
 class ApplicationRecoverableException(ApiException):
-    """The producer cannot go on: close it and make a new one."""
+    """The producer cannot continue: close it and create a new producer."""
 
 
 class InvalidConfigurationException(ApiException):
-    """Retries fail until a setting, a permission or the data is changed."""
+    """A retry fails until a setting, a permission or the data is changed."""
 
 
 class AuthorizationException(InvalidConfigurationException):
-    """The client may not do this."""
+    """The client does not have the permission for a request."""
 
 
 class AuthenticationException(InvalidConfigurationException):
@@ -225,13 +228,13 @@ class AuthenticationException(InvalidConfigurationException):
 
 
 class SaslAuthenticationException(AuthenticationException):
-    """A SASL login failed: the broker refused it, or could not prove its own identity."""
+    """A SASL login failed: the broker rejected it, or the broker could not prove its identity."""
 
     code = error_codes.SASL_AUTHENTICATION_FAILED
 
 
 class SslAuthenticationException(AuthenticationException):
-    """A TLS handshake failed: a certificate was refused, or there is no common cipher suite."""
+    """A TLS handshake failed: a certificate was rejected, or there is no common cipher suite."""
 
 
 class UnsupportedSaslMechanismException(AuthenticationException):
@@ -247,7 +250,7 @@ class IllegalSaslStateException(AuthenticationException):
 
 
 class TimeoutException(RetriableException):
-    """A time limit of the configuration has expired; the message names it."""
+    """A time limit of the configuration has expired; the message has its option."""
 
 
 class BufferExhaustedException(TimeoutException):
@@ -255,7 +258,7 @@ class BufferExhaustedException(TimeoutException):
 
 
 class NetworkException(InvalidMetadataException):
-    """A connection broke before the response came."""
+    """A connection broke before the response was received."""
 
 
 class UnknownTopicOrPartitionException(InvalidMetadataException):
@@ -279,7 +282,7 @@ class NotCoordinatorException(RefreshRetriableException):
 
 
 class NotEnoughReplicasException(RetriableException):
-    """Fewer in-sync replicas than min.insync.replicas; the batch was refused."""
+    """The batch was rejected: there are fewer in-sync replicas than min.insync.replicas."""
 
 
 class NotEnoughReplicasAfterAppendException(RetriableException):
@@ -287,19 +290,19 @@ class NotEnoughReplicasAfterAppendException(RetriableException):
 
 
 class CorruptRecordException(RetriableException):
-    """The broker found a batch's checksum wrong."""
+    """A batch has a wrong checksum, or its records cannot be read."""
 
 
 class OffsetOutOfRangeException(ApiException):
-    """The partition's log does not have the offset, or no longer has it."""
+    """The partition's log does not contain the offset; retention may have deleted it."""
 
 
 class RecordTooLargeException(ApiException):
-    """A record or a batch is over a size limit; the message names the limit."""
+    """A record or a batch exceeds a size limit; the message has the limit's option."""
 
 
 class RecordBatchTooLargeException(InvalidConfigurationException):
-    """A batch is over the topic's segment size."""
+    """A batch is larger than the topic's segment.bytes."""
 
 
 class InvalidTopicException(InvalidConfigurationException):
@@ -311,7 +314,7 @@ class TopicAuthorizationException(AuthorizationException):
 
 
 class ClusterAuthorizationException(AuthorizationException):
-    """The client may not do this on the cluster."""
+    """The client does not have a cluster permission, such as IDEMPOTENT_WRITE."""
 
 
 class InvalidRequiredAcksException(InvalidConfigurationException):
@@ -327,7 +330,7 @@ class UnsupportedVersionException(InvalidConfigurationException):
 
 
 class UnsupportedForMessageFormatException(InvalidConfigurationException):
-    """The topic's message format cannot hold the batch."""
+    """The topic's message format does not support the batch."""
 
 
 class UnsupportedCompressionTypeException(ApiException):
@@ -335,23 +338,23 @@ class UnsupportedCompressionTypeException(ApiException):
 
 
 class PolicyViolationException(ApiException):
-    """A policy of the cluster refused the request."""
+    """A policy of the brokers rejected the request."""
 
 
 class InvalidRecordException(InvalidConfigurationException):
-    """The broker's validation refused a record of the batch."""
+    """The broker rejected a record of the batch as invalid."""
 
 
 class OutOfOrderSequenceException(ApiException):
-    """The broker does not have the batch before this one."""
+    """The sequence number does not follow the last batch that the broker has from the producer."""
 
 
 class UnknownProducerIdException(OutOfOrderSequenceException):
-    """The broker does not know the producer id: retention may have removed its records."""
+    """The broker does not know the producer id; retention may have removed its records."""
 
 
 class InvalidProducerEpochException(ApplicationRecoverableException):
-    """Another producer uses the id with a newer epoch."""
+    """Another producer uses the producer id with a newer epoch."""
 
 
 class ProducerFencedException(ApplicationRecoverableException):
@@ -359,7 +362,7 @@ class ProducerFencedException(ApplicationRecoverableException):
 
 
 class TransactionAbortableException(ApiException):
-    """The transaction cannot be committed; abort it and begin the next one."""
+    """The transaction cannot be committed: abort it, then begin a new transaction."""
 
 
 class TransactionAbortedException(ApiException):
@@ -371,7 +374,7 @@ class InvalidTxnStateException(ApiException):
 
 
 class InvalidPidMappingException(ApplicationRecoverableException):
-    """The coordinator does not know the transactional id, or has another producer id for it."""
+    """The transaction coordinator has no producer id, or another one, for the transactional id."""
 
 
 class InvalidTxnTimeoutException(ApiException):
@@ -399,7 +402,7 @@ class FencedInstanceIdException(ApplicationRecoverableException):
 
 
 class UnknownServerException(ApiException):
-    """The broker failed in a way that no other code describes; see its log."""
+    """The broker failed unexpectedly; the broker's log has the reason."""
 
 
 class ReplicaNotAvailableException(InvalidMetadataException):
@@ -407,11 +410,11 @@ class ReplicaNotAvailableException(InvalidMetadataException):
 
 
 class CoordinatorLoadInProgressException(RetriableException):
-    """The coordinator is still reading its state."""
+    """The coordinator is still loading its state."""
 
 
 class ConcurrentTransactionsException(RetriableException):
-    """The previous transaction is still being completed."""
+    """The coordinator is still completing the previous transaction."""
 
 
 class KafkaStorageException(InvalidMetadataException):
@@ -431,38 +434,39 @@ class UnknownLeaderEpochException(RetriableException):
 
 
 class ThrottlingQuotaExceededException(RetriableException):
-    """A quota was exceeded."""
+    """The client exceeded a quota."""
 
 
 class UnknownTopicIdException(InvalidMetadataException):
-    """No topic has the id."""
+    """No topic has the topic id of the request."""
 
 
 class InconsistentTopicIdException(InvalidMetadataException):
-    """The broker's log of the topic has another id than the request."""
+    """The topic id in the broker's log differs from the topic id in the request."""
 
 
 class InvalidRequestException(ApiException):
-    """The request is invalid for the broker, or cannot be encoded."""
+    """The broker rejected the request as invalid, or it cannot be encoded."""
 
 
 class DuplicateSequenceException(ApiException):
-    """The broker has the batch already."""
+    """The broker already has a batch with this sequence number."""
 
 
 class OperationNotAttemptedException(ApiException):
-    """This part of the request was not tried, because another part failed."""
+    """The broker did not attempt this part of a request, because another part failed."""
 
 
 class CommitFailedException(KafkaException):
-    """The offsets of a consumer group were refused, because its membership has changed."""
+    """The group coordinator rejected offsets, because the members of the group have changed."""
 
 
 class ErrorCode(NamedTuple):
-    """An error code of brokers: its name, and what is known of it.
+    """An error code of Kafka's protocol, with its name, exception and advice.
 
-    kind: the exception that it becomes. advice: what a user who writes can do about it (for those
-    who read: `consumer.list_offsets`), with the names of options in braces.
+    kind: the class of the exception that is raised for the code. advice: what a user who writes can
+    do, with option names in braces, None if there is no advice. `consumer.list_offsets` has the
+    advice for readers.
     """
 
     code: int
@@ -472,7 +476,7 @@ class ErrorCode(NamedTuple):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request again may help."""
+        """Whether sending the same request again may succeed."""
         return issubclass(self.kind, RetriableException)
 
     @property
@@ -482,7 +486,7 @@ class ErrorCode(NamedTuple):
 
 
 # One row per code of org.apache.kafka.common.protocol.Errors (4.3.1); a test compares the table
-# with that class. What to *do* about a code is decided by the callers: `producer.error_actions`.
+# with that class. The producer's reaction to each code is in `producer.error_actions`.
 _ROWS: Final = (
     ErrorCode(-1, "UNKNOWN_SERVER_ERROR", UnknownServerException),
     ErrorCode(0, "NONE", ApiException),
@@ -710,10 +714,10 @@ ERROR_CODES: Final = {row.code: row for row in _ROWS}
 
 
 def error_code(code: int) -> ErrorCode:
-    """Return the row of `code`.
+    """Return the row of an error code.
 
-    A code that is not Kafka's is a value like any other: it is not retriable, and becomes an
-    UnknownServerException, as in the Java client.
+    An unknown code has a row too: it is not retriable, and its exception is UnknownServerException,
+    as in the Java client.
     """
     known = ERROR_CODES.get(code)
     return known or ErrorCode(code, f"UNKNOWN_ERROR_CODE_{code}", UnknownServerException)
@@ -724,9 +728,9 @@ _INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use
 
 
 def advice(code: int, *, topic: str | None = None) -> str | None:
-    """Return the advice to a writer about an error code, None if there is none.
+    """Return the advice for a user who writes about an error code, None if there is no advice.
 
-    topic: the topic of the error.
+    topic: the topic that the error is about, None without one.
     """
     is_about_name = code in (
         error_codes.INVALID_TOPIC_EXCEPTION,
@@ -739,14 +743,14 @@ def advice(code: int, *, topic: str | None = None) -> str | None:
 
 
 def topic_advice(code: int, topic: str) -> str | None:
-    """Return `advice` on an error code of describing a topic."""
+    """Return `advice` for an error code of a topic in a metadata response."""
     return advice(code, topic=topic)
 
 
 class Cause(NamedTuple):
-    """An error that driver, tasks, producer and reader all report: with one class and one sentence.
+    """An error that several parts (driver, task, producer, reader) raise with the same message.
 
-    sentence: has {names} for details.
+    kind: the class of the exception. sentence: the message, with {names} in place of its details.
     """
 
     kind: type[ApiException]
@@ -761,14 +765,14 @@ class Cause(NamedTuple):
         row: int | None = None,
         **known: object,
     ) -> ApiException:
-        """Return the exception; known: the values of the sentence besides the topic."""
+        """Return the exception; known: the values of the names in `sentence`, except the topic."""
         message = self.sentence.format(topic=topic, **known)
         return self.kind(message, topic=topic, partition=partition, api=api, row=row)
 
 
-# limit: of time or size, an option with its value; servers: also an option; trouble: the errors of
-# connections, in brackets; found: the answer of brokers; size: exact, or "up to" an upper bound;
-# hint: what to do.
+# limit: the option that sets the time or size limit, with its value; servers: bootstrap.servers
+# with its value; trouble: the errors of connections, in brackets; found: the last error about the
+# topic; size: the exact size, or "up to" an upper bound; hint: what to do.
 NO_BROKER: Final = Cause(
     TimeoutException, "no broker has answered within {limit}; check {servers}{trouble}"
 )
@@ -779,35 +783,35 @@ TOO_LARGE: Final = Cause(
     RecordTooLargeException,
     "the record is {size} bytes when serialized, more than {limit}; {hint}",
 )
-# limit: the topic's setting, with its value where that is known.
+# limit: the setting of the topic, with its value if that is known.
 TOO_LARGE_FOR_TOPIC: Final = Cause(
     RecordTooLargeException,
     "{record} is {size} bytes when serialized, more than topic {topic} takes ({limit}); "
     f"{error_code(error_codes.MESSAGE_TOO_LARGE).advice}",
 )
-# The hint for a record that no request, or no memory, can hold.
+# The hint for a record that exceeds max.request.size or buffer.memory.
 RAISE_LIMIT: Final = (
     "make the record smaller, or raise {option} (and the topic's max.message.bytes where needed)"
 )
 
 
 def topic_refusal(code: int, topic: str, hint: str | None) -> ApiException:
-    """Return the exception for a topic that brokers refuse to have written or read.
+    """Return the exception for a topic that a metadata response has an error code for.
 
-    hint: what to do, for a writer `topic_advice`.
+    hint: what to do; for writers, the result of `topic_advice`.
     """
     message = words_of_refusal(code, topic, hint)
     return api_exception(code, message, topic=topic, api="Metadata")
 
 
 def words_of_refusal(code: int, topic: str, hint: str | None) -> str:
-    """Return the message of `topic_refusal`; other refusals of a topic begin with it as well."""
+    """Return the message for a topic with an error code; see `topic_refusal`."""
     said = f"topic {topic}: {error_code(code).name} ({code})"
     return "; ".join(part for part in (said, hint) if part)
 
 
-# Topics of the brokers themselves (Topic.INTERNAL_TOPICS), and the client.id that may write to them
-# nevertheless (AdminUtils.ADMIN_CLIENT_ID).
+# The internal topics of brokers (Topic.INTERNAL_TOPICS), and the only client.id that may write to
+# them (AdminUtils.ADMIN_CLIENT_ID).
 INTERNAL_TOPICS: Final = frozenset(
     ("__consumer_offsets", "__share_group_state", "__transaction_state")
 )
@@ -815,7 +819,7 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 def internal_topic_error(topic: str) -> ApiException:
-    """Return the exception for a topic of the brokers themselves."""
+    """Return the exception for a write to an internal topic of the brokers."""
     code = error_codes.INVALID_TOPIC_EXCEPTION
     return api_exception(code, f"topic {topic} {_INTERNAL}", topic=topic)
 
@@ -844,5 +848,5 @@ def api_exception(
 
 
 def corrupt(found: str) -> ApiException:
-    """Return the CorruptRecordException for unreadable records; found: what is wrong with them."""
+    """Return a CorruptRecordException; found: the reason why the records cannot be read."""
     return api_exception(error_codes.CORRUPT_MESSAGE, f"records cannot be read: {found}")

@@ -1,7 +1,7 @@
-"""KafkaProducer: the public producer of columns and rows.
+"""KafkaProducer: the public producer for Arrow batches and single rows.
 
-It adds rows (`client.row_producer`), transactions (`client.transaction_calls`), and the user's
-serializers and interceptors to `BaseProducer`.
+To `BaseProducer`, it adds `send` for single rows (`client.row_producer`), transactions
+(`client.transaction_calls`), and the user's serializers and interceptors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_kafka_sink.plugins.user_code import UserCode, without_user_code
 
 
 class KafkaProducer(BaseProducer):
-    """A Kafka producer for columns and rows.
+    """A Kafka producer for Arrow batches and single rows.
 
     >>> with KafkaProducer({"bootstrap.servers": "localhost:9092"}) as producer:  # doctest: +SKIP
     ...     producer.append("flights", record_batch)
@@ -45,18 +45,19 @@ class KafkaProducer(BaseProducer):
 
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``; so may be ``partitioner.class`` (see
-    `batch_partitioner`). key_serializer, value_serializer: replace the options, which are then
-    ignored. brokers: the known brokers of the cluster, to use instead of bootstrap.servers unless
-    they are unreachable. allow_auto_create_topics: False asks brokers not to create a missing
-    topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore this). Raise
-    ConfigException, and KafkaException if there is no thread or socket left; everything made until
-    then is closed.
+    objects, classes or their names as ``module.Name``. ``partitioner.class`` may be one too (see
+    `batch_partitioner`). key_serializer, value_serializer: used instead of the options, which are
+    then ignored. brokers: known brokers of the cluster, which are used instead of bootstrap.servers
+    unless they are unreachable. allow_auto_create_topics: False asks brokers not to create a
+    missing topic, even if auto.create.topics.enable is set (brokers before 0.11 ignore this). Raise
+    ConfigException if an option is invalid, and KafkaException if no thread or socket can be
+    created; everything that was created before is closed.
 
-    Leaving the block closes the producer, also after an error: everything sent before is delivered,
-    after KeyboardInterrupt within 5 s at most. A program that ends without `close` has the same
-    time, and prints the number of lost records to stderr. Slices of several threads are appended
-    one after another. A producer belongs to the process that made it: it does not survive a fork.
+    The end of a ``with`` block closes the producer, also after an error. All records that were sent
+    before are delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends without
+    `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr. If
+    several threads append, their slices are appended one after another. A producer can be used only
+    in the process that created it, and not after a fork.
     """
 
     def __init__(
@@ -136,28 +137,29 @@ class KafkaProducer(BaseProducer):
         headers: Headers | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Future[RecordMetadata]:
-        """Send one record; the future's result is its RecordMetadata.
+        """Send one record. The result of the future is the RecordMetadata of the record.
 
-        value, key: bytes, str or None, or the types that the serializers accept. partition: None to
-        let key or partitioner choose. timestamp_ms: milliseconds since 1970, None for now. headers:
-        pairs of str and bytes (or None). on_delivery: called with the RecordMetadata and the error
-        (or None) by the I/O thread, in order per partition; its exceptions are logged and dropped.
+        value, key: bytes, str or None, or the types that the serializers accept. partition: None if
+        the key or the partitioner determines it. timestamp_ms: milliseconds since 1970, None for
+        the current time. headers: pairs of str and bytes (or None). on_delivery: called with the
+        RecordMetadata and the error (or None) in the I/O thread, in order per partition. Its
+        exceptions are logged and dropped.
 
-        Block at most max.block.ms, for the topic's metadata and for memory. The future fails with
-        an ApiException: for a timeout of that wait, a topic that cannot be written to, a record
-        that is too large, and errors of brokers; `flush` and `close` do not raise it again. Raise
-        the errors of the call itself: DataException for an invalid topic, partition, timestamp or
-        header, SerializationException, IllegalStateException after close.
+        The call waits at most max.block.ms for the topic's metadata and for memory. The future
+        fails with an ApiException if that time is over, if the topic cannot be written to, if the
+        record is too large, and for errors of brokers. `flush` and `close` do not raise this
+        exception again. `send` itself raises DataException for an invalid topic, partition,
+        timestamp or header, SerializationException, and IllegalStateException after close.
         """
         return self._rows.send(topic, value, key, partition, timestamp_ms, headers, on_delivery)
 
     def partitions_for(self, topic: str, expected: int = 1) -> int:
         """Return the number of partitions of a topic.
 
-        expected: if fewer are known, brokers are asked once more, because topics may grow. Raise
-        DataException for an invalid topic name, TimeoutException after max.block.ms, and at once an
-        error that prevents writes to the topic (InvalidTopicException,
-        TopicAuthorizationException).
+        expected: if fewer partitions are known, the metadata is requested once more, because topics
+        may grow. Raise DataException for an invalid topic name, and TimeoutException after
+        max.block.ms. An error that prevents writes to the topic (InvalidTopicException,
+        TopicAuthorizationException) is raised at once.
         """
         check_topic_name(topic)
         check_counts("expected", {topic: expected}, 0)
@@ -166,18 +168,19 @@ class KafkaProducer(BaseProducer):
     # -- transactions -----------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Fence older producers with the same transactional.id; call it once, before the others.
+        """Fence older producers with the same transactional.id, and abort their open transactions.
 
-        Their open transactions are aborted. Each of the five transactional calls waits at most
-        max.block.ms and then raises TimeoutException: init, commit and abort must then be called
-        again, and continue. Raise IllegalStateException if a call is not possible now (it then has
-        no effect), and ProducerFencedException after a newer producer has taken over the id; after
-        that, and after other fatal errors, only `close` is possible.
+        Call it once, before the other transactional calls. Each of the five transactional calls
+        waits at most max.block.ms and then raises TimeoutException. After that, call
+        init_transactions, commit_transaction or abort_transaction again to continue. Raise
+        IllegalStateException if a call is not possible now; the call then has no effect. Raise
+        ProducerFencedException if a newer producer has taken over the transactional.id. After that,
+        and after other fatal errors, only `close` is possible.
         """
         self._transactional("init_transactions").init()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; everything appended from here on is part of it."""
+        """Begin a transaction. All rows that are appended or sent from now on are part of it."""
         self._transactional().begin()
 
     def send_offsets_to_transaction(
@@ -185,33 +188,39 @@ class KafkaProducer(BaseProducer):
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group_metadata: ConsumerGroupMetadata,
     ) -> None:
-        """Commit offsets of a consumer group if and when the transaction commits (KIP-447).
+        """Commit offsets of a consumer group as part of the transaction (KIP-447).
 
-        offsets: of the next record to read in each partition. Raise CommitFailedException if the
-        group has assigned the partitions to another member; the transaction can then only be
-        aborted. Wrong arguments raise before anything is sent, and the transaction continues:
-        IllegalArgumentException for offsets or a group that do not fit a request, DataException for
-        an invalid topic name.
+        offsets: the offset of the next record to read in each partition. Raise
+        CommitFailedException if the group has assigned the partitions to another member; the
+        transaction can then only be aborted. Raise IllegalArgumentException for invalid offsets or
+        an invalid group, and DataException for an invalid topic name. These two are raised before
+        anything is sent, and the transaction continues.
         """
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Deliver the appended rows, then commit. No more rows are accepted meanwhile.
+        """Deliver the appended rows, then commit the transaction. No rows are accepted meanwhile.
 
-        Raise the error of a failed delivery: the transaction can then only be aborted.
+        Raise the error of a row that was not delivered; the transaction can then only be aborted.
         """
         transactions = self._transactional("commit_transaction")
         self._feeder.check_not_in_partitioner()
         transactions.commit()
 
     def abort_transaction(self) -> None:
-        """Abort the transaction; what was not sent yet is dropped. After an error, the way on."""
+        """Abort the transaction, and drop the rows that were not sent yet.
+
+        Call it after an error of a transaction, to be able to begin the next transaction.
+        """
         transactions = self._transactional("abort_transaction")
         self._feeder.check_not_in_partitioner()
         transactions.abort()
 
     def _transactional(self, waiting: str | None = None) -> ProducerTransactions:
-        """Return the object for transactional calls; waiting: the call's name if it waits."""
+        """Return the object for transactional calls.
+
+        waiting: the name of the call if it waits for brokers, None otherwise.
+        """
         self._caller.check_open()
         if self._transactions is None:
             message = "transactions need a transactional.id: set it in the producer's configuration"

@@ -1,9 +1,9 @@
-"""Logging: warn once in a process, mask secrets, and survive logging handlers that raise.
+"""Logging: warn once per process, mask secrets, and ignore exceptions of logging handlers.
 
-A handler of the user may raise anything. `safe_logging` protects code that must not stop.
+A user's logging handler may raise anything. `safe_logging` protects code that must not stop.
 
-A stream is planned for every micro-batch and would log the same warning for weeks. A plan that is
-made again later is therefore made inside `warnings_disabled`.
+A streaming query plans a write for every micro-batch and would log the same warning for weeks. When
+a write is planned again, the planning therefore runs inside `warnings_disabled`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _never_raises: Final[ContextVar[bool]] = ContextVar("never_raises", default=Fals
 def safe_logging() -> Iterator[None]:
     """Ignore exceptions that a logging handler raises in this block.
 
-    Exceptions that are not an Exception (KeyboardInterrupt) are raised, except in a thread that
-    called `never_raise_from_logging`.
+    Another BaseException, such as KeyboardInterrupt, is raised, except in a thread that called
+    `never_raise_from_logging`.
     """
     try:
         yield
@@ -43,9 +43,9 @@ def never_raise_from_logging() -> None:
 
 
 def warn_once(logger: logging.Logger, message: str, subject: str | None = None) -> None:
-    """Log a warning, unless this process logged it recently.
+    """Log a warning, unless this process logged the same warning recently.
 
-    subject: identifies the warning if its text varies; it is logged once per subject.
+    subject: identifies the warning if its text varies. Only one warning per subject is logged.
     """
     if not _warnings_disabled.get():
         _warn(logger, _Warning(message, subject or message))
@@ -53,7 +53,7 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 
 @contextmanager
 def warnings_disabled() -> Iterator[None]:
-    """Disable `warn_once` in this block; its warnings do not count as logged."""
+    """Disable `warn_once` in this block. Warnings of the block are not remembered as logged."""
     before = _warnings_disabled.set(True)
     try:
         yield
@@ -83,5 +83,5 @@ def masked(value: str) -> str:
 
 
 def without_path(error: BaseException) -> str:
-    """Return the message of an error; for an OSError without the path, which may be a secret."""
+    """Return the message of an error. The path in an OSError is omitted, as it may be secret."""
     return str(getattr(error, "strerror", None) or error)

@@ -1,17 +1,19 @@
 """Sensors and their statistics, as in org.apache.kafka.common.metrics.
 
 A `Sensor` records values of one kind (for example batch sizes) and returns their average, maximum,
-rate and total. All except totals use time windows: metrics.num.samples windows of
-metrics.sample.window.ms each. A window begins with the first value after the previous window ended.
-Windows that had no value for num.samples times sample.window.ms expire (SampledStat).
+rate and total. The total counts all values. The other statistics use time windows:
+metrics.num.samples windows of metrics.sample.window.ms each. A window begins with the first value
+after the previous window ended. A window expires when it has had no value for num.samples times
+sample.window.ms (SampledStat).
 
-Two things differ from the Java classes. The statistics of a sensor share its windows, and values
-may be added to them once a second, so that recording a value costs one append to a list. And
-measuring does not change a sensor, while in Java it resets expired windows.
+Two things differ from the Java classes. All statistics of a sensor use the same windows, and values
+can be collected in a list that is moved into the windows once a second. Recording a value then
+costs one append to a list. Measuring does not change a sensor, while in Java it resets expired
+windows.
 
-There is no clock and no lock. The time is an argument. A sensor has one writer at a time, and any
-thread may measure: the state of a sensor is replaced by one assignment, so readers never see half
-of a change.
+There is no clock and no lock: the time is an argument. Only one thread at a time may write to a
+sensor, but any thread may measure. The state of a sensor is replaced by one assignment, so readers
+never see half of a change.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ from typing import Final, NamedTuple, TypeAlias
 
 _NAN: Final = float("nan")
 _MINUS_INFINITY: Final = float("-inf")
-# A rate over no time is undefined; Java uses the smallest unit of its clock.
+# A rate over 0 s is undefined, so at least 1 ms is used, the smallest unit of Java's clock.
 _MIN_ELAPSED_S: Final = 0.001
 _FOLD_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """The name of a metric; names are equal if name, group and tags are.
+    """The name of a metric. Two names are equal if name, group and tags are equal.
 
-    tags: client-id, and topic or node-id for a metric of one topic or node.
+    tags: client-id, and for a metric of one topic or node also topic or node-id.
     """
 
     name: str
@@ -46,7 +48,7 @@ class MetricName:
 
 
 class _Window(NamedTuple):
-    """One time window: the number of its values, their sum and the largest; times in seconds."""
+    """One time window; start, last: the times of its first and last value, in seconds."""
 
     start: float
     last: float
@@ -56,15 +58,15 @@ class _Window(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The windows before the current one that have not expired, and the totals before it."""
+    """The earlier windows that have not expired, and the totals of all earlier windows."""
 
     windows: tuple[_Window, ...]
     values: int
     sum: float
 
 
-# The past, then the fields of the current window. A plain tuple is constructed in a third of the
-# time of a NamedTuple.
+# The `_Past`, then the fields of the current window. Constructing a plain tuple takes a third of
+# the time that a NamedTuple takes.
 _Windows: TypeAlias = tuple[_Past, float, float, int, float, float]
 _NONE_YET: Final[_Windows] = (
     _Past((), 0, 0.0), _MINUS_INFINITY, _MINUS_INFINITY, 0, 0.0, _MINUS_INFINITY
@@ -72,10 +74,11 @@ _NONE_YET: Final[_Windows] = (
 
 
 class Sensor:
-    """Values of one kind, in windows and in total. Times are seconds of the producer's clock.
+    """Records values of one kind, in time windows and in total.
 
-    `add` appends a value to a list, which is cheap enough for every request; `Metrics.fold` moves
-    added values into the windows once a second. `record` puts a value into the windows at once.
+    Times are seconds of the producer's clock. `add` appends a value to a list, which is cheap
+    enough for every request. `Metrics.fold` moves the added values into the windows once a second.
+    `record` puts a value into the windows at once.
     """
 
     __slots__ = ("_metrics", "_state", "add")
@@ -89,7 +92,11 @@ class Sensor:
     def record(
         self, value: float, now: float, count: int = 1, largest: float | None = None
     ) -> None:
-        """Record a value, or `count` values at once, given by their sum and the largest of them."""
+        """Record a value in the windows at once, or the sum of several values.
+
+        value: the value, or the sum of `count` values. largest: the largest of these values, None
+        for a single value.
+        """
         windows, added = self._state
         most = value if largest is None else largest
         self._state = (self._recorded(windows, value, now, count, most), added)
@@ -102,7 +109,7 @@ class Sensor:
             self.add = added.append
 
     def _read(self) -> _Windows:
-        """Return the windows including the added values."""
+        """Return the windows, including the values that were added but not folded yet."""
         windows, added = self._state
         values = tuple(added)
         if not values:
@@ -148,7 +155,10 @@ class Sensor:
         return sum(window.sum for window in windows) / self._elapsed_s(windows, now)
 
     def ratio(self, now: float) -> float:
-        """Return the share of the time that recorded nanoseconds make up (Rate in nanoseconds)."""
+        """Return the fraction of time that the values add up to (Rate in nanoseconds).
+
+        The values must be durations in nanoseconds.
+        """
         return self.rate(now) / 1e9
 
     def count_rate(self, now: float) -> float:
@@ -157,17 +167,17 @@ class Sensor:
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Return the windows that have not expired, judged by the time of their last value."""
+        """Return the windows that have not expired, counted from the last value in each window."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))
         return [w for w in windows if now - w.last < expire_age]
 
     def _elapsed_s(self, windows: list[_Window], now: float) -> float:
-        """Return the time that the windows cover (Rate.windowSize).
+        """Return the time that the windows cover, in seconds (Rate.windowSize).
 
-        It is never less than all windows but one, so that a rate is not high because its sensor is
-        new.
+        It is at least the length of all configured windows but one. Otherwise, the rate of a new
+        sensor would be too high.
         """
         elapsed = now - min((window.start for window in windows), default=now)
         window_s = self._metrics.window_s
@@ -175,14 +185,14 @@ class Sensor:
         return max(elapsed + max(0, missing) * window_s, _MIN_ELAPSED_S)
 
 
-# How a metric is computed from its sensor: one of the methods above.
+# The method of `Sensor` that computes a metric.
 Statistic: TypeAlias = Callable[[Sensor, float], float]
 
 
 class MetricTemplate(NamedTuple):
-    """A metric that may exist several times with different tags (MetricNameTemplate).
+    """The template of a metric that may exist several times, with other tags (MetricNameTemplate).
 
-    statistic: how it is computed from its sensor; None for a gauge.
+    statistic: the method of `Sensor` that computes the metric; None for a gauge.
     """
 
     name: str
@@ -192,7 +202,7 @@ class MetricTemplate(NamedTuple):
 
 
 def mean_and_maximum(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Return the templates of `name`-avg and `name`-max."""
+    """Return the templates of the metrics `name`-avg and `name`-max."""
     return (
         MetricTemplate(f"{name}-avg", Sensor.average, unit, f"{what}, on average"),
         MetricTemplate(f"{name}-max", Sensor.maximum, unit, f"{what}, at most"),
@@ -200,7 +210,7 @@ def mean_and_maximum(name: str, unit: str, what: str) -> tuple[MetricTemplate, M
 
 
 def meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Return the templates of `name`-rate and `name`-total over a sensor's values (Meter)."""
+    """Return the templates of `name`-rate and `name`-total for the sum of the values (Meter)."""
     return (
         MetricTemplate(f"{name}-rate", Sensor.rate, f"{unit}/s", f"{what}, per second"),
         MetricTemplate(f"{name}-total", Sensor.total, unit, f"{what}, in total"),
@@ -208,7 +218,7 @@ def meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTempla
 
 
 def count_meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, MetricTemplate]:
-    """Return the templates of `name`-rate and `name`-total over the number of a sensor's values."""
+    """Return the templates of `name`-rate and `name`-total for the number of the values."""
     return (
         MetricTemplate(f"{name}-rate", Sensor.count_rate, f"{unit}/s", f"{what}, per second"),
         MetricTemplate(f"{name}-total", Sensor.count, unit, f"{what}, in total"),
@@ -216,7 +226,10 @@ def count_meter(name: str, unit: str, what: str) -> tuple[MetricTemplate, Metric
 
 
 class Metrics:
-    """All metrics of a client; every metric has the tags `tags`. The defaults are Java's."""
+    """All metrics of a client. The default arguments are the same as in Java.
+
+    tags: the tags that every metric has.
+    """
 
     def __init__(
         self,
@@ -238,8 +251,8 @@ class Metrics:
         """Create a sensor and the metrics that are computed from it, and return the sensor."""
         sensor = Sensor(self)
         self._sensors.append(sensor)
-        # All metrics of a sensor share one mapping, because a client may write to thousands of
-        # topics.
+        # All metrics of a sensor share one mapping of tags, to save memory: a client may write to
+        # thousands of topics.
         all_tags = MappingProxyType({**self._tags, **(tags or {})})
         for template in templates:
             if template.statistic is not None:
@@ -250,15 +263,15 @@ class Metrics:
     def gauge(
         self, group: str, template: MetricTemplate, measure: Callable[[float], float]
     ) -> None:
-        """Add a metric whose value is `measure(now)` whenever metrics are measured."""
+        """Add a metric whose value is computed by `measure(now)` when metrics are measured."""
         name = MetricName(template.name, group, template.description, self._tags)
         self._measures[name] = measure
 
     def fold(self, now: float) -> None:
-        """Move the values that were added since the last call into the windows, once a second.
+        """Move the values that were added to sensors into the windows, at most once a second.
 
-        The thread that adds values must call this after every wait, before it adds more. Added
-        values count for the second in which the wait began, however long it was.
+        The thread that adds values must call this after every wait, before it adds more values.
+        Added values count for the second in which the wait began, however long the wait was.
         """
         if now - self.added_since >= _FOLD_EVERY_S:
             for sensor in self._sensors:
@@ -266,5 +279,5 @@ class Metrics:
             self.added_since = now
 
     def measure(self, now: float) -> dict[MetricName, float]:
-        """Return the value of every metric, NaN if there is none."""
+        """Return the value of every metric, NaN if a metric has no value."""
         return {name: float(measure(now)) for name, measure in list(self._measures.items())}

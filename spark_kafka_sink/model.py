@@ -1,9 +1,9 @@
-"""Values that every layer uses, and the checks of arguments.
+"""Value classes that every layer uses, and functions that check arguments.
 
-A call raises IllegalArgumentException for an argument that is never valid. Topics and rows are
-data, and options are configuration; those are checked where they are read.
+A public method raises IllegalArgumentException for an argument that is never valid. Topics and rows
+are data and raise DataException, options are configuration and raise ConfigException.
 
-``TopicPartition`` is a NamedTuple because it is the key of every per-partition table of the
+``TopicPartition`` is a NamedTuple, because it is the key of every per-partition dict of the
 producer. Tuples are hashed in C, dataclasses in Python.
 """
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 MAX_NAME_LENGTH: Final = 249
-# The names that brokers accept (Topic.validate).
+# The topic names that brokers accept (Topic.validate).
 TOPIC_NAME: Final = re.compile(rf"(?!\.{{1,2}}\Z)[A-Za-z0-9._-]{{1,{MAX_NAME_LENGTH}}}\Z")
 
 
 def check_topic_name(name: object) -> None:
-    """Raise DataException for a name that no topic can have, or that no request can carry."""
+    """Raise DataException if a topic name is not a str, is too long or is not valid Unicode."""
     if not isinstance(name, str):
         message = f"Topic cannot be {name!r}: expected a str"
         raise DataException(message)
@@ -54,7 +54,7 @@ def check_topic_name(name: object) -> None:
 
 
 class Secret:
-    """A text that no message, log or repr shows; `value` is the text."""
+    """A secret text. `value` is the text; `repr` and `str` do not show it."""
 
     __slots__ = ("value",)
 
@@ -73,11 +73,12 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationToken:
-    """A delegation token (KIP-48): a client logs in with its id and its HMAC, until it expires.
+    """A delegation token (KIP-48). Until it expires, clients can log in with its id and HMAC.
 
-    hmac: as base64, the password of the login. owner: the principal whose rights the token has,
-    such as ``User:alice``. Times are milliseconds since 1970: the token was created, it expires if
-    it is not renewed, and it cannot be renewed any longer.
+    hmac: the HMAC in base64, which is the password for the login. owner: the principal whose
+    permissions the token has, such as ``User:alice``. Times are milliseconds since 1970:
+    issue_timestamp_ms: when the token was created. expiry_timestamp_ms: when it expires if it is
+    not renewed. max_timestamp_ms: the time beyond which it cannot be renewed.
     """
 
     token_id: str
@@ -89,7 +90,7 @@ class DelegationToken:
 
 
 class TopicPartition(NamedTuple):
-    """A topic name and a partition number; the str is ``topic-3``, as in the Java client."""
+    """A topic name and a partition number; `str` returns ``topic-3``, as in the Java client."""
 
     topic: str
     partition: int
@@ -101,9 +102,10 @@ class TopicPartition(NamedTuple):
 class RecordMetadata(NamedTuple):
     """The position of a record in the log (RecordMetadata of the Java client).
 
-    partition: -1 if the record failed before a partition was chosen. offset: -1 if the broker does
-    not return it (acks=0) or the record failed. timestamp: milliseconds since 1970, the broker's if
-    the topic has LogAppendTime. Sizes are serialized sizes in bytes, -1 for null.
+    partition: -1 if the record failed before a partition was chosen. offset: -1 if the record
+    failed, or if the broker does not return the offset (acks=0). timestamp: milliseconds since
+    1970; the broker's timestamp if the topic has LogAppendTime. The sizes are the serialized sizes
+    of key and value in bytes, -1 for null.
     """
 
     topic: str
@@ -116,7 +118,7 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """The address of a broker. Bootstrap addresses have negative ids, as in the Java client."""
+    """A broker's id and address. Bootstrap addresses have negative ids, as in the Java client."""
 
     id: int
     host: str
@@ -130,14 +132,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdAndEpoch:
-    """A producer id and its epoch; ``NO_PRODUCER_ID`` if a producer is not idempotent."""
+    """A producer id and its epoch. A producer that is not idempotent uses ``NO_PRODUCER_ID``."""
 
     producer_id: int
     epoch: int
 
     @property
     def is_valid(self) -> bool:
-        """Whether a broker assigned this id (brokers never assign a negative one)."""
+        """Whether a broker assigned this producer id. Brokers never assign a negative id."""
         return self.producer_id >= 0
 
 
@@ -155,10 +157,10 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """A consumer group, and the member of it that commits offsets (KIP-447).
+    """A consumer group, and the group member that commits offsets (KIP-447).
 
-    With the generation and the member id of a consumer, the group rejects the offsets of a consumer
-    that no longer owns the partitions. Without them, the group accepts any offsets.
+    If the generation and the member id are set, the group coordinator rejects the offsets of a
+    consumer that no longer owns the partitions. Otherwise, it accepts any offsets.
     """
 
     group_id: str
@@ -170,7 +172,7 @@ class ConsumerGroupMetadata:
 LARGEST_INT16: Final = 2**15 - 1
 LARGEST_INT32: Final = 2**31 - 1
 LARGEST_INT64: Final = 2**63 - 1
-# The longest string of Kafka's protocol, in bytes of UTF-8.
+# The longest string in Kafka's protocol, in bytes as UTF-8.
 _MAX_TEXT_BYTES: Final = 32_767
 _T = TypeVar("_T")
 
@@ -190,9 +192,9 @@ def checked_list(what: str, things: object, expected: str) -> list[object]:
 
 
 def checked_number(what: str, number: object, smallest: int, largest: int) -> int:
-    """Return an integer (numpy's too) as an int.
+    """Return an integer, which may be a numpy integer, as an int.
 
-    Raise IllegalArgumentException outside the range.
+    Raise IllegalArgumentException if it is less than `smallest` or greater than `largest`.
     """
     if isinstance(number, SupportsIndex) and not isinstance(number, bool):
         value = operator.index(number)
@@ -204,7 +206,7 @@ def checked_number(what: str, number: object, smallest: int, largest: int) -> in
 def check_counts(what: str, counts: object, smallest: int) -> None:
     """Raise IllegalArgumentException unless `counts` maps topics to integers >= `smallest`.
 
-    The names of the topics are checked elsewhere.
+    The topic names are not checked here.
     """
     if not isinstance(counts, Mapping):
         raise _invalid(what, counts, "a mapping from topics to numbers")
@@ -219,7 +221,7 @@ def check_callable(what: str, thing: object, expected: str) -> None:
 
 
 def check_text(what: str, text: object) -> None:
-    """Raise IllegalArgumentException unless `text` is a str that a request can carry."""
+    """Raise IllegalArgumentException unless `text` is a str that can be encoded in a request."""
     if not isinstance(text, str):
         raise _invalid(what, text, "a str")
     try:
@@ -248,13 +250,13 @@ def check_timeout(timeout: object) -> None:
 
 
 def check_monotonic_time(what: str, time_s: object) -> None:
-    """Raise IllegalArgumentException unless `time_s` is a time of `time.monotonic` or None."""
+    """Raise IllegalArgumentException unless `time_s` is None or a result of `time.monotonic`."""
     if time_s is not None and not math.isfinite(_seconds(what, time_s)):
         raise _invalid(what, time_s, "a time of time.monotonic(), or None")
 
 
 def checked_brokers(brokers: object) -> tuple[Node, ...]:
-    """Return an iterable of nodes as a tuple. Raise IllegalArgumentException for anything else."""
+    """Return an iterable of nodes as a tuple. Raise IllegalArgumentException for other values."""
     nodes = checked_list("brokers", brokers, "nodes")
     return tuple(checked("one of brokers", node, Node, "a Node") for node in nodes)
 
@@ -266,7 +268,7 @@ def _seconds(what: str, seconds: object) -> float:
 
 
 def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return the exception; it shows a short form of simple values, and the type of others."""
+    """Return the exception. Its message shows a simple value, or the type of another value."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")
@@ -281,10 +283,10 @@ _LARGEST_TIMESTAMP: Final = 2**63 - 1
 class ProducerRecord:
     """A record to send (ProducerRecord of the Java client).
 
-    key, value: as the serializers accept them; bytes, str or None without serializers. partition:
-    None to let the partitioner choose. timestamp_ms: milliseconds since 1970, None for the current
-    time. headers: pairs of str and bytes (or None), in order; names may repeat. Raise DataException
-    for an invalid topic, partition, timestamp or header.
+    key, value: bytes, str or None, or the types that the serializers accept. partition: None if the
+    key or the partitioner determines it. timestamp_ms: milliseconds since 1970, None for the
+    current time. headers: pairs of str and bytes (or None), in order; names may repeat. Raise
+    DataException for an invalid topic, partition, timestamp or header.
     """
 
     topic: str
@@ -295,7 +297,7 @@ class ProducerRecord:
     headers: Headers | None = None
 
     def __post_init__(self) -> None:
-        # These messages are the Java client's, so that users can search for them.
+        # The messages are the same as in the Java client, so that users can search for them.
         check_topic_name(self.topic)
         _check_number("partition", self.partition, 2**31 - 1)
         _check_number("timestamp", self.timestamp_ms, _LARGEST_TIMESTAMP)
@@ -327,7 +329,7 @@ def checked_headers(headers: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _is_unicode(name: str) -> bool:
-    """Whether a str can be encoded as UTF-8; half of a surrogate pair cannot."""
+    """Return whether a str can be encoded as UTF-8. Half of a surrogate pair cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -351,10 +353,11 @@ def _checked_header(header: object) -> tuple[str, bytes | None]:
 
 
 class AppendFailure(NamedTuple):
-    """Rows of one append that failed together.
+    """Rows of one append that failed because of the same error.
 
-    rows: their indexes in the appended rows, int64, ascending. culprits: the rows because of which
-    the brokers rejected the others, None if the brokers did not name any.
+    rows: the indexes of the failed rows in the appended rows, int64, ascending. culprits: the
+    indexes of the rows that made the brokers reject their batch, None if the brokers did not return
+    them.
     """
 
     rows: npt.NDArray[np.int64]

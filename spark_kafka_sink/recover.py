@@ -1,16 +1,17 @@
-"""Show what writes with exactly once have open, decided or lost, and commit what is decided.
+"""Show open, decided and lost transactions of exactly-once writes, and commit decided ones.
 
     python -m spark_kafka_sink.recover --bootstrap HOST:PORT
 
-A write with exactlyOnce=two-phase is decided before its transactions are committed. If the driver
-dies in between, the next run of the job commits them, or this command. Brokers abort what nobody
-commits within kafka.transaction.timeout.ms of the first row: then rows are lost, and every further
-run of the job fails and says which.
+A write with exactlyOnce=two-phase is "decided" once its decision to commit is recorded in the
+commit log. Its transactions are committed after that. If the driver dies in between, the next run
+of the job commits them, or this command does. Brokers abort transactions that are not committed
+within kafka.transaction.timeout.ms of their first row. Then rows are lost, and every further run of
+the job fails and names the lost rows.
 
-Without --abort and --accept-torn, a job that is running is not disturbed. Nothing is aborted.
+Without --abort and --accept-torn, the command aborts nothing and does not disturb a running job.
 
-Exit codes: 0: no rows are lost or at risk; 1: rows are lost, or it is not known, or --dry-run has
-found decided transactions that are open; 2: it could not be done; 130: stopped by Ctrl-C.
+Exit codes: 0: no rows are lost or at risk; 1: rows are lost, or this is not known, or --dry-run has
+found decided transactions that are open; 2: the command failed; 130: stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ def _parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the command line asks for."""
+    """The checked arguments of the command line.
+
+    app_id, topic: None for all applications and all topics.
+    """
 
     config: ProducerConfig
     prefix: str
@@ -140,7 +144,7 @@ class _Asked:
 
 
 def _asked(given: argparse.Namespace) -> _Asked:
-    """Return what is asked for. Raise ConfigException."""
+    """Return the checked arguments. Raise ConfigException if they are invalid."""
     if given.accept_torn and given.app_id is None:
         raise ConfigException("--accept-torn needs --app-id: it is about one application")
     if given.abort is not None and given.app_id is not None:
@@ -170,7 +174,7 @@ def _check_topic(name: str) -> None:
 
 
 def _properties(path: Path) -> dict[str, str]:
-    """Return the options of a file. Raise ConfigException."""
+    """Return the options in a properties file. Raise ConfigException if it cannot be read."""
     try:
         return properties(path.read_text(encoding="latin-1"))  # as Java reads it
     except (OSError, ValueError) as error:
@@ -198,7 +202,10 @@ def _run(given: argparse.Namespace) -> int:
 
 
 class _Command:
-    """The actions on owners; each prints what it finds and does, and returns an exit code."""
+    """The actions of the command on one owner (an application and its target topic).
+
+    Each action prints what it finds and does, and returns an exit code.
+    """
 
     def __init__(self, asked: _Asked, client: CommitClient) -> None:
         self._asked = asked
@@ -211,7 +218,7 @@ class _Command:
         return self._client.now() + self._asked.config.max_block_ms / 1000
 
     def owners(self) -> list[FoundOwner]:
-        """Return the owners that are asked for. Raise KafkaException."""
+        """Return the owners that the command line selects. Raise KafkaException if it cannot."""
         asked = self._asked
         begun = recovery.begin_survey(asked.prefix, deadline=self._deadline())
         outcome = self._client.run(begun, recovery.step_survey).outcome
@@ -249,11 +256,11 @@ class _Command:
         return error if hint is None else error.with_message(f"{failure.sentence}; {hint}")
 
     def look(self, found: FoundOwner) -> int:
-        """Look, and change nothing."""
+        """Print the state of an owner, and change nothing."""
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit what is decided."""
+        """Commit the decided transactions of an owner."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
@@ -274,12 +281,12 @@ class _Command:
         return outcome
 
     def abort(self, found: FoundOwner) -> int:
-        """End what is open, as the next run would."""
+        """End the open transactions of an owner, as the owner's next run would."""
         _print_owner(found)
         return self._plan(found, "aborted: nothing of it is open any more", accepts_torn=False)
 
     def accept_torn(self, found: FoundOwner) -> int:
-        """Let a torn owner go on."""
+        """Let an owner continue although rows of its last run are lost."""
         _print_owner(found)
         outcome = self._recovered(found, commits=True)
         if isinstance(outcome, Failure):
@@ -366,7 +373,7 @@ def _origin(record: CommitRecord) -> list[str]:
 
 
 def _state(found: Recovered) -> list[str]:
-    """Return what an owner has open and decided, and what is lost."""
+    """Return lines that describe an owner's open, decided and lost transactions."""
     lines = []
     if found.undecided:
         lines += _undecided(found)
@@ -450,7 +457,7 @@ def _say(line: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text without control characters: the log may hold anything."""
+    """Return a text with control characters escaped, because log records may contain any."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,9 +1,9 @@
-"""TaskProducer: the producer of a Spark task, for Arrow batches alone.
+"""TaskProducer: the producer of a Spark task, which writes only Arrow batches.
 
-It is a `KafkaProducer` without single rows, serializers and interceptors, so that a task's process
-does not import these. It begins no transaction and ends none. But it can join one that the driver
-has begun, and leave it, and keeps its connections meanwhile. It has besides what only a job of
-several producers needs.
+It is a `KafkaProducer` without `send` for single rows, serializers and interceptors, so that the
+process of a task does not import them. It cannot begin or end a transaction. It can join a
+transaction that the driver has begun, and leave the transaction, and keeps its connections
+meanwhile. It also has the methods that only the tasks of a job need.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ __all__ = ["AppendFailure", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
-    """A producer for columns.
+    """A producer for Arrow batches. The end of a ``with`` block closes it.
 
-    config: without a transactional.id. brokers, allow_auto_create_topics: see `KafkaProducer`.
-    identity: `login_identity` of the configuration; no other principal may log in then. The end of
-    a ``with`` block closes it. Raise ConfigException, IllegalArgumentException for a
-    transactional.id, and KafkaException if no thread or socket can be created.
+    config: a configuration without transactional.id. brokers, allow_auto_create_topics: see
+    `KafkaProducer`. identity: the result of `login_identity` for the configuration; if it is set,
+    logging in with another principal fails. Raise ConfigException if the configuration is invalid,
+    IllegalArgumentException for a transactional.id, and KafkaException if no thread or socket can
+    be created.
     """
 
     def __init__(
@@ -92,13 +93,14 @@ class TaskProducer(BaseProducer):
     ) -> None:
         """Write from now on in a transaction that another process begins and ends.
 
-        transaction_version: the finalized feature of the cluster. adds_partitions: whether to add
-        the partitions to the transaction where version 1 needs it, or whether that was done.
-        withholds: whether to send nothing before `flush`, unless memory is short.
+        transaction_version: the cluster's finalized level of the feature transaction.version.
+        adds_partitions: with transaction.version 1, whether this producer must add the partitions
+        to the transaction; False if they were added already. withholds: whether to send nothing
+        before `flush`, unless memory is short.
 
-        What was appended before has to be flushed: raise IllegalStateException if it is not, or if
-        the producer is in a transaction. Any error from here on means that the transaction does not
-        have all rows: close the producer then.
+        Rows that were appended before must be flushed. Raise IllegalStateException if they are not,
+        or if the producer is already in a transaction. After any later error, the transaction does
+        not have all rows. Close the producer then.
         """
         from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
 
@@ -127,10 +129,11 @@ class TaskProducer(BaseProducer):
         self._joined = joined
 
     def detach_transaction(self) -> dict[TopicPartition, JoinedPartition]:
-        """Flush, and write outside of the transaction from now on; it stays open.
+        """Flush, and leave the transaction, which stays open.
 
-        Return what was written to each partition. Raise the error of a row that was not, and
-        IllegalStateException if the producer is in no transaction.
+        Rows that are appended later are not part of the transaction. Return the offsets and counts
+        of the records that were written to each partition in the transaction. Raise the error of a
+        row that was not written, and IllegalStateException if the producer is in no transaction.
         """
         self._caller.check_open()
         joined = self._joined
@@ -142,9 +145,9 @@ class TaskProducer(BaseProducer):
         return dict(joined.partitions)
 
     def slice_bytes(self, partitions: int) -> int:
-        """Return the best size in bytes of the rows in one append, for so many partitions.
+        """Return the best number of bytes to append in one call.
 
-        partitions: of all topics of the rows; 0 if unknown.
+        partitions: the number of partitions that the rows go to, over all topics; 0 if unknown.
         """
         partitions = checked_number("partitions", partitions, 0, LARGEST_INT32)
         self._caller.check_process()
@@ -157,9 +160,9 @@ class TaskProducer(BaseProducer):
     ) -> None:
         """Set the max.message.bytes of topics, replacing the earlier values.
 
-        Batches stay below them. A larger row is rejected with RecordTooLargeException; if it is
-        compressed, the broker decides. refresh: returns the present values; called before
-        `append` rejects a row.
+        Batches are not made larger than the value of their topic. A row that is larger is rejected
+        with RecordTooLargeException. With compression, rows are not checked here, but by the
+        broker. refresh: returns the current values; it is called before `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
         check_callable("refresh", refresh, "what gives the max.message.bytes of topics")
@@ -169,8 +172,9 @@ class TaskProducer(BaseProducer):
     def partition_counts(self, expected: Mapping[str, int]) -> dict[str, int]:
         """Return the number of partitions of several topics; see `KafkaProducer.partitions_for`.
 
-        One request asks for all unknown topics, and another one for those with fewer partitions
-        than expected, all within one max.block.ms.
+        expected: the partition count that each topic is expected to have. One metadata request is
+        sent for all unknown topics, and another request for the topics with fewer partitions than
+        expected, all within one max.block.ms.
         """
         check_counts("expected", expected, 0)
         for topic in expected:
@@ -178,34 +182,35 @@ class TaskProducer(BaseProducer):
         return self._partition_counts(expected)
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return what has been acknowledged since the last call, by partition."""
+        """Return counts and offsets of the records acknowledged since the last call."""
         self._caller.check_process()
         return self._state.take_deliveries()
 
     def forget_topics(self) -> None:
-        """Request the metadata of each topic again at its next use; keep brokers and connections.
+        """Forget the metadata of all topics, but keep brokers and connections.
 
-        Call this before new work that may begin long after the last: topics may have been deleted
-        and created again meanwhile. Raise if the producer cannot go on.
+        The metadata of a topic is requested again when the topic is used. Call this if the producer
+        was unused for a long time, because topics may have been deleted and created again. Raise
+        the error of the producer if it cannot continue.
         """
         self._caller.before_call()
         self._state.forget_topics()
 
     @property
     def record_limits(self) -> Mapping[str, int]:
-        """The largest record in bytes, with its overhead, by the option that sets this limit."""
+        """The largest size in bytes of a batch with one record, by the option that sets it."""
         self._caller.check_process()
         return self._limits.by_option
 
     @property
     def topics_written(self) -> int:
-        """The number of topics that something was sent to since the producer was made."""
+        """The number of topics to which records were sent since the producer was created."""
         self._caller.check_process()
         return self._state.metrics.topics_written
 
     @property
     def throttle_time_ms(self) -> int:
-        """The sum of the throttle times in all Produce responses, in milliseconds."""
+        """The sum of the throttle times of all Produce responses, in milliseconds."""
         self._caller.check_process()
         return self._state.metrics.throttle_time_ms
 
@@ -218,7 +223,7 @@ class _OwnPartitioner:
         self._is_closed = False
 
     def close(self) -> KafkaException | None:
-        """Close it once; return the error."""
+        """Close the partitioner once. Return its error, if any."""
         if self.partitioner is None or self._is_closed:
             return None
         self._is_closed = True

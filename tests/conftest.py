@@ -60,6 +60,8 @@ _TESTS = Path(__file__).parent
 # when the others have nothing left.
 _FIRST = (
     "security/test_renewals.py",
+    "exactly_once/test_spark.py",
+    "exactly_once/test_two_phase_model.py",
     "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",
@@ -70,6 +72,7 @@ _FIRST = (
     "spark/test_look_ahead.py",
     "integration/test_row_api.py",
     "spark",
+    "exactly_once",
     "parity",
     "jobs",
     "integration",

@@ -1,6 +1,6 @@
-"""KafkaAdmin: the calls of a driver: describe and create topics, create and end delegation tokens.
+"""KafkaAdmin: the driver's client to describe and create topics, and for delegation tokens.
 
-`spark` also takes from here what it needs of `network`: files and processes that logins use.
+`spark` also imports some names of `network` from here: the files and processes that logins use.
 """
 
 from spark_kafka_sink.admin.kafka_admin import KafkaAdmin

@@ -1,6 +1,6 @@
-"""KafkaAdmin: the public class, which checks arguments and refuses a second thread.
+"""KafkaAdmin: the public class, which checks arguments and rejects calls of a second thread.
 
-Everything happens in the caller's thread, over connections of its own (see `requests`).
+All work is done in the caller's thread. Each KafkaAdmin has its own connections (see `requests`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from spark_kafka_sink.network.request_client import OneCaller, by_one_caller
 class KafkaAdmin:
     """Describes and creates topics of one cluster; a context manager.
 
-    has_headers: whether the rows to write have headers; None if nothing will be written. A broker
-    that does not support headers, or another feature that the configuration needs, is rejected as
-    soon as it describes topics, before any is created. brokers: brokers that another client learned
-    from the cluster. They are used instead of bootstrap.servers, unless they cannot be reached.
-    identity: `login_identity` of the configuration; no other principal may log in then.
+    has_headers: whether the rows to write have headers; None if nothing will be written. If it is
+    set, a broker that does not support headers, or another feature that the configuration needs, is
+    rejected when it describes topics, before any topic is created. brokers: brokers of the cluster
+    that another client found. They are used instead of bootstrap.servers, unless they cannot be
+    reached. identity: the result of `login_identity` for the configuration; if it is set, logging
+    in with another principal fails.
 
-    Use it from one thread at a time, in the process that created it. While a call runs, a call of
-    another thread raises IllegalStateException. So does every call in a forked child; leaving the
-    block does nothing there.
+    Use it from one thread at a time, in the process that created it. A call raises
+    IllegalStateException while a call of another thread is running. In a forked child, every call
+    raises it, but leaving the ``with`` block does nothing there.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class KafkaAdmin:
             checked("has_headers", has_headers, bool, "True, False or None")
         checked("identity", identity, str, "a str")
         self.brokers = checked_brokers(brokers)
-        """The brokers of the cluster, as the last call of `topics` has found them."""
+        """The brokers of the cluster that the last call of `topics` found."""
         self._requests = AdminRequests(
             config, has_headers=has_headers, brokers=self.brokers, identity=identity
         )
         self.acls = Acls.of(config, lambda: self._requests.principal)
-        """Makes the commands that allow this client what brokers deny."""
+        """Makes the kafka-acls commands that would allow this client what the brokers denied."""
         self._topics = TopicRequests(self._requests, self.acls, config.request_timeout_ms)
         self._tokens = TokenRequests(self._requests)
         self._caller = OneCaller("KafkaAdmin")
@@ -92,11 +93,11 @@ class KafkaAdmin:
     ) -> dict[str, TopicDescription]:
         """Wait until all the topics exist, and return their descriptions.
 
-        Without names, check that a broker answers. new: the properties with which missing topics
-        are created; None to wait until somebody else creates them. Brokers do not create topics on
-        this request, even if auto.create.topics.enable is set (brokers before 0.11 always do). A
-        topic that another client creates meanwhile is used as it is. Raise TimeoutException, and
-        the brokers' errors about a topic or its creation.
+        Without names, only wait until a broker answers. new: the properties for creating missing
+        topics; None to wait until another client creates them. Brokers since 0.11 do not create
+        topics because of this request, even if auto.create.topics.enable is set. A topic that
+        another client creates meanwhile is used as it is. Raise TimeoutException after
+        max.block.ms, and the brokers' errors about a topic or its creation.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)
@@ -108,10 +109,11 @@ class KafkaAdmin:
 
     @by_one_caller
     def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return configuration entries of a topic, its own or the brokers' defaults.
+        """Return configuration entries of a topic: the topic's own values or the brokers' defaults.
 
         The request is sent once. Raise the broker's error, for example TopicAuthorizationException
-        without DESCRIBE_CONFIGS, and UnsupportedVersionException before Kafka 1.1.
+        if this client has no DESCRIBE_CONFIGS permission. Raise UnsupportedVersionException if the
+        brokers are older than Kafka 1.1.
         """
         check_topic_name(topic)
         found = self._topics.configs([topic], _settings(names))[topic]
@@ -123,9 +125,10 @@ class KafkaAdmin:
     def configs_of_topics(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Return settings of several topics, in one request; an unreadable topic's are empty.
+        """Return configuration entries of several topics, requested at once.
 
-        Raise UnsupportedVersionException before Kafka 1.1.
+        A topic whose configuration cannot be read has an empty dict. Raise
+        UnsupportedVersionException if the brokers are older than Kafka 1.1.
         """
         for topic in checked_list("topics", topics, "names of topics"):
             check_topic_name(topic)
@@ -137,11 +140,11 @@ class KafkaAdmin:
 
     @by_one_caller
     def check_creation(self, new: NewTopic) -> None:
-        """Raise the brokers' errors about topics with these properties, whatever their names.
+        """Raise the brokers' error if they reject topics with these properties.
 
-        The request is sent once, after `topics`, and creates nothing; its topic name is unused.
-        Errors about the name (rights, policies) and errors that may pass are ignored: they are
-        reported when a topic is created.
+        Call it after `topics`. One CreateTopics request is sent with validate_only and a topic name
+        that does not exist, so it creates nothing. Errors about the name (permissions, policies)
+        and retriable errors are ignored, because they are reported when a topic is created.
         """
         checked("new", new, NewTopic, "a NewTopic")
         self._topics.check_creation(new)
@@ -152,8 +155,8 @@ class KafkaAdmin:
     def create_delegation_token(self, max_lifetime_ms: int | None = None) -> DelegationToken:
         """Create a delegation token for the principal of this client, and return it.
 
-        max_lifetime_ms: None for the brokers' maximum. A retry after a lost response creates a
-        second token, which expires by itself. Raise the brokers' errors.
+        max_lifetime_ms: None for the brokers' maximum lifetime. If a response is lost, the retry
+        creates a second token, and the first token expires unused. Raise the brokers' errors.
         """
         if max_lifetime_ms is not None:
             checked_number("max_lifetime_ms", max_lifetime_ms, 1, LARGEST_INT64)
@@ -161,21 +164,25 @@ class KafkaAdmin:
 
     @by_one_caller
     def renew_delegation_token(self, hmac: Secret) -> int:
-        """Renew a token for the brokers' period, and return its expiry in ms since 1970."""
+        """Renew a token, and return its new expiry in ms since 1970.
+
+        The brokers' configuration determines for how long it is renewed.
+        """
         return self._tokens.renew(hmac)
 
     @by_one_caller
     def expire_delegation_token(self, hmac: Secret) -> None:
-        """Expire a token now: no client can log in with it any longer."""
+        """Expire a token now. After that, no client can log in with the token."""
         self._tokens.expire(hmac)
 
     @by_one_caller
     def describe_delegation_token(
         self, owners: Sequence[str] | None = None
     ) -> list[DelegationToken]:
-        """Return the tokens that this client may see; owners: only theirs, such as ``User:alice``.
+        """Return the tokens that this client may see.
 
-        An empty list of owners checks that the brokers have delegation tokens at all.
+        owners: principals such as ``User:alice`` whose tokens to return; None for all owners. An
+        empty list only checks that delegation tokens are enabled in the brokers.
         """
         return self._tokens.describe(
             None if owners is None else checked_list("owners", owners, "names")

@@ -1,7 +1,8 @@
-"""The requests of one `KafkaAdmin`, in the caller's thread, all of them within one max.block.ms.
+"""Send the requests of one `KafkaAdmin`, all of them together within one max.block.ms.
 
-Errors that may pass are retried until then: no broker is available yet, or a broker is starting.
-All others are raised at once.
+Everything is done in the caller's thread. After retriable errors, a request is sent again within
+that time, for example if no broker is available yet or a broker is starting. Other errors are
+raised at once.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ _T = TypeVar("_T")
 
 
 class AdminRequests:
-    """Sends requests over connections of its own. The time limit runs from its construction on.
+    """Sends requests over its own connections.
 
-    has_headers, brokers, identity: as `KafkaAdmin` has them.
+    The time limit max.block.ms begins when the object is constructed. has_headers, brokers,
+    identity: see `KafkaAdmin`.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class AdminRequests:
 
     @property
     def principal(self) -> str:
-        """The name by which brokers know this client, empty if unknown."""
+        """The name of the principal that this client logged in with, empty if unknown."""
         return self._client.principal
 
     def close(self) -> None:
@@ -81,7 +83,7 @@ class AdminRequests:
         self._client.close()
 
     def metadata(self, names: Sequence[str]) -> list[MetadataResponseTopic]:
-        """Request metadata until a broker answers, and learn the brokers from the response."""
+        """Request metadata until a broker answers. Use the brokers in the response from then on."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in names],
             allow_auto_topic_creation=False,
@@ -110,10 +112,11 @@ class AdminRequests:
         check_feature_level(name, versions, self._config, has_headers=self._has_headers)
 
     def until_answered(self, request: Request, answer: Callable[[RequestFuture], _T | None]) -> _T:
-        """Send a request to any broker until `answer` returns something of the response.
+        """Send a request to any broker until `answer` returns a result for its response.
 
-        answer: returns None for a retry. Raise its errors and those of the request, except for
-        those that are retriable; raise TimeoutException at the end of the time.
+        answer: returns the result, or None to send the request again. Retriable errors of the
+        request and of `answer` also make it send the request again. Raise other errors, and
+        TimeoutException after max.block.ms.
         """
         attempts = 0
         while True:
@@ -132,9 +135,10 @@ class AdminRequests:
     def send(
         self, message: Request, min_version: int = 0, *, to_controller: bool = False
     ) -> Response:
-        """Send one request to any broker, or to the controller if it is known.
+        """Send one request, and return its response. Raise an error if there is no response.
 
-        Return its response. Raise the error if there is none.
+        to_controller: send it to the controller, if the controller is known. Otherwise, it is sent
+        to any broker.
         """
         node_id = self._controller_id if to_controller else None
         return self._wait_for(node_id, message, min_version).response
@@ -154,13 +158,13 @@ class AdminRequests:
         return future
 
     def pause(self, attempts: int) -> bool:
-        """Wait before a retry; return False if the time is over."""
+        """Wait before a retry. Return False if max.block.ms is over."""
         delay = self._backoff.delay_s(attempts, self._random)
         time.sleep(max(0.0, min(delay, self._deadline - self._clock())))
         return self._clock() < self._deadline
 
     def limit(self) -> str:
-        """Return the option with the time limit, for messages."""
+        """Return max.block.ms and its value, for messages."""
         return str(Option("max.block.ms", self._config.max_block_ms))
 
     def _timeout_error(self) -> ApiException:

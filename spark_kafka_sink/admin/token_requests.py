@@ -1,4 +1,4 @@
-"""The requests of `KafkaAdmin` about delegation tokens (KIP-48)."""
+"""Send the requests of `KafkaAdmin` about delegation tokens (KIP-48)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TokenResponse = TypeVar(
 
 
 class TokenRequests:
-    """Requests about delegation tokens. Each is repeated until a broker answers it."""
+    """Sends requests about delegation tokens, each repeatedly until a broker answers."""
 
     def __init__(self, requests: AdminRequests) -> None:
         self._requests = requests
@@ -68,7 +68,7 @@ class TokenRequests:
         self._about_tokens("expired", request, ExpireDelegationTokenResponse)
 
     def describe(self, owners: Sequence[object] | None) -> list[DelegationToken]:
-        """Return the tokens that this client may see; owners: only theirs."""
+        """Return the tokens of `owners` that this client may see; owners: None for all owners."""
         asked = None if owners is None else [_owner(owner) for owner in owners]
         request = DescribeDelegationTokenRequest(owners=asked)
         found = self._about_tokens("described", request, DescribeDelegationTokenResponse)
@@ -102,7 +102,7 @@ def _token(
     expiry_timestamp_ms: int,
     max_timestamp_ms: int,
 ) -> DelegationToken:
-    """Return a broker's token; the two responses have other names for the times."""
+    """Return the token in a response; the times are arguments because their field names differ."""
     return DelegationToken(
         token_id=answer.token_id,
         hmac=Secret(base64.b64encode(answer.hmac).decode()),
@@ -124,7 +124,7 @@ def _owner(owner: object) -> DescribeDelegationTokenOwner:
 
 
 def _bytes(hmac: Secret) -> bytes:
-    if not isinstance(hmac, Secret):  # what else it is may be a secret, and is not shown
+    if not isinstance(hmac, Secret):  # another value may also be a secret, so it is not shown
         kind = type(hmac).__name__
         message = f"hmac is of type {kind}: expected the hmac of a DelegationToken"
         raise IllegalArgumentException(message)

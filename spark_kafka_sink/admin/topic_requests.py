@@ -1,4 +1,4 @@
-"""The requests of `KafkaAdmin` about topics: describe them, create them, read their settings."""
+"""Send the requests of `KafkaAdmin` that describe, create and configure topics."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from spark_kafka_sink.wire.messages import MetadataResponseTopic
 
 logger = logging.getLogger(__name__)
 
-# The values of org.apache.kafka.common.acl.AclOperation that apply to topics; they are bit numbers.
+# The operations of org.apache.kafka.common.acl.AclOperation that apply to topics, by the number of
+# the bit that stands for the operation in a metadata response.
 _OPERATIONS: Final = {
     3: "READ", 4: "WRITE", 5: "CREATE", 6: "DELETE", 7: "ALTER", 8: "DESCRIBE",
     10: "DESCRIBE_CONFIGS", 11: "ALTER_CONFIGS",
 }  # fmt: skip
-# The errors about a new topic's configuration, as opposed to its name.
+# The error codes about the configuration of a new topic, not about its name.
 _CONFIG_ERRORS: Final = frozenset(
     (codes.INVALID_PARTITIONS, codes.INVALID_REPLICATION_FACTOR, codes.INVALID_CONFIG)
 )
 
 
 class TopicRequests:
-    """Requests about topics. acls: of this client, for messages."""
+    """Sends requests about topics; acls: makes the hints about this client's permissions."""
 
     def __init__(self, requests: AdminRequests, acls: Acls, request_timeout_ms: int) -> None:
         self._requests = requests
@@ -55,7 +56,7 @@ class TopicRequests:
     def describe(self, names: Sequence[str], new: NewTopic | None) -> dict[str, TopicDescription]:
         """Wait until all the topics exist, and return their descriptions.
 
-        new: the properties with which missing topics are created; None to create none.
+        new: the properties for creating missing topics; None not to create topics.
         """
         found: dict[str, TopicDescription] = {}
         attempts = 0
@@ -82,9 +83,9 @@ class TopicRequests:
     def configs(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None] | ApiException]:
-        """Return settings of topics, each with its own value or the brokers' default.
+        """Return configuration entries by topic: the topics' own values or the brokers' defaults.
 
-        A topic whose settings cannot be read has the error instead.
+        A topic whose configuration cannot be read has the exception instead.
         """
         resources = [
             DescribeConfigsResource(
@@ -112,7 +113,10 @@ class TopicRequests:
         return found
 
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
-        """Ask the controller once to create topics. Return the last retriable error, if any."""
+        """Send one CreateTopics request to the controller.
+
+        Return the last retriable error in the response, None without any. Raise other errors.
+        """
         request = CreateTopicsRequest(
             topics=[new.named(name) for name in names], timeout_ms=self._request_timeout_ms
         )
@@ -134,7 +138,7 @@ class TopicRequests:
         return last_error
 
     def check_creation(self, new: NewTopic) -> None:
-        """Raise the brokers' errors about topics with these properties, whatever their names."""
+        """Raise the brokers' error if they reject topics with these properties."""
         request = CreateTopicsRequest(
             topics=[new.named(f"pykafka-{uuid.uuid4().hex}")],
             timeout_ms=self._request_timeout_ms,
@@ -173,7 +177,8 @@ def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | No
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
     bits = answer.topic_authorized_operations
     allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
-    # A client that sees a topic may describe it. Without DESCRIBE, the broker did not check rights.
+    # A client that sees a topic has DESCRIBE. If DESCRIBE is missing, the broker did not check
+    # ACLs.
     known = "DESCRIBE" in allowed
     return TopicDescription(
         name=answer.name or "",

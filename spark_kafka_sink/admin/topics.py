@@ -25,10 +25,10 @@ from spark_kafka_sink.wire.admin_messages import (
 class TopicDescription:
     """A topic that exists.
 
-    replication: the number of replicas of each partition, the smallest if they differ. allowed: the
-    operations that this client may perform on it, None if the brokers do not report them. is_new:
-    whether this `KafkaAdmin` created it. is_internal: whether it is an internal topic of the
-    brokers.
+    replication: the number of replicas of each partition, the smallest number if they differ.
+    allowed: the ACL operations that this client may perform on the topic, None if the brokers do
+    not return them. is_new: whether this `KafkaAdmin` created the topic. is_internal: whether it is
+    an internal topic of the brokers.
     """
 
     name: str
@@ -40,13 +40,13 @@ class TopicDescription:
 
     @property
     def may_be_written(self) -> bool:
-        """False only if the brokers report that this client may not write to the topic."""
+        """Whether this client may write to the topic; True if the brokers do not return that."""
         return self.allowed is None or "WRITE" in self.allowed
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """The properties of topics to create; None for the brokers' defaults.
+    """The properties of topics to create; None means the brokers' default.
 
     Raise IllegalArgumentException for properties that no topic can have.
     """
@@ -69,7 +69,7 @@ class NewTopic:
                 check_text("one of configs", text)
 
     def named(self, name: str) -> CreatableTopic:
-        """Return the topic of this name as a CreateTopics request has it."""
+        """Return the entry of a CreateTopics request for a topic with this name."""
         check_topic_name(name)
         return CreatableTopic(
             name=name,
@@ -80,12 +80,12 @@ class NewTopic:
 
     @property
     def options(self) -> dict[str, str]:
-        """The properties that are set, by the names of the Spark sink's options."""
+        """The properties that are set, with the names of the Spark sink's options."""
         counts = {"topic.partitions": self.partitions, "topic.replication": self.replication}
         given = {name: str(count) for name, count in counts.items() if count is not None}
         return given | {f"topic.config.{name}": value for name, value in self.configs}
 
     @property
     def min_version(self) -> int:
-        """The first version of CreateTopics that supports these properties."""
+        """The first version of CreateTopics that supports the properties that are set."""
         return 0 if self.partitions and self.replication else BROKERS_DEFAULTS_SINCE

@@ -1,6 +1,7 @@
-"""Acls: the command of kafka-acls.sh that grants a client what the brokers denied.
+"""Acls: the kafka-acls.sh command that grants a client the access that the brokers denied.
 
-The configuration often has the principal of the client. If it does not, the message describes it.
+The command needs the client's principal. If the configuration does not contain it, the message
+describes where to find it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CLUSTER: Final = "--cluster"
 _GROUP: Final = "--group"
 _TRANSACTIONAL_ID: Final = "--transactional-id"
 
-# What a writer needs, by the error of the brokers.
+# The resource and the operations that a writer needs, by the error code of the brokers.
 WRITE: Final = ("WRITE", "DESCRIBE")
 READ: Final = ("READ", "DESCRIBE")
 _NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
@@ -39,11 +40,12 @@ _NEEDED: Final[Mapping[int, tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """Makes the commands for one client.
+    """Builds the kafka-acls.sh commands for one client.
 
-    principal: its name, empty if the configuration does not have it. described: a description of
-    that name. servers: the address of the brokers, None if the brokers do not use Kafka's ACLs.
-    logged_in: returns the name that a login has shown, empty if none has.
+    principal: the name of the client's principal, empty if the configuration does not contain it.
+    described: a description of that principal. servers: the bootstrap servers, None if the brokers
+    do not use Kafka's ACLs. logged_in: returns the principal's name that a login has shown, empty
+    before.
     """
 
     principal: str = ""
@@ -53,7 +55,7 @@ class Acls:
 
     @classmethod
     def of(cls, config: ProducerConfig, logged_in: Callable[[], str] = str) -> Acls:
-        """Return the commands for the client of a configuration."""
+        """Return the Acls for the client of a configuration."""
         servers = masked(config.bootstrap_servers)
         if config.has_sasl and config.has_aws_tokens:
             return cls(servers=None)
@@ -71,10 +73,11 @@ class Acls:
         *,
         is_prefix: bool = False,
     ) -> str | None:
-        """Return the command that grants what an error denied, None for other errors.
+        """Return the kafka-acls.sh command that grants the access that an error code denied.
 
-        name: of the topic, the group or the transactional id. operations: None for those that
-        a writer needs. is_prefix: whether to grant it for all names that begin with `name`.
+        Return None for an error code of another kind. name: the name of the topic, group or
+        transactional id. operations: None for the operations that a writer needs. is_prefix:
+        whether to grant access to all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:
@@ -95,7 +98,7 @@ class Acls:
         return f"to allow it: kafka-acls.sh {shlex.join(words)}{note}"
 
     def writer_advice(self, code: int, topic: str) -> str | None:
-        """Return the advice to a writer about the error of a topic, None if there is none."""
+        """Return advice for a writer about an error code of a topic, None without advice."""
         return _joined(topic_advice(code, topic), self.hint(code, topic))
 
 
@@ -104,7 +107,7 @@ def _joined(*parts: str | None) -> str | None:
 
 
 def _principal(config: ProducerConfig) -> tuple[str, str]:
-    """Return the name of a client's principal, or an empty text and a description of it."""
+    """Return the name of the client's principal, or else an empty name and its description."""
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
         if config.has_tls and certificate is not None:
@@ -123,7 +126,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
 
 
 def _known(name: str) -> str:
-    """Return a name, or an empty text if it has references."""
+    """Return a name, or an empty text if it contains a variable (``${…}``)."""
     return "" if "${" in name else name
 
 
@@ -132,5 +135,5 @@ def _jaas(text: Secret | None) -> Mapping[str, str]:
         return {}
     try:
         return parse_jaas(text.value).options
-    except ConfigException:  # a reference, which is not looked up here
+    except ConfigException:  # a variable (``${…}``), which is not resolved here
         return {}

@@ -1,8 +1,8 @@
-"""Assertions: JWTs by which a client proves to a token endpoint who it is (RFC 7523).
+"""Assertions: JWTs with which a client authenticates at a token endpoint (RFC 7523).
 
-Claims come from options, from a template, and from the current time. The later ones replace the
-earlier ones, as in the Java client. Signing needs the library cryptography, which is imported only
-here and where PKCS12 is read.
+Claims come from options, from a template, and from the current time. If a claim comes from several
+of these, the last one wins, as in the Java client. Signing needs the library cryptography, which
+only this module and `pkcs12` import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MISSING_LIBRARY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AssertionClaims:
-    """The options `sasl.oauthbearer.assertion.claim.*`; None if one is not set."""
+    """The options `sasl.oauthbearer.assertion.claim.*`. An option that is not set is None."""
 
     aud: str | None = None
     iss: str | None = None
@@ -47,7 +47,7 @@ def assertion(
     now: float,
     jti: str,
 ) -> str:
-    """Return a signed JWT; template: its `header` and `payload`; key: by `signing_key`."""
+    """Return a signed JWT. template: with `header` and `payload`. key: from `signing_key`."""
     begin = int(now)
     fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {
@@ -64,7 +64,7 @@ def assertion(
 
 
 def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
-    """Return a template of assertions. Raise ConfigException if it is invalid."""
+    """Return the parsed assertion template. Raise ConfigException if it is invalid."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -80,7 +80,10 @@ def parse_template(text: str, origin: str) -> dict[str, Mapping[str, object]]:
 
 
 def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -> PrivateKeyTypes:
-    """Return a private key for an algorithm. Raise ConfigException if it cannot be used for it."""
+    """Return the private key in a PEM text.
+
+    Raise ConfigException if the key cannot be read, or cannot be used with the algorithm.
+    """
     try:
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
@@ -91,7 +94,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             pem.encode(), None if passphrase is None else passphrase.encode()
         )
     except TypeError:
-        # A passphrase without an encrypted key, or an encrypted key without a passphrase.
+        # A passphrase for a key that is not encrypted, or an encrypted key without a passphrase.
         why = "is encrypted: set" if passphrase is None else "is not encrypted: remove"
         why += " sasl.oauthbearer.assertion.private.key.passphrase"
     except Exception as error:  # noqa: BLE001 - several kinds, whose messages are OpenSSL's
@@ -109,7 +112,7 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
             required = "an RSA key" if algorithm == RS256 else "a key of the curve P-256"
             why = f"is not a key for {algorithm}, which requires {required}: see "
             why += "sasl.oauthbearer.assertion.algorithm"
-    # Outside of the handlers: the other exceptions may show a part of the key.
+    # Raised outside the handlers, because the caught exceptions may show a part of the key.
     raise ConfigException(f"{origin} {why}")
 
 
@@ -120,7 +123,7 @@ def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
     if algorithm == RS256 and isinstance(key, rsa.RSAPrivateKey):
         return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     if isinstance(key, ec.EllipticCurvePrivateKey):
-        # JWTs have the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
+        # A JWT signature is the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
     raise ConfigException(f"the key cannot sign by {algorithm}")

@@ -1,7 +1,7 @@
 """AWS_MSK_IAM: the OAUTHBEARER token for Amazon MSK, which is a URL with an AWS signature.
 
-It is the signature of a query (Signature Version 4), computed here without any request. Its
-User-Agent is not signed.
+The query of the URL is signed with Signature Version 4. The signature is computed here, without a
+request to AWS. The User-Agent in the query is not signed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _SERVICE: Final = "kafka-cluster"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _LIFE_S: Final = 900
 _UNRESERVED: Final = frozenset((string.ascii_letters + string.digits + "-_.~").encode())
-# b-1.name.abc123.c2.kafka.us-east-1.amazonaws.com, boot-abc.c1.kafka-serverless.…, also .com.cn.
+# For example b-1.name.abc123.c2.kafka.us-east-1.amazonaws.com or boot-abc.c1.kafka-serverless.…;
+# also .com.cn.
 _BROKER: Final = re.compile(
     r".*\.kafka(?:-serverless)?\.(?P<region>[a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?\.?",
     re.IGNORECASE,
@@ -33,7 +34,7 @@ _REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class AwsCredentials:
-    """Keys of AWS; expires_at: in seconds since 1970, None if unknown."""
+    """AWS access keys. expires_at: in seconds since 1970, None if unknown."""
 
     access_key: str = field(repr=False)
     secret_key: str = field(repr=False)
@@ -43,9 +44,9 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True)
 class AwsOptions:
-    """The AWS credentials to use, by the options of IAMLoginModule.
+    """Which AWS credentials to use, from the JAAS options of IAMLoginModule.
 
-    Without options, they are those of the process, by AWS's own chain.
+    Without options, AWS's default credential provider chain is used.
     """
 
     profile: str | None = None
@@ -56,7 +57,7 @@ class AwsOptions:
 
     @property
     def is_of_environment(self) -> bool:
-        """Whether keys in the environment of the process are enough."""
+        """Whether keys in the environment of the process may be used."""
         return self.profile is None and self.role is None
 
 
@@ -67,12 +68,12 @@ _OPTIONS: Final = {
     "awsStsRegion": "sts_region",
     "awsRoleExternalId": "external_id",
 }
-# Options about logs and retries. They are accepted, and have no effect.
+# JAAS options about logs and retries, which are accepted and have no effect.
 _NO_EFFECT: Final = frozenset({"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"})
 
 
 def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
-    """Return the credentials to use, by JAAS. Raise ConfigException for an unknown option."""
+    """Return the options of a JAAS entry. Raise ConfigException for an unknown option."""
     for name in jaas:
         if name not in _OPTIONS and name not in _NO_EFFECT:
             raise ConfigException(
@@ -90,30 +91,30 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
 
 
 def region_of_host(host: str) -> str | None:
-    """Return the region that the name of a broker of Amazon MSK has, None if it has none."""
+    """Return the AWS region in the host name of an Amazon MSK broker, None for other hosts."""
     found = _BROKER.fullmatch(host)
     return None if found is None else found["region"].lower()
 
 
 def checked_region(region: str) -> str:
-    """Return the name of a region. Raise ConfigException if it is invalid."""
+    """Return the name of an AWS region. Raise ConfigException if it is invalid."""
     if not _REGION.fullmatch(region):
         raise ConfigException(f"{region!r} is not the name of an AWS region, such as us-east-1")
     return region
 
 
 def endpoint(region: str) -> str:
-    """Return the URL that is signed, without its query."""
+    """Return the URL to sign, without its query."""
     return f"https://kafka.{region}.amazonaws.com/"
 
 
 def msk_token(
     credentials: AwsCredentials, region: str, now: float, user_agent: str
 ) -> OAuthBearerToken:
-    """Return a token that begins to be valid at `now`, in seconds since 1970.
+    """Return a token that is valid from `now` on, in seconds since 1970.
 
-    It expires with the credentials: brokers end the session then, whatever the signature's expiry
-    is.
+    The token expires with the credentials, if that is before the expiry of the signature, because
+    brokers then end the session.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"
@@ -138,7 +139,8 @@ def _signed_query(credentials: AwsCredentials, region: str, now: float) -> str:
     }
     if credentials.session_token:
         fields["X-Amz-Security-Token"] = credentials.session_token
-    # The URL has the order of the official signer. The signature has the order of their names.
+    # The URL has the fields in the order of AWS's own signer. The signature is computed over the
+    # fields sorted by name.
     pairs = [f"{_encoded(name)}={_encoded(value)}" for name, value in fields.items()]
     query = "&".join(sorted(pairs))
     host = f"kafka.{region}.amazonaws.com"

@@ -1,13 +1,13 @@
-"""Delegation tokens (KIP-48): when to renew or replace one, and how clients log in with it.
+"""Delegation tokens (KIP-48): when to renew or replace a token, and how clients log in with it.
 
-Pure: times are arguments, in milliseconds since 1970. The rule, with the defaults of brokers (a
-token expires after 24 hours without a renewal, and lives for 7 days at most)::
+This module is pure: times are arguments, in milliseconds since 1970. The rule, with the default
+settings of brokers (a token expires after 24 hours without a renewal, and after 7 days at most)::
 
     0 h            18 h           36 h    …    126 h                       168 h
     created        renewed        renewed      another one is created      the end of its life
     └─ 75 % of the time to its expiry ─┘       └─ 75 % of its life
 
-A token is valid for a while after it was replaced, so that running tasks can go on with it.
+A replaced token stays valid for a while, so that running tasks can still use it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from spark_kafka_sink.model import DelegationToken
 
 DEFAULT_MECHANISM: Final = SCRAM_SHA_512
 _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
-# A token is renewed or replaced after this part of its time, so that running tasks can go on.
+# A token is renewed or replaced after this fraction of its lifetime, so that running tasks can
+# still use it.
 _USED_UP: Final = 0.75
-# Brokers learn of a new token one after the other.
+# For this long after its creation, some brokers may not know a new token yet.
 FRESH_MS: Final = 10_000
 _EXPIRY: Final = "delegation.token.expiry.time.ms"
 _MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
 
 
 class TokenAction(Enum):
-    """What to do about a token before it is used."""
+    """The action to take on a token before it is used."""
 
     KEEP = "keep"
     RENEW = "renew"
@@ -44,21 +45,21 @@ class TokenAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLife:
-    """A token, and when it was renewed last; all times are those of this machine's clock."""
+    """A token, and when it was last renewed; all times are by this machine's clock."""
 
     token: DelegationToken
     renewed_ms: int
 
     @classmethod
     def created(cls, token: DelegationToken, now_ms: int) -> Self:
-        """Return the life of a token that has just been created; its times are the brokers'."""
+        """Return the life of a new token, whose times are by the brokers' clock."""
         return cls.known(token, now_ms, now_ms - token.issue_timestamp_ms)
 
     @classmethod
     def known(cls, token: DelegationToken, renewed_ms: int, ahead_ms: int) -> Self:
-        """Return the life of a token with the brokers' times.
+        """Return the life of a token whose times are by the brokers' clock.
 
-        ahead_ms: how far this machine's clock is ahead of the brokers'.
+        ahead_ms: how far this machine's clock is ahead of the brokers' clock.
         """
         here = replace(
             token,
@@ -69,12 +70,12 @@ class TokenLife:
         return cls(here, renewed_ms)
 
     def renewed(self, expiry_timestamp_ms: int, ahead_ms: int, now_ms: int) -> TokenLife:
-        """Return the life after a renewal; expiry_timestamp_ms: by the brokers' clock."""
+        """Return the life after a renewal. expiry_timestamp_ms: by the brokers' clock."""
         expiry_ms = expiry_timestamp_ms + ahead_ms
         return TokenLife(replace(self.token, expiry_timestamp_ms=expiry_ms), now_ms)
 
     def action(self, now_ms: int) -> TokenAction:
-        """Return what to do about the token before tasks begin to use it."""
+        """Return the action to take on the token before tasks begin to use it."""
         token = self.token
         if now_ms >= token.expiry_timestamp_ms:
             return TokenAction.REPLACE
@@ -90,19 +91,19 @@ def _late_in(begin_ms: int, end_ms: int) -> float:
 
 
 def is_fresh(token: DelegationToken, now_ms: float) -> bool:
-    """Return whether a broker may not know a token yet because it has just been created."""
+    """Return whether a token is so new that a broker may not know it yet."""
     return now_ms < token.issue_timestamp_ms + FRESH_MS
 
 
 def checked_token_mechanism(option: str, name: str) -> str:
-    """Return the mechanism by which tokens log in. Raise ConfigException for any other."""
+    """Return the SASL mechanism for delegation tokens. Raise ConfigException if it is not SCRAM."""
     if name in _MECHANISMS:
         return name
     message = f"option {option} is {name!r}: expected {' or '.join(_MECHANISMS)}"
     raise ConfigException(f"{message}, since delegation tokens work only with SCRAM")
 
 
-# What proves a client's identity, besides all options of SASL.
+# The options other than sasl.* that contain the client's credentials.
 _KEYSTORE: Final = (
     "ssl_keystore_location",
     "ssl_keystore_key",
@@ -114,7 +115,7 @@ _KEYSTORE: Final = (
 
 
 class DelegationTokenConfig(ProducerConfig, frozen=True, kw_only=True):
-    """The configuration of a client that logs in with a token, which a Spark driver has created."""
+    """The configuration of a client that logs in with a token that the Spark driver created."""
 
     token: DelegationToken
 
@@ -122,7 +123,7 @@ class DelegationTokenConfig(ProducerConfig, frozen=True, kw_only=True):
 def with_delegation_token(
     config: ProducerConfig, token: DelegationToken, mechanism: str
 ) -> DelegationTokenConfig:
-    """Return a configuration that logs in with a token, and has no other credentials."""
+    """Return a configuration that logs in with a token and contains no other credentials."""
     options = msgspec.structs.asdict(config)
     for each in option_fields():
         if each.name.startswith("sasl_") or each.name in _KEYSTORE:
@@ -131,14 +132,14 @@ def with_delegation_token(
 
 
 def delegation_token(config: ProducerConfig) -> DelegationToken | None:
-    """Return the token that a client logs in with; None if its options have the credentials."""
+    """Return the token that a client logs in with, None if it logs in with other credentials."""
     return config.token if isinstance(config, DelegationTokenConfig) else None
 
 
 def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
-    """Return why brokers may refuse a token; token: None for a user's own, whose life is unknown.
+    """Return why brokers may refuse a token, and which broker settings limit its lifetime.
 
-    The hint names the settings of the brokers that decide how long a token lives.
+    token: None for a token that the user created, whose lifetime is unknown.
     """
     if token is None:
         return (

@@ -1,6 +1,6 @@
-"""GSSAPI (Kerberos, RFC 4752): the principals in the options, and the messages to the broker.
+"""GSSAPI (Kerberos, RFC 4752): the principals in the options, and the SASL messages.
 
-Kerberos itself is a `KerberosContext`, which asks for tickets. That may take time.
+A `KerberosContext` implements Kerberos itself. It requests tickets, which may take time.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Final, Protocol
 from spark_kafka_sink.auth.mechanisms import GSSAPI
 from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 
-# The first byte of what a broker offers and a client chooses: nothing is signed or encrypted.
+# The security layer "none", as a bit of the first byte that the broker offers and the client sends
+# back: data is neither signed nor encrypted.
 _NO_LAYER: Final = 1
 _LAYERS: Final = {2: "auth-int", 4: "auth-conf"}
-# The layer in a byte, and the size of the largest message, which has no meaning without one.
+# One byte for the security layer, and three for the maximum message size, which has no meaning
+# without a layer.
 _OFFER_BYTES: Final = 4
 _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
 
@@ -24,10 +26,11 @@ _CHOICE: Final = bytes((_NO_LAYER, 0, 0, 0))
 class KerberosOptions:
     """The client's and the brokers' principals.
 
-    service: the first part of the brokers' principals. keytab: the file with the key of
-    `principal`; None if tickets exist already, in the file `cache`, or in the process's cache if
-    that is None. principal is None if the cache's own principal is used. shown: how messages write
-    a principal and a service that references give.
+    service: the first part of the brokers' principals. principal: the client's principal, None for
+    the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
+    exist already. cache: the ticket cache with these tickets, None for the process's default cache.
+    shown: pairs of a resolved value and its unresolved text, for a principal and a service in
+    variables.
     """
 
     service: str
@@ -38,13 +41,13 @@ class KerberosOptions:
 
     @property
     def user(self) -> str:
-        """The client's name in messages."""
+        """The client's principal in messages."""
         if self.principal is None:
             return "the ticket cache"
         return f"principal {self.for_message(self.principal)!r}"
 
     def for_message(self, text: str) -> str:
-        """Return a text without what references give."""
+        """Return a text with resolved values replaced by their variables (``${…}``)."""
         for value, written in self.shown:
             text = text.replace(value, written)
         return text
@@ -56,10 +59,10 @@ def kerberos_options(
     keytab: str | None,
     service: str | None,
 ) -> KerberosOptions:
-    """Return the principals. Raise ConfigException if the options do not define them.
+    """Return the Kerberos options. Raise ConfigException if a principal or a service is missing.
 
-    jaas: the options of Krb5LoginModule, None without an entry. The others are those of a
-    configuration: sasl.kerberos.principal, .keytab and .service.name.
+    jaas: the options of Krb5LoginModule, None without a JAAS entry. principal, keytab, service: the
+    values of sasl.kerberos.principal, .keytab and .service.name.
     """
     in_jaas = None if jaas is None else jaas.get("serviceName") or None
     if service and in_jaas and service != in_jaas:
@@ -110,40 +113,43 @@ def _is_true(jaas: Mapping[str, str], name: str) -> bool:
 
 
 def cache_path(cache: str) -> str:
-    """Return the path of a ticket cache, empty for a kind that is neither a file nor a folder.
+    """Return the path of a ticket cache, empty for a type that is neither FILE nor DIR.
 
-    A cache is named by its kind, such as ``FILE``, ``DIR`` or ``KCM``, and a colon before the rest;
-    a name without a kind is a path.
+    The name of a cache is its type, such as ``FILE``, ``DIR`` or ``KCM``, a colon, and the rest. A
+    name without a type is a path.
     """
     kind, colon, rest = cache.partition(":")
-    # MIT Kerberos takes one letter for a drive of Windows.
+    # MIT Kerberos treats a single letter as a Windows drive.
     if not colon or len(kind) == 1:
         return cache
-    # With two colons, one cache of the folder.
+    # Two colons name one cache inside the folder.
     return rest.lstrip(":") if kind in ("FILE", "DIR") else ""
 
 
 class KerberosContext(Protocol):
-    """The security context of client and broker. All methods raise SaslAuthenticationException."""
+    """The Kerberos security context of a login.
+
+    All methods raise SaslAuthenticationException if the login fails.
+    """
 
     @property
     def is_complete(self) -> bool:
         """Whether client and broker have authenticated each other."""
 
     def step(self, token: bytes) -> bytes | None:
-        """Take the broker's token, and return the next one, if there is one."""
+        """Process the broker's token, and return the next token to send, None without one."""
 
     def unwrap(self, message: bytes) -> bytes:
-        """Return the content of a message that the broker has signed."""
+        """Return the content of a message that the broker has wrapped (GSS_Unwrap)."""
 
     def wrap(self, message: bytes) -> bytes:
-        """Return a message with the client's signature."""
+        """Return a message wrapped with the client's signature (GSS_Wrap)."""
 
 
 class GssapiExchange:
-    """One login: the tokens of Kerberos, then the security layers that the broker offers.
+    """One GSSAPI login: the Kerberos tokens, then the security layers that the broker offers.
 
-    The client chooses no layer. first_token: the first one of the context.
+    The client chooses no security layer. first_token: the first token of the context.
     """
 
     mechanism: Final = GSSAPI
@@ -155,14 +161,14 @@ class GssapiExchange:
         self.is_complete = False
 
     def first(self) -> bytes:
-        """Return the first token of Kerberos."""
+        """Return the first Kerberos token."""
         return self._first
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return what answers the broker's token."""
+        """Return the response to the broker's token, None if the exchange is complete."""
         if not self._context.is_complete:
             answer = self._context.step(challenge)
-            # An empty token is sent, too: the broker answers it with its security layers.
+            # An empty token is sent, too: the broker responds to it with its security layers.
             return answer or b""
         if self._has_chosen:
             self.is_complete = True
@@ -180,5 +186,5 @@ class GssapiExchange:
                 "the broker offer auth"
             )
         self._has_chosen = True
-        # There is no authorization id, so the client acts for itself.
+        # Without an authorization id, the client acts as its own principal.
         return self._context.wrap(_CHOICE)

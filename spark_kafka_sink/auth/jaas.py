@@ -1,8 +1,8 @@
 """`sasl.jaas.config`: parse one login module and its options as the Java client does.
 
-The Java client's grammar is that of java.io.StreamTokenizer. All its rules are implemented here, so
-that a text means the same in both. Messages do not show parts of the text that may be secret: if
-quotes are missing, a word of the password stands where a name should be.
+The Java client parses the text with java.io.StreamTokenizer. This module implements all rules of
+that class, so that a text means the same in both clients. Messages do not show parts of the text
+that may be secret: if quotes are missing, a word of the password may be where a name is expected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCRAM_LOGIN_MODULE: Final = "ScramLoginModule"
 OAUTHBEARER_LOGIN_MODULE: Final = "OAuthBearerLoginModule"
 KRB5_LOGIN_MODULE: Final = "Krb5LoginModule"
 IAM_LOGIN_MODULE: Final = "IAMLoginModule"
-# The modules by the last part of their names, and their mechanisms.
+# The mechanisms of each login module, by the last part of the module's name.
 LOGIN_MODULES: Final = {
     PLAIN_LOGIN_MODULE: _BY_PASSWORD,
     SCRAM_LOGIN_MODULE: _BY_PASSWORD,
@@ -39,7 +39,7 @@ LOGIN_MODULES: Final = {
 }
 _FLAGS: Final = ("REQUIRED", "REQUISITE", "SUFFICIENT", "OPTIONAL")
 _UNSECURED: Final = "unsecuredLogin"
-# Names that messages may show; any other word may be a part of a secret.
+# Names that messages may show. Any other word may be a part of a secret.
 _NAMES: Final = frozenset(
     {
         *("username", "password", "tokenauth", "clientId", "clientSecret", "scope"),
@@ -58,14 +58,14 @@ _QUOTES_ADVICE: Final = "put each value in double quotes"
 
 @dataclass(frozen=True, slots=True)
 class JaasEntry:
-    """A login module, by its full name as given, and its options."""
+    """A login module with its options. module: the full name as given."""
 
     module: str
     options: Mapping[str, str] = field(repr=False)
 
     @property
     def simple_name(self) -> str:
-        """The last part of the module's name, which identifies the module here."""
+        """The last part of the module's name. It alone identifies the module here."""
         return self.module.rpartition(".")[2]
 
     def resolved(self, resolve: Callable[[str], str]) -> JaasEntry:
@@ -74,7 +74,7 @@ class JaasEntry:
 
 
 def parse_jaas(text: str) -> JaasEntry:
-    """Return the entry of a text. Raise ConfigException unless there is exactly one."""
+    """Return the JAAS entry in a text. Raise ConfigException unless there is exactly one."""
     tokens = _Tokens(text)
     entries = []
     while tokens.advance() is not _Kind.END:
@@ -117,7 +117,7 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
 
 
 class _Kind(Enum):
-    """The kind of a token; a mark is any single character that is not part of a word."""
+    """The kind of a token. A mark is a single character that is not part of a word."""
 
     WORD = "word"
     NUMBER = "number"
@@ -146,7 +146,7 @@ def _entry(tokens: _Tokens) -> JaasEntry:
         tokens.advance()
         if tokens.word is None:
             raise _error(tokens, f"{description} has no valid value")
-        # Java also ignores options whose name is a number or a mark.
+        # As in Java, an option whose name is a number or a mark is ignored.
         if name is not None:
             options[name] = tokens.word
         before = description
@@ -170,7 +170,7 @@ def _error(tokens: _Tokens, why: str) -> ConfigException:
 _SPACE, _DIGIT, _ALPHA, _QUOTE = 1, 2, 4, 8
 _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _LINE_ENDS: Final = ("\n", "\r")
-# The value of a backslash at the end of the text in Java: the number -1 as a character.
+# The value in Java of a backslash at the end of the text: the number -1 as a character.
 _NO_CHARACTER: Final = "\uffff"
 
 
@@ -192,10 +192,10 @@ _CLASSES: Final = _classes()
 
 
 class _Tokens:
-    """java.io.StreamTokenizer: `advance` reads a token; the attributes describe the last one.
+    """java.io.StreamTokenizer: `advance` reads a token, and the attributes describe it.
 
-    word: the text of a word or a quoted text. mark: any other character. begin: the token's
-    position.
+    word: the text of a word or of a quoted text. mark: any other character. begin: the position of
+    the token.
     """
 
     def __init__(self, text: str) -> None:
@@ -230,7 +230,7 @@ class _Tokens:
 
     @property
     def reference_advice(self) -> str:
-        """The advice to add to a message if a reference is not in quotes."""
+        """Advice to append to a message if a variable (``${…}``) is not in quotes."""
         around = self._text[max(0, self.begin - 2) : self.begin + 2]
         return ', and references too, as "${env:NAME}"' if "${" in around else ""
 
@@ -247,7 +247,7 @@ class _Tokens:
     def _skip_comment(self) -> None:
         """Skip a comment from its slash to the end of the line, or to the end of a long comment."""
         is_long = self._text.startswith("*", self._at + 1)
-        # The character after the slash is skipped, even a line end.
+        # The character after the slash is skipped, even if it is a line end.
         self._at += 2
         if not is_long:
             while self._peek() and self._peek() not in _LINE_ENDS:
@@ -310,5 +310,5 @@ class _Tokens:
         return _ESCAPES.get(character, character or _NO_CHARACTER)
 
 
-# Three digits up to \377.
+# Up to three octal digits, at most \377.
 _OCTAL: Final = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")

@@ -8,16 +8,17 @@ from typing import Final
 
 _BLANK: Final = " \t\f"
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-# The name ends at the first blank, = or : without a backslash before it.
+# The name ends at the first blank, "=" or ":" that has no backslash before it.
 _PAIR: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "r": "\r", "n": "\n", "f": "\f"}
 
 
 def properties(text: str) -> dict[str, str]:
-    """Return the properties of a text. The last of equal names wins; an empty name is dropped.
+    """Return the properties in a text.
 
-    Raise ValueError, without any of the text, for an invalid escape.
+    If a name occurs several times, its last value wins. A property with an empty name is dropped.
+    Raise ValueError, which does not show the text, for an invalid escape.
     """
     found = {}
     for line in _logical_lines(text):
@@ -29,7 +30,10 @@ def properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Yield the lines without comments. A backslash at a line's end joins it with the next line."""
+    """Yield the lines without comments.
+
+    A line that ends in an odd number of backslashes is joined with the next line.
+    """
     line = ""
     for natural in _LINE_END.split(text):
         part = natural.lstrip(_BLANK)
@@ -48,7 +52,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     plain = _ESCAPE.sub(_meaning, text)
-    # Two escapes may be the two halves of a surrogate pair.
+    # Two escapes may be the halves of a surrogate pair.
     return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 

@@ -20,31 +20,31 @@ _MAX_SHOWN: Final = 200
 class SaslExchange(Protocol):
     """One login on one connection.
 
-    The token of `first` is sent to the broker. Each response of the broker is passed to `step`, and
-    the token that `step` returns is sent. `is_complete` is true once the client has verified
-    everything that it must verify.
+    The caller sends the token of `first` to the broker. It passes each response of the broker to
+    `step`, and sends the token that `step` returns. `is_complete` is true once the client has
+    verified everything that it must verify.
     """
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name in the SASL handshake."""
+        """The name of the mechanism in the SASL handshake."""
 
     @property
     def is_complete(self) -> bool:
         """Whether the client has nothing more to verify."""
 
     def first(self) -> bytes:
-        """Return the first token."""
+        """Return the first token to send."""
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the token that answers the broker's, None if there is nothing more to send.
+        """Return the response to the broker's token, None if there is nothing more to send.
 
         Raise SaslAuthenticationException if the broker rejects the login or violates the protocol.
         """
 
 
 def checked_mechanism(name: str) -> str:
-    """Return the name of a mechanism. Raise ConfigException if it is unknown."""
+    """Return the name of a SASL mechanism. Raise ConfigException if it is unknown."""
     if name in MECHANISMS:
         return name
     right = next((each for each in MECHANISMS if each.lower() == name.strip().lower()), None)
@@ -54,7 +54,7 @@ def checked_mechanism(name: str) -> str:
 
 
 class PlainExchange:
-    """A PLAIN login: one token, and a response with nothing to verify."""
+    """A PLAIN login: the client sends one token, and has nothing to verify in the response."""
 
     mechanism: Final = PLAIN
 
@@ -75,26 +75,26 @@ class PlainExchange:
     def step(self, challenge: bytes) -> None:
         """Record that the broker accepted the token.
 
-        The response's content is ignored, as in Java.
+        The content of the response is ignored, as in Java.
         """
         del challenge
         self.is_complete = True
 
 
 def utf8(text: str, what: str) -> bytes:
-    """Return `text` as UTF-8. Raise ConfigException, without the text, if it cannot be encoded.
+    """Return `text` as UTF-8. Raise ConfigException if it cannot be encoded.
 
-    what: the name of the text in messages.
+    what: the name of the text in messages, which do not show the text itself.
     """
     try:
         return text.encode()
     except UnicodeEncodeError:
         pass
-    # Raised outside the handler, because the other exception contains the text.
+    # Raised outside the handler, because the caught exception contains the text.
     raise ConfigException(f"{what} has an invalid character (half of a surrogate pair)")
 
 
 def printable(text: str) -> str:
-    """Return a broker's text in a form fit for messages: one line of limited length."""
+    """Return a broker's text for messages, as one line of limited length."""
     line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
     return line + ("…" if len(text) > _MAX_SHOWN else "")

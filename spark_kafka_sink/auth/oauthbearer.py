@@ -1,6 +1,7 @@
-"""OAUTHBEARER (RFC 7628): the exchange, the claims of a token, and the time to renew it.
+"""OAUTHBEARER (RFC 7628): the exchange, the claims of a token, and when to refresh it.
 
-A token may be opaque. A JWT contains its expiry time. Brokers verify tokens; nothing here does.
+A token may be opaque. If it is a JWT, it contains its expiry time. Brokers verify the signature of
+a token; this module does not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, printable
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
-# The tokens that brokers accept (OAuthBearerClientInitialResponse of the Java client).
+# The characters of tokens that brokers accept (OAuthBearerClientInitialResponse in Java).
 _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE: Final = re.compile(r"[\x21-\x7E \t\r\n]+")
@@ -27,7 +28,7 @@ _SEPARATOR: Final = "\x01"
 
 @dataclass(frozen=True, slots=True)
 class OAuthBearerToken:
-    """A token and its times, in seconds since 1970; None if they are unknown."""
+    """A token and its times in seconds since 1970. A time that is unknown is None."""
 
     value: str = field(repr=False)
     expires_at: float | None = None
@@ -44,8 +45,8 @@ def bearer_token(
 ) -> OAuthBearerToken:
     """Return a token that was received at `now`.
 
-    expires_in: the lifetime in seconds that the endpoint returned; used if the token has no expiry
-    time. Raise SaslAuthenticationException if brokers do not accept such a token, and
+    expires_in: the lifetime in seconds that the endpoint returned, used if the token itself has no
+    expiry time. Raise SaslAuthenticationException if brokers would not accept the token, and
     ConfigException for an invalid extension.
     """
     if not _TOKEN.fullmatch(value):
@@ -63,7 +64,7 @@ def bearer_token(
 
 
 def checked_extensions(extensions: Mapping[str, str]) -> dict[str, str]:
-    """Return the extensions of a token (KIP-342). Raise ConfigException if one is invalid."""
+    """Return the SASL extensions of a token (KIP-342). Raise ConfigException if one is invalid."""
     for name, value in extensions.items():
         if name == _RESERVED or not _EXTENSION_NAME.fullmatch(name):
             raise ConfigException(
@@ -92,13 +93,13 @@ def jwt_claims(token: str) -> Mapping[str, object] | None:
 
 
 def subject(token: str) -> str:
-    """Return the claim `sub` of a JWT, which is the principal by default; empty if it has none."""
+    """Return the claim `sub` of a JWT, which is the default principal; empty if it is missing."""
     found = (jwt_claims(token) or {}).get("sub")
     return found if isinstance(found, str) and printable(found) == found else ""
 
 
 def token_facts(token: str) -> str:
-    """Return the subject, audience and expiry time of a token for messages, never the token."""
+    """Return the subject, audience and expiry time of a token for messages, not the token."""
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"
@@ -140,10 +141,10 @@ class RefreshWindow:
 def refresh_at(
     window: RefreshWindow, *, now: float, issued_at: float | None, expires_at: float, chance: float
 ) -> float:
-    """Return when to renew a token that was received at `now`.
+    """Return when to refresh a token that was received at `now`.
 
-    issued_at: the start of its lifetime, None if unknown; then `now` is used. chance: a random
-    number from 0 to 1. The rules are those of ExpiringCredentialRefreshingLogin.
+    issued_at: the start of the token's lifetime, None if unknown; then `now` is used. chance: a
+    random number from 0 to 1. The rules are those of Java's ExpiringCredentialRefreshingLogin.
     """
     share = window.factor + window.jitter * chance
     if now + window.min_period_s + window.buffer_s > expires_at:
@@ -157,10 +158,10 @@ def refresh_at(
 
 
 def session_ended_with(token: OAuthBearerToken, begun_at: float, now: float) -> bool:
-    """Return whether a session that is renewed at `now` ends with its token.
+    """Return whether a session that re-authenticates at `now` ends when its token expires.
 
-    Otherwise the broker limits sessions to less (`connections.max.reauth.ms`). Sessions are renewed
-    at 85 % of their life, or 2 s before their end.
+    If not, `connections.max.reauth.ms` of the broker ends the session earlier. Sessions
+    re-authenticate at 85 % of their lifetime, or 2 s before their end.
     """
     if token.expires_at is None or token.expires_at <= begun_at:
         return False
@@ -171,10 +172,8 @@ def session_ended_with(token: OAuthBearerToken, begun_at: float, now: float) -> 
 class OAuthBearerExchange:
     """One login with a token.
 
-    A broker rejects a token with a response that is not an error. The error comes after the client
-    has acknowledged that response.
-
-    refused: called with the token if the broker rejects it.
+    A broker rejects a token with a response that is not an error. The error follows after the
+    client has acknowledged that response. refused: called with the token if the broker rejects it.
     """
 
     mechanism: Final = OAUTHBEARER
@@ -216,7 +215,7 @@ class OAuthBearerExchange:
 
 
 def _status(answer: bytes) -> str:
-    """Return the status in a broker's rejection, or the entire text if it has none."""
+    """Return the status in a broker's rejection, or the entire rejection if it has no status."""
     text = answer.decode(errors="replace")
     try:
         found = json.loads(text)

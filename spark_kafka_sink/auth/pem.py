@@ -1,8 +1,8 @@
 """Detect the format of key and certificate stores, and parse PEM.
 
-PEM blocks are parsed as the Java client does (DefaultSslEngineFactory), with any white space inside
-and any text between them. PEM on a single line, as in properties files and environment variables,
-is therefore valid. OpenSSL requires line breaks; `PemBlock.text` has them. Keys may also be in
+PEM blocks are parsed as in the Java client (DefaultSslEngineFactory): white space is allowed inside
+blocks, and any text between them. So PEM on a single line is valid, as in properties files and
+environment variables. OpenSSL requires line breaks; `PemBlock.text` has them. Keys may also be in
 PKCS#1 or SEC1, which Java does not accept.
 """
 
@@ -26,20 +26,20 @@ class StoreKind(Enum):
 
 
 CERTIFICATE: Final = "CERTIFICATE"
-# An older label of the same.
+# An older label for a certificate.
 _X509_CERTIFICATE: Final = "X509 CERTIFICATE"
 _PRIVATE_KEY: Final = "PRIVATE KEY"
 _ENCRYPTED_KEY: Final = "ENCRYPTED PRIVATE KEY"
 
 _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
-# A sequence, its length in one of three forms, and the version 3, which only PKCS12 begins with.
+# An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
 _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
 _DER: Final = b"\x30"
 _PEM_BEGIN: Final = b"-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
 _HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*$", re.MULTILINE)
-# The encryption of a key that is not in PKCS#8. Without line breaks, only this pattern finds its
-# end.
+# The encryption headers of a key that is not in PKCS#8. In a text without line breaks, only this
+# pattern finds the end of the headers.
 _ENCRYPTION: Final = re.compile(
     r"Proc-Type:\s*4,\s*ENCRYPTED\s+DEK-Info:\s*([A-Za-z0-9-]+,[0-9A-Fa-f]+)\s"
 )
@@ -49,7 +49,7 @@ _LINE_LENGTH: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PemBlock:
-    """One block: its label, its bytes, and the encryption of a key in an old format."""
+    """One PEM block. encryption: the DEK-Info of an encrypted key that is not in PKCS#8."""
 
     label: str
     data: bytes = field(repr=False)
@@ -81,7 +81,7 @@ class PemBlock:
 
 
 def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
-    """Return the format of a file. Raise ConfigException, with the remedy, if it is not supported.
+    """Return the format of a file. Raise ConfigException, with a remedy, if it is unsupported.
 
     name: the file's name, for the command in a message. origin: the file's description in messages,
     for example "the file a.jks of ssl.truststore.location".
@@ -108,7 +108,7 @@ def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
 
 
 def pem_blocks(text: str, origin: str) -> list[PemBlock]:
-    """Return every block of a text, in order. Raise ConfigException for an invalid block."""
+    """Return every PEM block in a text, in order. Raise ConfigException for an invalid block."""
     blocks: list[PemBlock] = []
     at = 0
     while begin := _BEGIN.search(text, at):
@@ -137,7 +137,7 @@ def _block(label: str, inside: str, origin: str) -> PemBlock:
 
 
 def certificates(text: str, origin: str) -> list[PemBlock]:
-    """Return the certificates of a text, in order. Raise ConfigException if there are none."""
+    """Return the certificates in a text, in order. Raise ConfigException if it has none."""
     blocks = pem_blocks(text, origin)
     found = [
         PemBlock(CERTIFICATE, each.data)
@@ -150,7 +150,7 @@ def certificates(text: str, origin: str) -> list[PemBlock]:
 
 
 def private_key(text: str, origin: str) -> PemBlock:
-    """Return the private key of a text. Raise ConfigException unless there is exactly one."""
+    """Return the private key in a text. Raise ConfigException unless there is exactly one."""
     blocks = pem_blocks(text, origin)
     keys = [each for each in blocks if each.is_key]
     if not keys:

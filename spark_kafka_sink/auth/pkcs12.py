@@ -1,4 +1,4 @@
-"""PKCS12 stores, converted to PEM by the library cryptography (the extra `[pkcs12]`)."""
+"""PKCS12 stores, converted to PEM with the library cryptography (the extra `[pkcs12]`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LONGEST_CHAIN: Final = 20
 
 
 def truststore(content: bytes, password: str | None, origin: str, option: str) -> str:
-    """Return the certificates of a store as PEM. Raise ConfigException if it has none.
+    """Return the certificates in a store as PEM. Raise ConfigException if it has no certificate.
 
-    origin: the store's name in messages. option: the one with its password.
+    origin: the name of the store in messages. option: the option with its password.
     """
     store = _store(content, password, origin, option)
     found = [store.cert, *store.additional_certs]
@@ -27,9 +27,9 @@ def truststore(content: bytes, password: str | None, origin: str, option: str) -
 
 
 def keystore(content: bytes, password: str | None, origin: str, option: str) -> str:
-    """Return the private key of a store and its chain as PEM, the client's certificate first.
+    """Return a store's private key and certificate chain as PEM, the client's certificate first.
 
-    Raise ConfigException if it has no key, or no certificate of it.
+    Raise ConfigException if the store has no private key, or no certificate for it.
     """
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
 
@@ -46,7 +46,7 @@ def keystore(content: bytes, password: str | None, origin: str, option: str) -> 
 
 
 def _chain(first: x509.Certificate, others: list[x509.Certificate]) -> list[x509.Certificate]:
-    """Return the certificates in an order where the next one signed each."""
+    """Return the certificate chain: each certificate is signed by the next one."""
     chain = [first]
     while len(chain) < _LONGEST_CHAIN and chain[-1].issuer != chain[-1].subject:
         signer = next((each for each in others if each.subject == chain[-1].issuer), None)

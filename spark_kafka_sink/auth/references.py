@@ -1,20 +1,23 @@
-"""References in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
+"""Config provider variables in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
 
 There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
-value of a properties file, ``directory`` the content of a file. `config.providers` gives them other
-names and restricts what they may read. The value of a reference is not resolved again. A reference
-to an unknown provider is left unchanged, because a password may look like one.
+value in a properties file, ``directory`` the content of a file. `config.providers` sets other names
+for them and restricts what they may read. The value of a variable is not resolved again. A variable
+with an unknown provider is left unchanged, because a password may look like one. The code calls a
+config provider variable a reference.
 
-A user who sets options on a shared driver could have its secrets sent to a server of their own. The
-process can therefore restrict what may be read, by environment variables that no option overrides:
+A user who sets options on a shared driver could have the driver's secrets sent to a server of their
+own. The process can therefore restrict what may be read. The following environment variables do so,
+and no option overrides them:
 
 - ``PYKAFKA_CONFIG_PROVIDERS``: which of env, file and directory may be used, or ``none``;
-- ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths, besides what
-  the application has shipped;
-- ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the full name of a variable must match;
+- ``PYKAFKA_ALLOWED_PATHS``: the folders and files that may be read, as absolute paths, besides the
+  files shipped with the application;
+- ``PYKAFKA_ENV_ALLOWLIST``: a regular expression that the full name of an environment variable
+  must match;
 - ``PYKAFKA_OAUTH_ALLOWED_URLS``: the exact URLs that tokens may be fetched from.
 
-Lists are separated by commas. A variable that is set but empty allows nothing.
+Lists are separated by commas. An environment variable that is set but empty allows nothing.
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ _PATTERN_PARAM: Final = "allowlist.pattern"
 
 
 class Files(Protocol):
-    """Access to files; `real_path` and `read` raise OSError or ValueError."""
+    """Access to files. `real_path` and `read` raise OSError or ValueError."""
 
     def shipped(self, path: str) -> str | None:
-        """Return where a file is that the application has shipped, None for any other."""
+        """Return the local path of a file shipped with the application, None for other files."""
 
     def real_path(self, path: str) -> str:
-        """Return the absolute path without links."""
+        """Return the absolute path with symbolic links resolved."""
 
     def read(self, path: str) -> bytes:
         """Return the contents of a file."""
@@ -64,7 +67,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference; `path` is empty if it has none."""
+    """One variable ``${provider:path:key}``; `path` is empty in ``${provider:key}``."""
 
     provider: str
     path: str
@@ -77,9 +80,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """The values that this process may read; None for no limit.
+    """What this process may read; None for no restriction.
 
-    process: its name in messages, for example "the driver" or "this executor".
+    process: the name of the process in messages, for example "the driver" or "this executor".
     """
 
     process: str
@@ -90,7 +93,7 @@ class ProcessLimits:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], process: str) -> ProcessLimits:
-        """Return the limits that the environment sets. Raise ConfigException if one is invalid."""
+        """Return the restrictions in the environment. Raise ConfigException if one is invalid."""
         kinds = _listed(environ.get(ALLOWED_PROVIDERS))
         paths = _listed(environ.get(ALLOWED_PATHS))
         urls = _listed(environ.get(ALLOWED_URLS))
@@ -109,23 +112,23 @@ class ProcessLimits:
         )
 
     def check_kind(self, kind: str) -> None:
-        """Raise ConfigException if a kind of provider is not allowed."""
+        """Raise ConfigException if a kind of provider (env, file or directory) is not allowed."""
         if self.kinds is not None and kind not in self.kinds:
             raise ConfigException(
                 f"{ALLOWED_PROVIDERS} of {self.process} does not allow the provider {kind!r}"
             )
 
     def check_variable(self, name: str) -> None:
-        """Raise ConfigException if a variable may not be read."""
+        """Raise ConfigException if an environment variable may not be read."""
         if self.variables is not None and not self.variables.fullmatch(name):
             raise ConfigException(
                 f"{ALLOWED_VARIABLES} of {self.process} does not allow the variable {name!r}"
             )
 
     def allowed_path(self, path: str, files: Files) -> str:
-        """Return where a file is. Raise ConfigException if it may not be read.
+        """Return the real path of a file. Raise ConfigException if the file may not be read.
 
-        What the application has shipped is its own, and may always be read.
+        Files that were shipped with the application may always be read.
         """
         shipped = files.shipped(path)
         if shipped is not None:
@@ -148,7 +151,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """One provider of `config.providers`; None for no restriction."""
+    """One provider that `config.providers` names; paths and variables: None for no restriction."""
 
     kind: str
     paths: tuple[str, ...] | None = None
@@ -159,9 +162,9 @@ _GIVEN: Final = {kind: Provider(kind) for kind in _KINDS.values()}
 
 
 def providers(named: Mapping[str, Mapping[str, str]]) -> dict[str, Provider]:
-    """Return the providers by name: the three defaults, and those of `config.providers`.
+    """Return the providers by name: the three defaults, and those that `config.providers` names.
 
-    named: the options of each of the latter, without config.providers.NAME before them. Raise
+    named: the options of each named provider, without the prefix config.providers.NAME. Raise
     ConfigException for an option that is not supported.
     """
     return _GIVEN | {name: _provider(name, options) for name, options in named.items()}
@@ -182,7 +185,7 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
             f"{prefix}{min(unread)} is not supported: a provider that {CONFIG_PROVIDERS} names has "
             f".class, .param.{_PATHS_PARAM} (file, directory) and .param.{_PATTERN_PARAM} (env)"
         )
-    # An empty value restricts nothing, as in Java.
+    # As in Java, an empty value is no restriction.
     given = options.get(param)
     if not given:
         return Provider(kind)
@@ -192,7 +195,7 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
 
 
 class References:
-    """Finds and resolves references, within the limits of the options and the process."""
+    """Finds and resolves config provider variables, as far as options and process allow it."""
 
     def __init__(
         self,
@@ -207,7 +210,7 @@ class References:
         self._files = files
 
     def within(self, text: str) -> list[Reference]:
-        """Return the references to known providers in a value."""
+        """Return the variables (``${…}``) with known providers in a value."""
         return [
             Reference(found[1], found[2] or "", found[3])
             for found in _REFERENCE.finditer(text)
@@ -215,9 +218,10 @@ class References:
         ]
 
     def resolved(self, option: str, text: str) -> str:
-        """Return an option's value with its references resolved.
+        """Return an option's value with its variables (``${…}``) resolved.
 
-        Raise ConfigException, which shows no value, if a reference is not allowed or has no value.
+        Raise ConfigException, which does not show the value, if a variable is not allowed or has no
+        value.
         """
 
         def given(found: re.Match[str]) -> str:

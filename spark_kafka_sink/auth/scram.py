@@ -1,11 +1,11 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677) as Kafka's brokers implement them.
 
-User names must be ASCII, because brokers reject others. Names and passwords are sent without
-SASLprep. A delegation token uses the same exchange: its id is the name, its base64 HMAC the
-password, and the message has `tokenauth=true` (KIP-48). Otherwise `tokenauth` is not sent, because
-some brokers reject it.
+User names must be ASCII, because brokers reject other names. Names and passwords are sent without
+SASLprep. A delegation token uses the same exchange: the token id is the user name, the base64 HMAC
+is the password, and the first message has `tokenauth=true` (KIP-48). Logins with a password do not
+send `tokenauth`, because some brokers reject it.
 
-Deriving the keys of a password takes many rounds of hashing. `KeyCache` caches them by mechanism,
+Deriving the keys of a password takes many hash iterations. `KeyCache` caches the keys by mechanism,
 user, password, salt and number of iterations. All five are in the cache key. Without one of them, a
 wrong password or another user of the same process could log in with cached keys.
 """
@@ -25,13 +25,13 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.auth.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, printable, utf8
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 
-# RFC 7677 forbids fewer iterations than the first; more than the second take over a second.
+# RFC 7677 forbids fewer than MIN_ITERATIONS. More than MAX_ITERATIONS take over a second.
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 1_000_000
 KEPT: Final = 64
 
 _HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
-# "No channel binding", and the same in base64 for the last message.
+# The header for "no channel binding", and the same header in base64 for the last message.
 _HEADER: Final = "n,,"
 _HEADER_AGAIN: Final = "c=biws"
 _SERVER_FIRST: Final = re.compile(
@@ -45,13 +45,13 @@ _ERROR: Final = re.compile(r"e=(?P<error>[^,]*)")
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """The keys derived from a password: one proves the client, the other the broker."""
+    """The keys derived from a password: one authenticates the client, the other the broker."""
 
     client: bytes = field(repr=False)
     server: bytes = field(repr=False)
 
 
-# Mechanism, user, password, salt, iterations.
+# The arguments are mechanism, user, password, salt and iterations.
 KeyFunction: TypeAlias = Callable[[str, str, str, bytes, int], ScramKeys]
 
 
@@ -66,7 +66,7 @@ def scram_keys(mechanism: str, user: str, password: str, salt: bytes, iterations
 
 
 class KeyCache:
-    """`scram_keys` with a cache of the last 64 results; any thread may call it."""
+    """Calls `scram_keys` and caches the last 64 results; any thread may call it."""
 
     def __init__(self) -> None:
         self._kept = lru_cache(maxsize=KEPT)(scram_keys)
@@ -88,9 +88,9 @@ class KeyCache:
 class ScramExchange:
     """One SCRAM login.
 
-    nonce: a new random text for this login, printable and without a comma. is_token: whether user
-    and password are the id and the HMAC of a delegation token. name: the user in messages, if that
-    is another text.
+    nonce: a new random text for this login, printable and without commas. is_token: whether user
+    and password are the id and the HMAC of a delegation token. name: the user in messages, None for
+    `user`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ScramExchange:
         self._name = printable(user if name is None else name)
         escaped = user.replace("=", "=3D").replace(",", "=2C")
         self._first_bare = f"n={escaped},r={nonce}" + (",tokenauth=true" if is_token else "")
-        # The expected signature of the broker's last message; None before the client's last
+        # The signature that the broker's last message must have; None until the client's last
         # message.
         self._signature: bytes | None = None
 
@@ -133,7 +133,7 @@ class ScramExchange:
         return f"{_HEADER}{self._first_bare}".encode()
 
     def step(self, challenge: bytes) -> bytes | None:
-        """Return the client's last message, then None after the broker's signature is verified."""
+        """Return the client's last message; then None, once the broker's signature is verified."""
         if self.is_complete:
             raise self._failed("the broker continues after its last message")
         try:
@@ -159,7 +159,8 @@ class ScramExchange:
             )
         if not found["nonce"].startswith(self._nonce):
             raise self._failed("the broker's nonce does not begin with ours")
-        # Check the number of digits first: parsing a number of a megabyte would take minutes.
+        # Check the number of digits first: parsing a number with a million digits would take
+        # minutes.
         digits = found["iterations"]
         iterations = int(digits) if len(digits) <= len(str(MAX_ITERATIONS)) else None
         if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:

@@ -1,4 +1,4 @@
-"""The requests to a token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
+"""The requests to an OAuth token endpoint, and its responses (RFC 6749; KIP-768, 1139, 1258).
 
 Messages show only ``error`` and ``error_description`` of a response.
 """
@@ -17,26 +17,26 @@ from spark_kafka_sink.errors import SaslAuthenticationException
 
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-# Another try may end otherwise: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
+# A retry may succeed: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
 _TRIED_AGAIN: Final = frozenset({408, 412, 425, 429})
 _NEVER_TRIED_AGAIN: Final = frozenset({501, 505})
-# The names of the token in responses; the first one that is present counts.
+# The names of the token in responses. The first name that is present is used.
 _TOKEN_NAMES: Final = ("access_token", "id_token")
 
 
 def by_secret(scope: str | None) -> dict[str, str]:
-    """Return the form of a client that shows its secret in a header (`basic_authorization`)."""
+    """Return the form for a client that sends its secret in a header (`basic_authorization`)."""
     return {"grant_type": "client_credentials", **_scope(scope)}
 
 
 def basic_authorization(client_id: str, secret: str, encode: Callable[[str], str] | None) -> str:
-    """Return the value of the header. encode: applied to id and secret before, None for neither."""
+    """Return the Authorization header. encode: applied to id and secret, None for no encoding."""
     pair = [client_id, secret] if encode is None else [encode(client_id), encode(secret)]
     return f"Basic {base64.b64encode(':'.join(pair).encode()).decode()}"
 
 
 def by_client_assertion(assertion: str, client_id: str | None, scope: str | None) -> dict[str, str]:
-    """Return the form of a client that sends an assertion instead of a secret (KIP-1258)."""
+    """Return the form for a client that sends an assertion instead of a secret (KIP-1258)."""
     return {
         "grant_type": "client_credentials",
         "client_assertion_type": _CLIENT_ASSERTION,
@@ -63,7 +63,10 @@ def token_of_answer(
     retry_after_s: float | None = None,
     extensions: Mapping[str, str] | None = None,
 ) -> OAuthBearerToken:
-    """Return the token of a response at `now`. Raise TokenException if it has none."""
+    """Return the token in a response. Raise TokenException if it has no valid token.
+
+    now: when the response was received.
+    """
     found = _object(body)
     if not 200 <= status < 300:
         is_final = status not in _TRIED_AGAIN and (status < 500 or status in _NEVER_TRIED_AGAIN)
@@ -98,7 +101,7 @@ def _described(found: Mapping[str, object] | None) -> str:
 
 
 def _seconds(found: Mapping[str, object]) -> float | None:
-    """Return `expires_in`, which some endpoints write as a text."""
+    """Return `expires_in` in seconds, which some endpoints write as text; None if invalid."""
     value = found.get("expires_in")
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

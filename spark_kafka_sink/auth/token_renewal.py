@@ -6,8 +6,8 @@
        ^  failed: again after a pause  │  failed: again after a pause, the old one serves
        └──────── expired ──────────────┘
 
-A failure that a retry cannot mend is raised to callers that wait for a token. It is retried
-nevertheless, after the longest pause, because its cause may be mended meanwhile.
+A failure that a retry will probably not overcome is raised to clients that wait for a token. The
+fetch is retried nevertheless, after the longest back-off, because the cause may have been fixed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 if TYPE_CHECKING:
     from random import Random
 
-# The lifetime of a token without an expiry, and of one that seems to be expired when it arrives:
-# the broker's clock counts, not this machine's.
+# The assumed lifetime of a token without an expiry time, and of a token that seems to have expired
+# when it arrives: the broker's clock counts, not this machine's clock.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
-# No endpoint keeps clients away for longer.
+# The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
-# If brokers reject a token sooner than this after its fetch, the next one would be rejected, too.
+# If brokers reject a token so soon after its fetch, they would also reject the next token.
 _FRESH_S: Final = 10.0
 
 
 class TokenException(Exception):
-    """There is no token; the message contains no secret.
+    """There is no token. The message contains no secret.
 
-    is_final: whether a retry would end the same way. retry_after_s: the pause that the endpoint
-    asks for, None if it does not.
+    is_final: whether a retry would fail in the same way. retry_after_s: the delay in seconds that
+    the endpoint requests, None if it does not request a delay.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TokenException(Exception):
 class TokenRenewal:
     """The token of one configuration; times are seconds since 1970.
 
-    fetch_at: when to fetch the next one. failure: the error of the last fetch, None if it
+    fetch_at: when to fetch the next token. failure: the error of the last fetch, None if it
     succeeded.
     """
 
@@ -64,11 +64,11 @@ class TokenRenewal:
         self.failure: TokenException | None = None
 
     def serving(self, now: float) -> OAuthBearerToken | None:
-        """Return the token to log in with, None if there is none."""
+        """Return the token to log in with, None if there is no valid token."""
         return self._token if now < self._ends_at else None
 
     def fetched(self, token: OAuthBearerToken, now: float, chance: float) -> None:
-        """Take a token; chance: a random number from 0 to 1."""
+        """Set the token that was fetched. chance: a random number from 0 to 1."""
         ends_at = now + _ASSUMED_LIFE_S if token.expires_at is None else token.expires_at
         issued_at = token.issued_at
         if ends_at <= now:
@@ -80,13 +80,13 @@ class TokenRenewal:
         )
 
     def failed(self, failure: TokenException, now: float, random: Random) -> None:
-        """Note that a fetch failed."""
+        """Record that a fetch failed, and schedule the next one."""
         pause_s = self._backoff.max_s
         if not failure.is_final:
             pause_s = self._backoff.delay_s(self._failures, random)
             self._failures += 1
             if now < self._ends_at:
-                # A long pause must not end after the current token's expiry.
+                # A long back-off must end before the current token expires.
                 pause_s = min(pause_s, max(self._backoff.base_s, (self._ends_at - now) / 2))
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
@@ -94,14 +94,14 @@ class TokenRenewal:
         self.fetch_at = now + pause_s
 
     def fetch_now(self, token: OAuthBearerToken, now: float) -> None:
-        """Fetch another token now, if this is the valid one and the last fetch succeeded."""
+        """Fetch another token now, if `token` is the current one and the last fetch succeeded."""
         if token is self._token and self.failure is None:
             self.fetch_at = min(self.fetch_at, now)
 
     def refused(self, token: OAuthBearerToken, now: float) -> None:
-        """Note that a broker has rejected a token: another one may be fetched.
+        """Record that a broker has rejected a token, and drop the token.
 
-        A token that was just fetched is kept, because another one would be rejected as well.
+        A token that was just fetched is kept, because the next token would be rejected as well.
         """
         if token is self._token and now >= self._fetched_at + _FRESH_S:
             self._token, self._ends_at = None, 0.0

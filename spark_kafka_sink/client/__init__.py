@@ -1,1 +1,1 @@
-"""The threads of a producer and what they share: from a caller's rows to the I/O thread."""
+"""The threads of a producer and the state that they share: callers add rows, one thread sends."""

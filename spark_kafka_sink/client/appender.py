@@ -1,13 +1,21 @@
-"""Append columns: cut a batch of rows into slices, and add each to the accumulator.
+"""Append columns: cut an Arrow batch into slices, and add the rows of each slice to record batches.
 
-This module owns the order of slices and the partitioner's state. One slice is laid out and encoded
-at a time, so that a partition's offset deltas follow one another. The holder of `append_lock` never
-waits for memory, metadata or the network, so that the I/O thread may take it too.
+This module keeps the slices in order, and has the state of the partitioner. Slices are partitioned
+and encoded one at a time, so that the offset deltas of a partition's records follow one another.
+The thread that holds `append_lock` never waits for memory, metadata or the network, so the I/O
+thread may take the lock as well.
 
-The steps of a slice: reserve memory, and get the loads of its topics; choose partitions; hold their
-open batches; encode the rows after those in the batches; add them to the batches. Then compress the
-batches that became full. Of these steps only the first, the third and the fifth take the producer's
-lock (`ProducerState`), and only the first may wait.
+A slice is appended in these steps:
+
+1. reserve memory, and get the `TopicLoad` of each topic (how many bytes wait for its partitions);
+2. choose a partition for each row;
+3. hold the open batches of these partitions, so that no thread changes or sends them;
+4. encode the rows, with offset deltas that continue those of the open batches;
+5. add the encoded rows to the batches;
+6. compress the batches that became full.
+
+Only steps 1, 3, 5 and the end of 6 take the producer's lock (`ProducerState`), and only step 1 may
+wait.
 """
 
 from __future__ import annotations
@@ -54,15 +62,15 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# From this number of partitions on, slices are twice as large (docs/performance.md).
+# With at least this number of partitions, slices are twice as large (docs/performance.md).
 MANY_PARTITIONS: Final = 250
 
 
 def slice_bytes(partitions: int) -> int:
-    """Return the size of a slice.
+    """Return the target size of a slice in bytes.
 
-    Each partition of a slice costs time, so more partitions need larger slices. partitions: of the
-    topics that rows may go to, 0 if unknown.
+    Each partition of a slice costs time, so more partitions need larger slices. partitions: the
+    total number of partitions of the topics that the rows may go to, 0 if it is unknown.
     """
     return SLICE_BYTES if partitions < MANY_PARTITIONS else 2 * SLICE_BYTES
 
@@ -70,8 +78,8 @@ def slice_bytes(partitions: int) -> int:
 def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list[int]:
     """Cut rows into slices of about `slice_bytes`, but at most a quarter of buffer.memory each.
 
-    Return the end row of each slice. A slice has at least one row. Slices are about equal, because
-    a last slice of few rows would cost nearly as much as a full one.
+    Return the end row of each slice (exclusive). A slice has at least one row. All slices are about
+    equally large, because a small last slice would cost nearly as much time as a full slice.
     """
     ends = np.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -87,18 +95,22 @@ def slice_ends(sizes: Int64s, partitions: int, buffer_memory_bytes: int) -> list
 
 
 class RowOwner(SpanOwner, Protocol):
-    """A waiter for the single rows of a slice."""
+    """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Take the rows in the order in which spans will number them; called before any is sent."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+
+        This is called before any of the rows is sent.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
     """Rows that are appended together.
 
-    sizes: upper bounds of their encoded sizes in bytes; topics: the metadata of each of
-    ``rows.topics``; hashes: of their keys, None if keys do not count.
+    sizes: for each row, an upper bound of its encoded size in bytes; topics: the metadata of each
+    topic in ``rows.topics``; hashes: the hash of each row's key, None if the partitioner ignores
+    keys.
     """
 
     rows: Rows
@@ -108,12 +120,12 @@ class Slice:
 
     @property
     def to_spread(self) -> dict[str, TopicMetadata]:
-        """The topics of which some rows may go to any partition."""
+        """The topics with at least one row that may go to any partition."""
         return topics_to_spread(self.rows, self.topics, self.hashes)
 
 
 class SliceAppender:
-    """Encodes slices into batches."""
+    """Encode slices of rows, and add the rows to batches."""
 
     def __init__(self, state: ProducerState, config: ProducerConfig) -> None:
         self._state = state
@@ -125,12 +137,12 @@ class SliceAppender:
         self.append_lock = threading.Lock()
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows without a key evenly from here on; see `KafkaProducer.spread_evenly`."""
+        """Spread rows without a key evenly from now on; see `KafkaProducer.spread_evenly`."""
         with self.append_lock:
             self._partitioner.spread_evenly(start)
 
     def slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> Slice:
-        """Return rows as `append` takes them; see `Slice`."""
+        """Return the `Slice` that `append` takes, with the hashes of the rows' keys."""
         hashes = hash_keys(rows.columns.key) if self._partitioner.uses_keys else None
         return Slice(rows, sizes, topics, hashes)
 
@@ -144,10 +156,11 @@ class SliceAppender:
         created_at: float | None = None,
         owner: RowOwner | None = None,
     ) -> None:
-        """Add a slice to batches; the caller holds `append_lock`, and has reserved memory.
+        """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
-        loads: of ``each.to_spread``; check: raises if nothing may be appended, called with the
-        producer's lock; created_at: the time since which the rows wait, None for now.
+        loads: the load of each topic in ``each.to_spread``; check: called with the producer's lock,
+        raises if rows may not be appended now; created_at: the time since which the rows have
+        waited, None for now; owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -165,7 +178,7 @@ class SliceAppender:
             raise
 
     def pack(self, pending: PendingAppend) -> None:
-        """Compress the batches that are full; it needs no lock."""
+        """Compress the batches that became full. The compression itself needs no lock."""
         if pending.full:
             for batch in pending.full:
                 batch.pack()
@@ -179,7 +192,10 @@ OnFailure: TypeAlias = Callable[[AppendFailure], object]
 
 
 class SliceOwner:
-    """Waits for the rows of one slice; start: the number of its first row in what was appended."""
+    """Call `on_failure` for the failed rows of one slice.
+
+    start: the number of the slice's first row in the Arrow batch or table that was appended.
+    """
 
     def __init__(self, start: int, on_failure: OnFailure) -> None:
         self._start = start
@@ -187,11 +203,11 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Take the rows in the order in which spans number them."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """Take a span of a batch that is done; in the I/O thread."""
+        """Report the rows of a span if its batch failed; called by the I/O thread."""
         if batch.error is None:
             return
         rows = self._rows[span.first_row : span.first_row + span.records]
@@ -206,10 +222,10 @@ class SliceOwner:
 
 
 class ColumnProducer:
-    """Takes Arrow batches.
+    """Append Arrow batches.
 
-    limits: how large a record may be. drain_rows: puts rows of earlier `send` calls into batches,
-    so that they go first; it takes a deadline, and the topics.
+    limits: how large a record may be. drain_rows: puts the rows of earlier `send` calls into
+    batches, so that they are sent first; it takes a deadline and the topics.
     """
 
     def __init__(
@@ -238,7 +254,7 @@ class ColumnProducer:
         refresh: Callable[[], Mapping[str, int]] | None,
     ) -> None:
         """Set the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
-        limits = dict(max_message_bytes)  # a mapping of the user's own is not called under the lock
+        limits = dict(max_message_bytes)  # the user's mapping may run code: not under the lock
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
         self._limits = self._limits.with_topics(limits if is_plain else {})
@@ -287,7 +303,7 @@ class ColumnProducer:
         built_in: bool,  # noqa: FBT001 - private, and always given by position
         lingers_since: float | None,
     ) -> None:
-        """Append an Arrow batch; first_row: the number of its first row in what was given."""
+        """Append an Arrow batch; first_row: the number of its first row in the appended table."""
         self._caller.before_append()
         if not record_batch.num_rows:
             return
@@ -310,7 +326,7 @@ class ColumnProducer:
             self._append_slices(rows, sizes, topics, call, first_row, on_failure, lingers_since)
             self._state.end_append(under_way)
         except BaseException:
-            self._state.end_append(under_way)  # the earlier append may have been interrupted
+            self._state.end_append(under_way)  # an interrupt may have prevented the call above
             raise
 
     def _append_slices(
@@ -332,11 +348,12 @@ class ColumnProducer:
                 each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
                 self._append_slice(each, call, owner, pending, lingers_since)
                 start = end
-                lingers_since = None  # the rest had to wait for memory
-                # Every slice is a send of its own, which may wait for memory as long as any.
+                lingers_since = None  # the rows of later slices had to wait for memory
+                # Each slice may wait for memory for another max.block.ms, as if it were a call of
+                # its own.
                 call = self._caller.column_call()
         except BaseException as error:
-            # A transaction with a part of the rows can only be aborted.
+            # A transaction that has only some of the rows can only be aborted.
             if start or pending.is_in_batches:
                 self._spoil_transaction(start, len(sizes), error)
             if isinstance(error, KafkaException):
@@ -346,7 +363,7 @@ class ColumnProducer:
     def _spoil_transaction(
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
-        """Make the transaction abortable, because it has only a part of the rows."""
+        """Make the transaction abortable, because only some of the rows were appended."""
         why = message_of(error) or type(error).__name__
         message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
         failure = KafkaException(message)
@@ -354,13 +371,13 @@ class ColumnProducer:
         self._state.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Refuse rows that are too large for a request, for memory, or for their topic."""
+        """Reject rows that are too large for a request, for buffer.memory, or for their topic."""
         if self._limits.fit(sizes):
             return
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
-            # The topic's limit may have been raised meanwhile.
+            # The topic's max.message.bytes may have been raised meanwhile.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)
@@ -369,7 +386,7 @@ class ColumnProducer:
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call
     ) -> list[TopicMetadata]:
-        """Check explicit partitions, with fresh metadata if they seem to be too high."""
+        """Check explicit partition numbers, with new metadata if a number seems too high."""
         if rows.partitions is None:
             return topics
         checked = list(topics)
@@ -378,7 +395,7 @@ class ColumnProducer:
             try:
                 check_partitions(name, explicit, len(topics[number].leaders), of_topic)
             except DataException:
-                # Partitions may have been added to the topic since.
+                # Partitions may have been added to the topic since the metadata was fetched.
                 (known,) = self._caller.wait_for({name: int(explicit[of_topic].max()) + 1}, call)
                 check_partitions(name, explicit, len(known.leaders), of_topic)
                 checked[number] = known
@@ -406,17 +423,20 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return what their batches are created at: never so early that they expire sooner."""
+        """Return the creation time for batches with these rows.
+
+        It is at most linger.ms ago, so that the batches do not expire too early.
+        """
         if lingers_since is None:
             return None
         return max(lingers_since, time.monotonic() - self._config.linger_ms / 1000)
 
 
 def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:
-    """Return the error of one batch of a table as an error of the table.
+    """Return the error of one Arrow batch as an error of the table that contains the batch.
 
-    first_row: the number of the batch's first row in the table; rows: the rows of the table. The
-    given error may belong to another caller as well, so it is not changed.
+    first_row: the number of the batch's first row in the table; rows: the number of rows of the
+    table. The given error may also be raised in another caller, so it is not changed.
     """
     message = error.message
     if first_row:

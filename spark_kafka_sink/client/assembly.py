@@ -1,6 +1,6 @@
-"""Make the parts of one producer from its configuration: state machines, network client, thread.
+"""Make the parts of a producer from its configuration: state machines, network client, thread.
 
-It owns which option goes to which part. Nothing is started here.
+This module decides which option goes to which part. It starts nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_kafka_sink.records.compression import codec
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
-# Makes the machine of transactions, of a producer that has a transactional.id.
+# Makes the state machine of transactions for a producer that has a transactional.id.
 MakeTransactions: TypeAlias = (
     "Callable[[Sequences, ExponentialBackoff, Random, Acls], TransactionManager]"
 )
@@ -49,10 +49,10 @@ def assemble(
     make_transactions: MakeTransactions | None = None,
     identity: str = "",
 ) -> tuple[ProducerState, ProducerThread]:
-    """Make the state of a producer and its thread, which does not run yet.
+    """Make the `ProducerState` and the `ProducerThread` of a producer; the thread is not started.
 
-    brokers: the known ones of the cluster; make_transactions: makes the state machine of
-    transactions, if there is a transactional.id. identity: see `Security`.
+    brokers: the brokers of the cluster that are known already; make_transactions: makes the state
+    machine of transactions, None without a transactional.id; identity: see `Security`.
     """
     random = Random()  # noqa: S311 - jitter, not secrets
     metrics = Metrics(
@@ -61,7 +61,7 @@ def assemble(
         tags={"client-id": client_id},
     )
     network_metrics = NetworkMetrics(metrics)
-    # Tasks begin at the same time; they know the brokers from the driver.
+    # Spark tasks start at the same time, and know the brokers from the driver.
     security = Security.of(config, is_one_of_many=bool(brokers), identity=identity)
     client = _make_client(config, client_id, random, network_metrics, security)
     try:
@@ -112,7 +112,7 @@ def assemble(
                 metrics, network_metrics, accumulator=accumulator, metadata=metadata, client=client
             ),
             transactions,
-            # Of the built-in partitioner alone, as in the Java client.
+            # As in the Java client, only the built-in partitioner adapts.
             is_adaptive=config.partitioner_class is None
             and config.partitioner_adaptive_partitioning_enable,
         )

@@ -1,8 +1,8 @@
 """BaseProducer: the common part of `KafkaProducer` and `TaskProducer`.
 
-It creates the parts of a producer and closes them. Columns are appended by `client.appender`, and
-batches are sent by the I/O thread (`client.io_thread`). `KafkaProducer` adds rows and transactions,
-which tasks of Spark do not use.
+It creates the parts of a producer and closes them. `client.appender` appends columns, and the I/O
+thread (`client.io_thread`) sends batches. `KafkaProducer` adds single rows (`send`) and
+transactions, which Spark tasks do not use.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from spark_kafka_sink.model import (
 from spark_kafka_sink.plugins.batch_partitioner import BatchPartitioner
 from spark_kafka_sink.records.record_limits import RecordLimits
 
-if TYPE_CHECKING:  # tasks have no rows besides columns
+if TYPE_CHECKING:  # Spark tasks append only columns
     from spark_kafka_sink.client.chunk_feeder import ChunkFeeder
 
 logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
-# How long `close` waits for the last callbacks of failed records, whatever its timeout. At the end
-# of a program, this is part of the time that it has.
+# How many seconds `close` waits for the last callbacks of failed records, whatever its timeout. At
+# the end of a program, these seconds are part of the program's time limit.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
 
 class Plugins(Protocol):
-    """The user's own objects that a producer calls."""
+    """The user's objects that a producer calls: serializers, interceptors and the partitioner."""
 
     @property
     def partitioner(self) -> BatchPartitioner | None:
-        """The partitioner of the user's own, None for one of the producer's."""
+        """The user's partitioner, None if the producer uses its built-in partitioner."""
 
     def close(self) -> KafkaException | None:
-        """Close those that have a ``close``, each once; return the first error."""
+        """Close each object that has a ``close`` method, once; return the first error."""
 
 
 class BaseProducer:
-    """A producer for columns."""
+    """A producer that takes columns."""
 
     def __init__(
         self,
@@ -95,7 +95,8 @@ class BaseProducer:
                 identity=identity,
             )
             self._thread = thread
-            # None of these knows the producer: the I/O thread holds them, and has to end with it.
+            # None of these objects refers to the producer. The I/O thread refers to them, and could
+            # otherwise not end when the producer is garbage-collected.
             self._caller = Caller(self._state, thread, config)
             self._appender = SliceAppender(self._state, config)
             self._row_feeder = feeder = self._make_feeder()
@@ -133,7 +134,7 @@ class BaseProducer:
     # -- what a producer of rows and transactions has besides -------------------------------------
 
     def _make_feeder(self) -> ChunkFeeder | None:
-        """Make the caller's side of rows and transactions; return who feeds rows."""
+        """Make the parts for `send` and transactions; return the feeder of sent rows, if any."""
         return None
 
     @property
@@ -141,7 +142,7 @@ class BaseProducer:
         return self._row_feeder is not None and self._row_feeder.is_in_partitioner
 
     def _close_rows(self) -> None:
-        """Accept no more rows."""
+        """Accept no more rows of `send`."""
 
     @property
     def _has_transaction(self) -> bool:
@@ -149,7 +150,7 @@ class BaseProducer:
         return False
 
     def _end_transaction(self, timeout: float | None) -> None:
-        """Abort the transaction that is open."""
+        """Abort the open transaction."""
 
     # -- with -------------------------------------------------------------------------------------
 
@@ -166,15 +167,15 @@ class BaseProducer:
         if kind is None:
             self.close()
             return
-        # As Java's try-with-resources: what was sent before the error is delivered.
+        # As in Java's try-with-resources, rows that were sent before the error are delivered.
         try:
             if issubclass(kind, KeyboardInterrupt):
                 self._close_within(unclosed.AT_EXIT_S)
             else:
                 self.close()
-        except KafkaException as failure:  # what ended the block is what counts
+        except KafkaException as failure:  # the block's own error is raised
             with safe_logging():
-                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - a sentence says it
+                logger.error("closing %s after %s failed: %s", self._name, kind.__name__, failure)  # noqa: TRY400 - the message is enough
         if self._given_up:
             records = records_by_topic(self._given_up)
             with safe_logging():
@@ -198,19 +199,20 @@ class BaseProducer:
     ) -> None:
         """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
-        topic: for all rows; None to use the topic column. record_batch: or a table, whose batches
-        are appended one after the other; an error contains the number of appended rows. Return when
-        the rows are in the producer's memory; `flush` raises if they cannot be delivered.
-        on_failure: called by the I/O thread with rows that could not be delivered; `flush` does not
-        raise for them then. built_in_partitioner: ignore a user's own partitioner. lingers_since:
-        the time by `time.monotonic` since which the rows have waited already; that counts as
-        linger.
+        topic: the topic of all rows; None to use the topic column. record_batch: an Arrow batch, or
+        a table, whose batches are appended one after the other. If a table fails half-way, the
+        error contains the number of appended rows. The call returns when the rows are in the
+        producer's memory; `flush` raises an exception if they cannot be delivered. on_failure:
+        called by the I/O thread with rows that could not be delivered; `flush` does not raise for
+        these rows then. built_in_partitioner: ignore the user's partitioner. lingers_since: the
+        time (of `time.monotonic`) since which the rows have waited already; this wait counts
+        towards linger.ms.
 
-        Raise DataException and RecordTooLargeException for rows that cannot be sent (then no row of
-        the batch is sent), TimeoutException and BufferExhaustedException after max.block.ms, and
-        the error of an earlier failed delivery. An Arrow batch of 12 MiB or more, or of a quarter
-        of buffer.memory, is appended in slices, and each slice after the first may wait for memory
-        for another max.block.ms.
+        Raise DataException or RecordTooLargeException for rows that cannot be sent (then no row of
+        the batch is sent), TimeoutException or BufferExhaustedException after max.block.ms, and the
+        error of an earlier failed delivery. An Arrow batch of at least 12 MiB, or of at least a
+        quarter of buffer.memory, is appended in slices. Each slice after the first may wait for
+        memory for another max.block.ms.
         """
         check_callable("on_failure", on_failure, "what takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
@@ -226,11 +228,12 @@ class BaseProducer:
     def spread_evenly(self, start: int) -> None:
         """Spread rows with neither partition nor key evenly from now on, even if they are few.
 
-        For a job with several producers. The producer visits all partitions of a topic before it
-        visits one again. The first visits are short, unless there are more than 100 partitions.
-        start: the number of the available partition that comes first; use another one for each
-        producer. Without this call, the producer spreads rows as the Java client does. A
-        partitioner.class of the Java client's stays in use.
+        This is for a job with several producers. The producer sends rows to all partitions of a
+        topic before it returns to a partition. It sends few bytes to each partition at first,
+        unless the topic has more than 100 partitions. start: the position of the first partition
+        among the available partitions; use a different position for each producer. Without this
+        call, the producer spreads rows as the Java client does. If partitioner.class names a
+        partitioner of the Java client, that partitioner stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -245,11 +248,11 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record so far is acknowledged or has failed, and callbacks were called.
+        """Wait until every record so far is acknowledged or has failed, and callbacks have run.
 
-        timeout: seconds, None for as long as delivery.timeout.ms allows. After the wait, raise the
-        first delivery error of `append` since the last call that raised one. Raise TimeoutException
-        if the wait is too long.
+        timeout: seconds, None to wait as long as delivery.timeout.ms allows. After the wait, raise
+        the first delivery error of `append` since the last call that raised a delivery error. Raise
+        TimeoutException if the timeout passes first.
         """
         check_timeout(timeout)
         self._caller.check_open()
@@ -263,37 +266,41 @@ class BaseProducer:
         self._caller.flush(timeout, since)
 
     def metrics(self) -> dict[MetricName, float]:
-        """Measure the producer now: return the Java producer's metrics by their names.
+        """Return the current values of the Java producer's metrics, by their names.
 
-        Return a mapping from `MetricName` (name, group, description, tags) to a float, with the
-        keys of the maps of the Java client and kafka-python. In those, a value is an object that is
-        measured later; here it is measured at once. The groups are producer-metrics,
+        The result maps each `MetricName` (name, group, description, tags) to a float, with the same
+        keys as in the Java client and kafka-python. There, a value is an object that is measured
+        later; here, the value is measured at once. The groups are producer-metrics,
         producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
-        lists all metrics with their units. A metric without a value, such as an average of nothing,
-        is NaN. Any thread may call this, also after close.
+        lists all metrics with their units. A metric without a value, such as an average before the
+        first event, is NaN. Any thread may call this method, also after `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was appended and sent, then close; another call does nothing.
+        """Deliver all rows that were appended and sent, then close; a second call does nothing.
 
-        An interrupted call (KeyboardInterrupt) may be repeated, to close what is still open.
+        A call that was interrupted (KeyboardInterrupt) may be repeated, to close the remaining
+        parts.
 
-        timeout: seconds to wait for deliveries; rows without an acknowledgement then fail. With 0
-        they fail at once; a callback or a partitioner that closes its producer cannot wait, either.
-        The call does not wait any longer for a callback that does not return. An open transaction
-        is aborted; with timeout 0, its coordinator does that after transaction.timeout.ms. Close
-        serializers, interceptors and the partitioner if they have a ``close``. Unless timeout is 0,
-        raise the first delivery error that has not been raised or passed to a callback; otherwise,
-        when all is closed, the first error of closing a serializer or the partitioner. Raise
-        IllegalArgumentException for a negative timeout, and close nothing.
+        timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
+        timeout 0, they fail at once. A callback or a partitioner that closes its own producer
+        cannot wait either. The call does not wait longer than that for a callback that does not
+        return. An open transaction is aborted; with timeout 0, its coordinator aborts it after
+        transaction.timeout.ms. Serializers, interceptors and the partitioner are closed if they
+        have a ``close`` method.
+
+        Unless timeout is 0, raise the first delivery error that was neither raised nor passed to a
+        callback. If there is no such error, raise the first error of closing a serializer or the
+        partitioner, after everything is closed. Raise IllegalArgumentException for a negative
+        timeout, and close nothing.
         """
         check_timeout(timeout)
         self._close_once(timeout, _LAST_CALLBACKS_S)
 
     def _close_within(self, limit_s: float) -> None:
-        """Close; waits for deliveries and for callbacks take at most `limit_s` together."""
+        """Close; wait at most `limit_s` seconds for deliveries and callbacks together."""
         last_callbacks_s = min(_LAST_CALLBACKS_AT_EXIT_S, limit_s)
         timeout = min(limit_s - last_callbacks_s, self._delivery_timeout_s)
         self._close_once(timeout, last_callbacks_s)
@@ -318,7 +325,7 @@ class BaseProducer:
     def _close(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """Close what is open; return the exception that `close` raises at its end, if any."""
+        """Close all parts that are open; return the exception that `close` raises at its end."""
         self._caller.is_closed = True
         if self._caller.is_forked:
             self._finalizer.detach()
@@ -345,8 +352,8 @@ class BaseProducer:
         return undelivered or unclosed
 
     def _close_at_exit(self, limit_s: float) -> None:
-        """Close at the end of the program, and print on stderr what is lost."""
-        if not self._finalizer.alive:  # it is closed, but a callback holds up its I/O thread
+        """Close at the end of the program, and print the number of lost records on stderr."""
+        if not self._finalizer.alive:  # closed already, but a callback still blocks the I/O thread
             return
         has_transaction = self._has_transaction
         said: list[str] = []
@@ -363,7 +370,7 @@ class BaseProducer:
 
 
 def _drain_nothing(_: float, __: list[str]) -> None:
-    """Do nothing: there are no rows besides columns."""
+    """Do nothing: this producer takes only columns, so no row waits."""
 
 
 def _join_s(deadline: float, least_s: float) -> float:

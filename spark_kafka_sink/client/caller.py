@@ -1,9 +1,9 @@
-"""Caller: which public calls are possible, how long they may wait, and the errors of late ones.
+"""Caller: which public calls are allowed, how long they may wait, and the errors after a timeout.
 
-It owns max.block.ms, which is one deadline for all waits of a call, and the messages of timeouts. A
-call is rejected if the producer is closed, has failed or belongs to another process; in the I/O
-thread if it would wait for itself; and if records cannot be part of a transaction. The waits
-themselves are in `ProducerState`.
+This module applies max.block.ms, as one deadline for all waits of a call, and has the messages of
+timeouts. It rejects a call if the producer is closed, has failed or belongs to another process, if
+the call comes from the I/O thread and would wait for that thread, and if the producer is
+transactional and no transaction is open. The waits themselves are in `ProducerState`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 class Caller:
     """The part of a producer that its public methods use.
 
-    Public methods call `before_…` first. `raise_if_…` may be called with and without the lock, so
-    that waits can call them.
+    Public methods first call a `before_…` method. The `raise_if_…` methods may be called with or
+    without the producer's lock, so that waits can call them.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Caller:
     # -- what a call may do -----------------------------------------------------------------------
 
     def column_call(self) -> Call:
-        """Return a call that an earlier delivery of columns ends, if it failed."""
+        """Return a `Call` for columns, which ends with the error of an earlier failed delivery."""
         return Call(self._deadline(), self.raise_if_unusable)
 
     def row_call(self) -> Call:
-        """Return a call for rows, whose failures are those of their futures."""
+        """Return a `Call` for rows of `send`, whose delivery errors are raised by their futures."""
         return Call(self._deadline(), self.raise_if_closed)
 
     def _deadline(self) -> float:
-        """Return until when a call may wait; a callback may not, since it blocks the I/O thread."""
+        """Return the deadline of a call: now in a callback, which would block the I/O thread."""
         if self._thread.is_current:
             return time.monotonic()
         return time.monotonic() + self._config.max_block_ms / 1000
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in a forked process, which has no I/O thread."""
+        """Whether this object is a copy in a forked process, which has no I/O thread."""
         return os.getpid() != self._pid
 
     def before_call(self) -> None:
-        """Raise if no call is possible, or the error of an earlier delivery."""
+        """Raise if no call is possible, or if an earlier delivery failed."""
         self.check_open()
         self.raise_if_unusable()
 
@@ -79,7 +79,7 @@ class Caller:
         self.raise_if_not_appendable()
 
     def before_send(self) -> None:
-        """Raise if rows cannot be sent; delivery errors are in their futures."""
+        """Raise if rows cannot be sent; the futures raise errors of earlier deliveries."""
         self.check_open()
         self.check_transaction()
 
@@ -89,7 +89,7 @@ class Caller:
         self.raise_if_closed()
 
     def check_process(self) -> None:
-        """Raise in a forked child: it has no I/O thread, and locks may be held forever."""
+        """Raise in a forked child: it has no I/O thread, and locks may stay held forever."""
         if self.is_forked:
             message = (
                 "this KafkaProducer was created before a fork: create one in the process that "
@@ -107,26 +107,29 @@ class Caller:
             raise KafkaException(message)
 
     def raise_if_not_appendable(self) -> None:
-        """Raise if columns cannot be added to batches."""
+        """Raise if columns cannot be added to batches now."""
         self.raise_if_unusable()
         self.check_transaction()
 
     def raise_if_unusable(self) -> None:
-        """Raise if the producer accepts nothing any more, or the error of an earlier delivery."""
+        """Raise if the producer accepts no more records, or if an earlier delivery failed."""
         error = None if self.is_closed else self._state.take_delivery_error()
         if error is not None:
             raise error
         self.raise_if_closed()
 
     def raise_if_closed(self) -> None:
-        """Raise if the producer accepts nothing any more."""
+        """Raise if the producer accepts no more records."""
         if self.is_closed:
             message = "Cannot perform operation after producer has been closed"
             raise IllegalStateException(message)
         self._state.raise_if_fatal()
 
     def check_transaction(self) -> None:
-        """Raise if records cannot be part of a transaction now; with the lock or without."""
+        """Raise if the producer is transactional and no transaction is open.
+
+        May be called with or without the lock.
+        """
         if self._state.transactions is not None:
             self._state.transactions.check_in_transaction("append")
 
@@ -140,9 +143,9 @@ class Caller:
         topics: Sequence[str] = (),
         to_spread: Mapping[str, TopicMetadata] | None = None,
     ) -> dict[str, TopicLoad]:
-        """Take bytes of buffer.memory; see `ProducerState.reserve`.
+        """Reserve bytes of buffer.memory; see `ProducerState.reserve`.
 
-        Raise BufferExhaustedException.
+        Raise BufferExhaustedException if the memory is not free in time.
         """
         return self._state.reserve(
             pending, size_bytes, call, lambda: self._no_room(size_bytes), topics, to_spread or {}
@@ -158,7 +161,7 @@ class Caller:
     # -- metadata ---------------------------------------------------------------------------------
 
     def topics(self, names: Sequence[str], call: Call) -> list[TopicMetadata]:
-        """Return the metadata of topics, without a wait if all are known."""
+        """Return the metadata of topics; do not wait if all of it is known."""
         known = [topic for topic in map(self._state.metadata.topic, names) if topic is not None]
         if len(known) == len(names):
             return known
@@ -167,11 +170,12 @@ class Caller:
     def wait_for(
         self, partitions: Mapping[str, int], call: Call, *, must_grow: bool = False
     ) -> list[TopicMetadata]:
-        """Return the metadata of topics once they are known, in the order of `partitions`.
+        """Wait until the topics are known; return their metadata in the order of `partitions`.
 
-        partitions: the expected number of partitions of each topic. If fewer are known, brokers are
-        asked once more, and their response counts even if it has fewer; with must_grow, they are
-        asked until there are so many. Raise TimeoutException, or a broker's error about a topic.
+        partitions: the expected number of partitions of each topic. If a topic has fewer known
+        partitions, the brokers are asked once more, and their response is accepted even if it still
+        has fewer. must_grow: ask the brokers until the topic has the expected number. Raise
+        TimeoutException, or a broker's error about a topic.
         """
         wait = _TopicWait(self._state.metadata, partitions, must_grow=must_grow)
 
@@ -222,9 +226,9 @@ class Caller:
     # -- deliveries -------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None, since: float) -> None:
-        """Wait until everything in batches has ended, and its callbacks were called.
+        """Wait until every batch is acknowledged or has failed, and callbacks have run.
 
-        timeout: seconds, None for no limit; since: when they began. Raise TimeoutException.
+        timeout: seconds, None for no limit; since: when the timeout began. Raise TimeoutException.
         """
         state, waiting_for = self._state, list[ProducerBatch]()
 
@@ -256,11 +260,11 @@ class Caller:
 
 
 class _TopicWait:
-    """A wait for topics, and the metadata requests that it needs.
+    """A wait for the metadata of topics, and the metadata requests for it.
 
-    An answer to a request from before the call does not count: the topic may have grown since.
-    Callers of its methods hold the producer's lock. missing: the first topic that `find` did
-    not find.
+    A response counts only if its request was sent after the wait began, because the topic may have
+    got partitions meanwhile. The thread that calls a method holds the producer's lock. missing: the
+    first topic that `find` did not find.
     """
 
     def __init__(
@@ -273,9 +277,9 @@ class _TopicWait:
         self.missing = ""
 
     def find(self) -> list[TopicMetadata] | None:
-        """Return the topics, or None if one is unknown or has too few partitions.
+        """Return the topics' metadata, or None if a topic is unknown or has too few partitions.
 
-        The metadata of a topic with too few partitions is requested again. Raise a broker's error
+        If a topic has too few partitions, its metadata is requested again. Raise a broker's error
         about a topic.
         """
         found = []
@@ -291,7 +295,10 @@ class _TopicWait:
         return found
 
     def _has_no_more(self, name: str) -> bool:
-        """Return whether a topic certainly has no more partitions; request it otherwise."""
+        """Return whether a new response has confirmed the topic's number of partitions.
+
+        If there is no such response, request one.
+        """
         asked_at = self._asked_at
         is_answered = asked_at is not None and self._metadata.last_request_about(name) > asked_at
         if asked_at is None or (is_answered and self._must_grow):

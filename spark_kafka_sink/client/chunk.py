@@ -1,9 +1,9 @@
-"""RowChunk and RowQueue: rows that wait to become columns, in order.
+"""RowChunk and RowQueue: rows of `send` that wait in order until they become columns.
 
-A chunk has the rows of one topic. Its memory is reserved in advance, so that turning it into
-batches never waits. The fields that every row has are in one flat list (one `extend` per row, three
-slices at the end); rarer fields are in dicts by row number. It has no lock: `row_producer` holds
-the queue's.
+A chunk contains rows of one topic. Its memory is reserved in advance, so putting its rows into
+batches never waits for memory. The fields that every row has are in one flat list (one `extend` per
+row, and three slices of the list at the end). Rarer fields are in dicts, by row number. A chunk has
+no lock of its own: `row_producer` holds the lock of the queue.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
 from spark_kafka_sink.records.encoder import encode_headers
 from spark_kafka_sink.records.varint import Int64s
 
-CELLS: Final = 3  # of a row in `cells`: value, key, time in seconds
+CELLS: Final = 3  # the number of list elements in `cells` per row: value, key, time in seconds
 
 
 class RowChunk:
-    """Rows of one topic, in the order sent.
+    """Rows of one topic, in the order in which they were sent.
 
-    pending: the resources of its rows until they are in batches or have failed, such as the
-    reserved bytes of buffer.memory; created_at: the time of the reservation, in seconds of the
-    producer's clock. is_over: whether the rows are in batches or have failed; error: the reason of
-    the failure. is_converting: whether a thread is about to add them to batches. is_handed_over:
-    whether a thread is to call a user's own partitioner for them; is_partitioned: whether a thread
-    has called it, or is doing so.
+    pending: the resources that the rows hold until they are in batches or have failed, such as
+    reserved bytes of buffer.memory. created_at: when the memory was reserved, in seconds of the
+    producer's clock. is_over: whether the rows are in batches or have failed; error: why they
+    failed. is_converting: whether a thread is about to add the rows to batches. is_handed_over:
+    whether the chunk was given to a thread that calls the user's partitioner; is_partitioned:
+    whether that thread has called the partitioner, or is calling it.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class RowChunk:
 
 
 def _overlay(array: Int64s, values: dict[int, int]) -> None:
-    """Put values in by row number."""
+    """Write values into an array; `values` maps row numbers to values."""
     if values:
         rows = np.fromiter(values.keys(), np.int64, len(values))
         array[rows] = np.fromiter(values.values(), np.int64, len(values))
@@ -125,7 +125,7 @@ def _key_column(keys: list[bytes | None]) -> BinaryColumn | None:
 
 
 def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
-    """Return bytes and None as a column."""
+    """Return a list of bytes and None as a column."""
     valid = None
     try:
         data = b"".join(cells)  # type: ignore[arg-type] # None is what the exception is for
@@ -139,16 +139,16 @@ def binary_column(cells: list[bytes | None] | list[bytes]) -> BinaryColumn:
     return BinaryColumn(np.frombuffer(data, np.uint8), offsets, valid)
 
 
-# A chunk reserves memory for the rows of 10 ms, estimated from the topic's last chunk, within these
-# limits: enough rows that its fixed cost (0.3 ms) is small per row, but not so many that they would
-# fill a batch and yet wait, whatever linger.ms is.
+# A chunk reserves memory for the rows of about 10 ms, estimated from the topic's last chunk. The
+# limits ensure that a chunk has enough rows to make its fixed cost (0.3 ms) small per row, but not
+# so many that they could fill a batch and still wait for linger.ms.
 FILL_TIME_S: Final = 0.01
 SMALLEST_CHUNK_BYTES: Final = 16 * 1024
 LARGEST_CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Row(NamedTuple):
-    """A row that is serialized and checked."""
+    """A row whose fields are serialized and checked."""
 
     value: bytes | None
     key: bytes | None
@@ -159,21 +159,22 @@ class Row(NamedTuple):
 
 
 def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
-    """Return the bytes to reserve for a topic's next chunk.
+    """Return the number of bytes to reserve for a topic's next chunk.
 
-    used_bytes, age_s: the size and the age of the last one.
+    used_bytes, age_s: the size in bytes and the age in seconds of the topic's last chunk.
     """
     change = min(2.0, max(0.5, FILL_TIME_S / max(age_s, 1e-6)))
     return min(max(int(used_bytes * change), SMALLEST_CHUNK_BYTES), LARGEST_CHUNK_BYTES)
 
 
 class RowQueue:
-    """One topic's chunk.
+    """The current chunk of one topic.
 
-    under_way: the chunk that is on its way into batches, or was when its caller was interrupted.
-    With a user's own partitioner, the next chunk waits for it. room: bytes that its chunk
-    still takes, -1 without one; rows: how many it has. partitions: of the topic, by the metadata of
-    the chunk or of the last one; 0 before the first chunk.
+    under_way: the chunk whose rows are being put into batches, also after the thread that did so
+    was interrupted. With a user's partitioner, the next chunk waits until this one is finished.
+    room: the free bytes of the current chunk, -1 without a chunk; rows: the number of rows in the
+    current chunk. partitions: the number of partitions of the topic, from the metadata of the
+    current or the last chunk; 0 before the first chunk.
     """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")
@@ -202,19 +203,19 @@ class RowQueue:
         """Append a row; return None if there is no room for it, or its partition does not exist.
 
         check: called under the lock, raises if the row is rejected. An accepted row is in the chunk
-        before another thread can take that, so that the end of a transaction finds it.
+        before another thread can take the chunk, so the end of a transaction includes the row.
         """
         with self.lock:
             if check is not None:
                 check()
             chunk, room = self.chunk, self.room - size_bytes
-            # The chunk may be for fewer partitions than the caller saw.
+            # The chunk may know fewer partitions than the metadata that the caller has seen.
             if room < 0 or chunk is None or not (partition is None or partition < self.partitions):
                 return None
             self.room = room
             now, number = _wall_clock(), self.rows
-            # No calls between these: an interrupted caller has appended the complete row, or
-            # nothing.
+            # No calls between these statements: if the caller is interrupted, the row is appended
+            # completely or not at all.
             if partition is not None:
                 chunk.partitions[number] = partition
             if timestamp_ms is not None:
@@ -230,14 +231,14 @@ class RowQueue:
             return future
 
     def has(self, partition: int | None) -> bool:
-        """Whether the chunk may take a row for a partition; for certain only with the lock."""
+        """Return whether the chunk may take a row for a partition; only certain with the lock."""
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
-        """Take metadata with more partitions, also for the rows that wait.
+        """Use metadata that has more partitions, also for the rows that wait in the chunk.
 
-        Metadata with fewer partitions is older, or of a recreated topic. It is ignored, because
-        rows may be for the others.
+        Metadata with fewer partitions is either older or belongs to a recreated topic. It is
+        ignored, because waiting rows may have the numbers of the missing partitions.
         """
         with self.lock:
             if len(metadata.leaders) <= self.partitions:
@@ -247,12 +248,12 @@ class RowQueue:
                 self.chunk.metadata = metadata
 
     def install(self, chunk: RowChunk) -> None:
-        """Install a new chunk if there is none; the caller holds the lock."""
+        """Install a new chunk if the queue has no chunk; the caller holds the lock."""
         self.partitions = len(chunk.metadata.leaders)
         self.chunk, self.room, self.rows = chunk, chunk.room, len(chunk)
 
     def take(self, chunk: RowChunk) -> None:
-        """Remove the chunk, unless another one is installed by now: it gets no more rows."""
+        """Remove the chunk, so that it gets no more rows, unless a newer chunk has replaced it."""
         with self.lock:
             self._let_go(chunk)
 
@@ -263,9 +264,9 @@ class RowQueue:
             self.chunk, self.room = None, -1
 
     def take_up(self, chunk: RowChunk) -> bool:
-        """Remove the chunk and make it the one in progress; return False while another one is.
+        """Remove the chunk and mark it as under way; return False while another chunk is under way.
 
-        An interrupted caller may call this again.
+        A caller that was interrupted may call this again.
         """
         with self.lock:
             if self.may_take_up(chunk):
@@ -274,12 +275,12 @@ class RowQueue:
             return self.under_way is chunk
 
     def may_take_up(self, chunk: RowChunk) -> bool:
-        """Whether the chunk may be taken up now; for certain only with the lock."""
+        """Return whether `take_up` would take the chunk now; only certain with the lock."""
         is_untouched = not (chunk.is_over or chunk.is_handed_over)
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:
-        """Clear the chunk in progress, if it is this one."""
+        """Mark that no chunk is under way, if this chunk was."""
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None

@@ -1,17 +1,17 @@
-"""ChunkFeeder: turns chunks of rows into batches.
+"""ChunkFeeder: puts the rows of chunks into batches.
 
-It does so when a chunk is full (in the thread that found it full), when its rows have lingered or
-memory is short (in the I/O thread), on flush and on close. After that, rows and columns take the
-same path. It owns the unfinished chunks and their order: only the holder of the appender's lock
-takes a chunk out of its queue, so that rows are appended in the order in which they were sent.
+A caller's thread does this when it finds a chunk full, on flush and on close. The I/O thread does
+it when rows have waited for linger.ms or memory is short. From there on, rows are handled like
+columns. This module has the unfinished chunks, in order: only the thread that holds the appender's
+lock takes a chunk out of its queue, so rows are appended in the order in which they were sent.
 
-If a user's own partitioner chooses, all of these threads only hand a chunk over: a thread of
-`PartitionerThreads` calls the partitioner, and then adds the rows to batches. The next chunk of its
-topic follows after that. The partitioner is called without any lock. The I/O thread logs after rows
-have ended, and also without them: a log handler may call the producer.
+With a user's partitioner, these threads only hand a chunk over: a thread of `PartitionerThreads`
+calls the partitioner, and then adds the rows to batches. The topic's next chunk has to wait for
+that. The partitioner is called without any lock. Errors are logged by the I/O thread, without a
+lock and after the rows have ended, because a log handler may call the producer.
 
-An interrupted caller (KeyboardInterrupt) leaves a finished chunk, or one that still has all its
-rows; the I/O thread resumes the latter.
+If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
+rows. In the second case, the I/O thread puts the rows into batches.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChunkFeeder:
-    """The chunks of all topics. Times are seconds of the producer's clock."""
+    """The chunks whose rows are in no batch yet. Times are seconds of the producer's clock."""
 
     def __init__(
         self,
@@ -82,12 +82,15 @@ class ChunkFeeder:
             self._threads.run(_import_pandas)
 
     def has(self, chunk: RowChunk) -> bool:
-        """Whether the chunk is one of those to turn into batches."""
+        """Whether the chunk's rows still have to be put into batches."""
         with self._lock:
             return chunk in self._pending
 
     def begin(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Install a new chunk in a queue, unless it has one by now. Raise IllegalStateException."""
+        """Install a new chunk in a queue, unless the queue has a chunk by now.
+
+        Raise IllegalStateException if the producer is closed.
+        """
         with queue.lock, self._lock:
             closed = self._closed
             is_needed = not closed and queue.chunk is None
@@ -103,9 +106,12 @@ class ChunkFeeder:
         self._state.wake()
 
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
-        """Turn a chunk into batches, here or in a partitioner's thread, unless another thread has.
+        """Put a chunk's rows into batches, unless another thread does or has done so.
 
-        deadline: how long the chunk before it may be with the partitioner. Raise TimeoutException.
+        With a user's partitioner, a thread of `PartitionerThreads` puts them there.
+
+        deadline: until when to wait for the partitioner to finish the topic's previous chunk. Raise
+        TimeoutException if it does not.
         """
         if self._partitioner is None:
             self._convert(chunk, queue)
@@ -121,7 +127,7 @@ class ChunkFeeder:
 
     def _convert(self, chunk: RowChunk, queue: RowQueue) -> None:
         left = queue.under_way
-        if left is not None and left is not chunk:  # its caller was interrupted
+        if left is not None and left is not chunk:  # the caller that converted it was interrupted
             self._convert(left, queue)
         mine: RowChunk | None = None
         try:
@@ -136,14 +142,14 @@ class ChunkFeeder:
                 self._appender.pack(mine.pending)
         except BaseException:
             if mine is not None:
-                self._state.packed(mine.pending)  # the I/O thread packs what is not
+                self._state.packed(mine.pending)  # the I/O thread packs the rest
                 self._end_if_given_up(mine)
             raise
 
     def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
-        """Append a chunk's rows, or fail them; with the turn.
+        """Append a chunk's rows, or fail them; the caller holds `append_lock`.
 
-        rows: what the partitioner has made of them; None without one.
+        rows: the rows with the partitions that the user's partitioner chose; None without one.
         """
         try:
             chunk.is_converting = True
@@ -159,7 +165,7 @@ class ChunkFeeder:
             raise
 
     def _end(self, chunk: RowChunk) -> None:
-        """End a chunk; may be called twice."""
+        """Mark a chunk as finished, and return its memory; may be called twice."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)
@@ -167,7 +173,7 @@ class ChunkFeeder:
             self._pending.pop(chunk, None)
 
     def _append_rows(self, chunk: RowChunk, rows: Rows | None) -> None:
-        """Append a chunk's rows; if that fails, the error is in their futures."""
+        """Append a chunk's rows; if that fails, their futures get the error."""
         try:
             self._state.raise_if_fatal()
             rows = chunk.rows() if rows is None else rows
@@ -181,8 +187,9 @@ class ChunkFeeder:
                 owner=chunk.sent,
             )
         except BaseException as error:
-            # In a caller's thread, the error may come from a signal handler. It is raised there;
-            # the I/O thread, which gets no signals, appends the rows or finds the same error.
+            # In a caller's thread, the error may come from a signal handler. It is raised to the
+            # caller. The I/O thread, which gets no signals, then appends the rows or fails with the
+            # same error.
             has_signals = not (self._thread.is_current or self.is_in_partitioner)
             is_known = isinstance(error, KafkaException) or not has_signals
             if chunk.pending.is_in_batches or not is_known:
@@ -193,9 +200,10 @@ class ChunkFeeder:
     # -- a user's own partitioner -----------------------------------------------------------------
 
     def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
-        """Hand a chunk to the partitioner; return False if it is done, or an earlier one is there.
+        """Hand a chunk to a partitioner thread; return False if it is done or has to wait.
 
-        An interrupted caller may not have started the thread: then it is started here.
+        A chunk has to wait while the topic's previous chunk is with the partitioner. If an
+        interrupted caller has not started the thread, it is started here.
         """
         if not queue.take_up(chunk):
             return False
@@ -211,14 +219,14 @@ class ChunkFeeder:
         return True
 
     def _partition(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Call the partitioner, and add the rows to batches; runs in a thread of its own."""
+        """Call the partitioner, and add the rows to batches; runs in a partitioner thread."""
         with self._lock:
-            if chunk.is_partitioned:  # by another thread
+            if chunk.is_partitioned:  # another thread has done this
                 return
             chunk.is_partitioned = True
         try:
             self._choose_and_append(chunk)
-        except BaseException as error:  # noqa: BLE001 - the rows' futures say it
+        except BaseException as error:  # noqa: BLE001 - the rows' futures get it
             self._state.packed(chunk.pending)
             self._give_up_one(chunk, queue, _encoding_failure(chunk, error))
             self._log("rows for topic %s could not be put into batches", chunk.topic, error)
@@ -249,13 +257,13 @@ class ChunkFeeder:
         return with_partitions(rows, sent_batch(rows), [chunk.metadata], self._partitioner)
 
     def _release(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Let the topic's next chunk go to the partitioner, and wake callers that wait for it."""
+        """Let the topic's next chunk go to the partitioner, and wake callers that wait for that."""
         queue.release(chunk)
         self._state.notify()
 
     @property
     def is_in_partitioner(self) -> bool:
-        """Whether the partitioner calls, asked about rows of `send`."""
+        """Whether the calling thread runs the user's partitioner for rows of `send`."""
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
@@ -292,15 +300,15 @@ class ChunkFeeder:
         self._state.call_later(partial(chunk.sent.fail, len(chunk), error))
 
     def _log(self, message: str, topic: str, error: BaseException) -> None:
-        """Log an error that is not one of the producer's own, after the rows that it ends."""
+        """Log an exception after its rows have failed, unless it is a KafkaException."""
         if not isinstance(error, KafkaException):
             self._state.call_later(partial(_log_error, message, topic, error))
 
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
-        """Turn everything that was sent before into batches.
+        """Put all rows that were sent before into batches.
 
-        deadline: how long the partitioner may take, None for as long as rows may wait for it;
-        topics: None for all. Raise TimeoutException.
+        deadline: until when to wait for the partitioner, None to wait as long as the rows may wait;
+        topics: None for all topics. Raise TimeoutException if the partitioner is not done in time.
         """
         if not self._has_begun:
             return
@@ -316,7 +324,7 @@ class ChunkFeeder:
         else:
             for chunk, queue in pending:
                 self._convert(chunk, queue)
-        # Another thread has finished with a chunk when it releases the lock.
+        # Another thread may still be working on a chunk until it releases the lock.
         with self._appender.append_lock:
             pass
 
@@ -333,7 +341,11 @@ class ChunkFeeder:
     # -- the I/O thread: Feeder -------------------------------------------------------------------
 
     def next_feed_at(self, *, hurry: bool) -> float:
-        """Return when a chunk has lingered, 0 in a hurry, or has waited too long for another."""
+        """Return when `feed` is due next.
+
+        A chunk is due when it has waited for linger.ms, or at once (0) with `hurry`. A chunk that
+        waits for the previous chunk's partitioner call is due when its delivery.timeout.ms ends.
+        """
         with self._lock:
             if self._partitioner is None:
                 for chunk in self._pending:
@@ -352,7 +364,10 @@ class ChunkFeeder:
         return 0.0 if hurry else chunk.created_at + self._linger_s
 
     def feed(self, now: float, *, hurry: bool) -> None:
-        """Turn the chunks that have lingered, or in a hurry all, into batches."""
+        """Put the chunks that have waited for linger.ms into batches; with `hurry`, all chunks.
+
+        Fail chunks that waited for the partitioner until their delivery.timeout.ms ended.
+        """
         with self._lock:
             due = [
                 (chunk, queue)
@@ -368,7 +383,7 @@ class ChunkFeeder:
                 self._hand_over(chunk, queue)
 
     def waiting_rows(self) -> Counter[str]:
-        """Count by topic the rows that are in no batch yet."""
+        """Return the number of rows that are in no batch yet, by topic."""
         with self._lock:
             pending = list(self._pending)
         rows = Counter[str]()
@@ -378,14 +393,14 @@ class ChunkFeeder:
         return rows
 
     def close(self) -> None:
-        """Begin no more chunks."""
+        """Accept no more chunks."""
         with self._lock:
             self._closed = True
 
     def give_up(self, error: KafkaException) -> None:
         """Fail the rows that are not in batches yet.
 
-        A chunk that another thread is converting is left to that thread, which finds the error.
+        If another thread is converting a chunk, that thread finds the error and fails the rows.
         """
         self.close()
         self._threads.stop()
@@ -400,11 +415,11 @@ class ChunkFeeder:
         with self._appender.append_lock:
             queue.take(chunk)
             self._give_up(chunk, error)
-        if not chunk.is_partitioned:  # otherwise the other thread does this
+        if not chunk.is_partitioned:  # otherwise the partitioner's thread releases it
             self._release(chunk, queue)
 
     def _end_if_given_up(self, chunk: RowChunk) -> None:
-        """End a chunk that no thread will resume."""
+        """Fail a chunk's rows if the producer has given up: no thread will resume it."""
         if self._given_up is not None:
             with self._appender.append_lock:
                 self._give_up(chunk, self._given_up)
@@ -420,9 +435,9 @@ def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
 
 
 def _import_pandas() -> None:
-    """Import pandas now if it is installed, as pyarrow would in the first call.
+    """Import pandas now if it is installed; pyarrow would import it in the first call.
 
-    That may take seconds, which are not available at the end of a program.
+    The import may take seconds, which are not available at the end of a program.
     """
     pa.array([0])
 
@@ -443,7 +458,7 @@ def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
 
 
 def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Return the rows' error if the partitioner raised, or returned a wrong value."""
+    """Return the error of rows for which the partitioner raised or returned a wrong value."""
     if isinstance(error, KafkaException):
         return error
     message = (

@@ -1,10 +1,10 @@
-"""How callers wait, and until when: without a lock of the producer, and within the limits of locks.
+"""Deadlines, and waits of callers that hold no lock.
 
-Locks accept neither infinity nor the largest number of milliseconds that an option may have; this
-module caps such times. And it has the wait itself. A `threading.Condition` makes its callers wait
-inside ``with lock``. If an interrupt (Ctrl-C) comes while the condition has released the lock, the
-caller then releases a lock that another thread holds. Here a caller leaves the block first, and
-waits for a signal that only it has.
+Python's locks accept neither infinity nor the largest number of milliseconds that an option may
+have, so this module caps timeouts. It also implements the wait itself. With `threading.Condition`,
+a caller waits inside ``with lock``. If an interrupt (Ctrl-C) comes while the condition has released
+the lock, the caller then releases a lock that another thread holds. Here, a caller first leaves the
+``with`` block, and then waits for a signal that no other caller waits for.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 
 def deadline_of(timeout_s: float | None) -> float | None:
-    """Return when a wait that begins now is to end, None for never."""
+    """Return when a wait that begins now must end, None if it has no limit."""
     return None if timeout_s is None else time.monotonic() + timeout_s
 
 
 def seconds_until(deadline: float | None) -> float | None:
-    """Return the seconds from now to `deadline`, None for no limit."""
+    """Return the seconds from now to `deadline`, None if there is no deadline."""
     return None if deadline is None else min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
 
 
 class Call(NamedTuple):
-    """A public call: how long it may wait, and a check whether it may go on.
+    """A public call: its deadline, and a check whether it may continue.
 
     check: called under the lock; raises if the call must end.
     """
@@ -36,9 +36,10 @@ class Call(NamedTuple):
 
 
 class Waiters:
-    """The callers that wait for a change. The caller of each method holds the lock.
+    """The callers that wait for a change.
 
-    A waiter is an acquired lock, which the notifying thread releases.
+    The thread that calls a method must hold the producer's lock.
+    Each waiting caller has its own signal: an acquired lock, which the notifying thread releases.
     """
 
     __slots__ = ("_signals",)
@@ -54,12 +55,12 @@ class Waiters:
         return signal
 
     def discard(self, signal: threading.Lock) -> None:
-        """Remove a signal that is no longer waited for."""
+        """Remove a signal for which no caller waits any more."""
         if signal in self._signals:
             self._signals.remove(signal)
 
     def notify_all(self) -> None:
-        """Wake everybody who waits; calling it again after an interrupt wakes the rest."""
+        """Wake all waiting callers. After an interrupt, a second call wakes the rest."""
         if self._signals:
             for signal in self._signals:
                 if signal.locked():
@@ -74,5 +75,5 @@ def wait_for_signal(signal: threading.Lock, deadline: float | None) -> bool:
     return signal.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
 
 
-# Named so that tests can have waits in which their own time passes.
+# A module attribute, so that tests can replace it and simulate the time of waits.
 new_signal: Callable[[], threading.Lock] = threading.Lock

@@ -1,9 +1,10 @@
-"""Futures of rows, and the table in which they look up their results.
+"""Futures of single rows, and the table in which they look up their results.
 
-The rows of a chunk share one `SentRows`: an array of offsets, and for each row the batch that it
-went to. A finished batch fills in all its rows at once. A `RowFuture` is only the row's number, and
-computes its result when asked. So a future costs one small object to make and nothing to resolve,
-whereas `concurrent.futures.Future` costs a condition and a notification each.
+The rows of a chunk share one `SentRows`: an array of offsets, and for each row a reference to the
+result of its batch. When a batch ends, it sets the results of all its rows at once. A `RowFuture`
+has only the row's number, and computes the row's result when it is asked. So a future costs one
+small object to create and nothing to resolve; a `concurrent.futures.Future` costs a condition and a
+notification per row.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from spark_kafka_sink.records.varint import Int64s
 
 OnDelivery: TypeAlias = Callable[[RecordMetadata, BaseException | None], object]
 
-# The name of futures in log lines.
+# The names in log lines for the user's functions that futures call.
 ON_DELIVERY: Final = "on_delivery callback"
 _DONE_CALLBACK: Final = "done callback"
 
 
 class _End(NamedTuple):
-    """The result of the rows of one span of a batch."""
+    """The result of all rows of one span of a batch."""
 
     partition: int
     log_append_time_ms: int
@@ -44,11 +45,13 @@ class _End(NamedTuple):
 class SentRows:
     """The results of the rows of one chunk.
 
-    The caller's thread lays the rows out, the I/O thread ends them (`completed`, `fail`), and any
-    thread may read. A row's callback runs before its future is done, as in the Java client.
+    The caller's thread stores the order of the rows, the I/O thread stores the results
+    (`completed`, `fail`), and any thread may read them. As in the Java client, a row's callback
+    runs before its future is done.
 
-    callbacks: by row; filled by the chunk. check_may_wait: raises if a wait would never end;
-    check_process: raises in a forked child, where no row ends and any lock may be held forever.
+    callbacks: by row number; the chunk adds them. check_may_wait: raises if a wait would never end.
+    check_process: raises in a forked child, where no row gets a result and locks may stay held
+    forever.
     """
 
     __slots__ = (
@@ -85,8 +88,8 @@ class SentRows:
         self._watches: dict[int, _Watch] = {}
         self._ends: list[_End | None] = [None]
         self._refused: dict[int, BaseException] = {}
-        # Memoryviews of arrays over the rows, because indexing them returns Python integers: the
-        # row's number in _ends, and its offset.
+        # Memoryviews of NumPy arrays with one element per row, because indexing a memoryview
+        # returns a Python int: the index of the row's result in _ends, and the row's offset.
         self._end_of: memoryview | None = None
         self._offsets = memoryview(b"")
         self._order: Int64s = np.empty(0, np.int64)
@@ -95,7 +98,10 @@ class SentRows:
     # -- filling in -------------------------------------------------------------------------------
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Take the rows in the order in which spans will number them; called before any is sent."""
+        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+
+        This is called before any of the rows is sent.
+        """
         columns = grouped.rows.columns
         self._columns = (
             columns.timestamps_ms.data,
@@ -110,7 +116,7 @@ class SentRows:
         self._end_of = np.zeros(rows, np.int32).data
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """Store the result of a span of a batch; only the I/O thread calls this, without a lock."""
+        """Store the result of a span of a batch; called only by the I/O thread, without a lock."""
         rows = self._order[span.first_row : span.first_row + span.records]
         if batch.error is None and batch.base_offset >= 0:
             first = batch.base_offset + span.first_record
@@ -128,13 +134,16 @@ class SentRows:
     def _refuse(
         self, rows: Int64s, first_record: int, errors: Mapping[int, KafkaException]
     ) -> None:
-        """Store why the broker rejected single records of a span."""
+        """Store the errors of single records of a span that the broker rejected."""
         for number, error in errors.items():
             if 0 <= number - first_record < len(rows):
                 self._refused[int(rows[number - first_record])] = error
 
     def fail(self, rows: int, error: BaseException) -> None:
-        """End all rows that have not ended, as the I/O thread; rows: how many there are."""
+        """Fail all rows that have no result yet; called by the I/O thread.
+
+        rows: the number of rows in the chunk.
+        """
         if self._end_of is None:
             self._make_room(rows)
         pending = np.flatnonzero(np.asarray(self._end_of) == 0)
@@ -149,7 +158,7 @@ class SentRows:
             self._end_rows(rows, end)
 
     def _end_rows(self, rows: Int64s, end: _End) -> None:
-        """Finish the rows' futures."""
+        """Store a result, and notify the futures of the rows."""
         watches = []
         with self._lock:
             self._ends.append(end)
@@ -191,11 +200,11 @@ class SentRows:
         return None if ends is None else self._ends[ends[row]]
 
     def is_done(self, row: int) -> bool:
-        """Whether the row has ended."""
+        """Return whether the row has a result."""
         return self._end(row) is not None
 
     def wait(self, row: int, timeout: float | None) -> _End:
-        """Wait until the row has ended; raises TimeoutError."""
+        """Wait until the row has a result, and return it. Raise TimeoutError."""
         end = self._end(row)
         if end is not None:
             return end
@@ -209,7 +218,7 @@ class SentRows:
                 signal = self._waiters.add()
             if not wait_for_signal(signal, deadline):
                 break
-        # Also after the timeout: it may have ended since.
+        # Check once more after the timeout: the row may have ended meanwhile.
         with self._lock:
             self._waiters.discard(signal)
             end = self._end(row)
@@ -222,17 +231,17 @@ class SentRows:
         ends = self._end_of
         end = (None if ends is None else self._ends[ends[row]]) or self.wait(row, timeout)
         if end.error is not None:
-            # Many rows share the error. Its traceback must not grow each time it is raised.
+            # Many rows share the error. Its traceback must not grow each time the error is raised.
             raise self._refused.get(row, end.error).with_traceback(None)
         return self._metadata(row, end)
 
     def exception(self, row: int, timeout: float | None) -> BaseException | None:
-        """Wait for a row, and return its error, None if it has none."""
+        """Wait for a row, and return its error, None if the row was acknowledged."""
         end = self.wait(row, timeout)
         return None if end.error is None else self._refused.get(row, end.error)
 
     def watch(self, row: int, watch: _Watch) -> bool:
-        """Notify `watch` when the row ends; return False if it has ended."""
+        """Notify `watch` when the row has a result; return False if it has one already."""
         if self._end(row) is not None:
             return False
         self._check_process()
@@ -244,11 +253,12 @@ class SentRows:
 
 
 class _Watch:
-    """The additional state of a future that has waiters, which `Future` has from the beginning.
+    """The part of a future's state that only waiters need; a `Future` creates it at the start.
 
-    is_notified: changes only under the condition, together with the state that waiters see. So a
-    thread that checks several futures and then waits for the rest sees each as either done or not.
-    pid: of its process; in a forked child, another thread may hold its lock forever.
+    is_notified: only changes under the condition, together with the `_state` that waiters read. So
+    a thread that checks several futures and then waits for the unfinished futures sees each future
+    as either done or not done. pid: the process that created this object; in a forked child,
+    another thread may have held the lock at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")
@@ -263,13 +273,13 @@ class _Watch:
         self.pid = os.getpid()
 
     def notify(self) -> None:
-        """Notify all watchers that the future is done; the I/O thread calls this, once."""
+        """Notify all waiters and done callbacks; the I/O thread calls this once."""
         self.notify_waiters()
         for callback in self.callbacks:
             call_in_io_thread(_DONE_CALLBACK, callback, self.future)
 
     def notify_waiters(self) -> None:
-        """Notify the waiters that the future is done, unless they were notified already."""
+        """Notify the waiters that the future is done, unless they have been notified."""
         with self.lock:
             if self.is_notified:
                 return
@@ -288,7 +298,7 @@ class RowFuture(Future[RecordMetadata]):
 
     __slots__ = ("_row", "_rows", "_watch")
 
-    def __init__(self, rows: SentRows, row: int) -> None:  # Future's own would cost 10 times more
+    def __init__(self, rows: SentRows, row: int) -> None:  # Future.__init__ costs 10 times more
         self._rows = rows
         self._row = row
 
@@ -297,23 +307,23 @@ class RowFuture(Future[RecordMetadata]):
         return f"<RowFuture of row {self._row} for topic {self._rows.topic}, {state}>"
 
     def cancel(self) -> bool:
-        """Return False: a record cannot be recalled."""
+        """Return False, because a record cannot be recalled."""
         return False
 
     def cancelled(self) -> bool:
-        """Return False."""
+        """Return False, because a record cannot be recalled."""
         return False
 
     def running(self) -> bool:
-        """Whether the record is on its way."""
+        """Return whether the record is neither acknowledged nor failed."""
         return not self._rows.is_done(self._row)
 
     def done(self) -> bool:
-        """Whether the record is acknowledged or has failed."""
+        """Return whether the record is acknowledged or has failed."""
         return self._rows.is_done(self._row)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most `timeout` seconds; raises TimeoutError, or why the record failed."""
+        """Wait at most `timeout` seconds; raise TimeoutError, or the record's error."""
         _check_timeout(timeout)
         return self._rows.result(self._row, timeout)
 
@@ -323,8 +333,11 @@ class RowFuture(Future[RecordMetadata]):
         return self._rows.exception(self._row, timeout)
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
-        """Call `fn` with this future when it is done: in the I/O thread, or now if it is done."""
-        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance takes it
+        """Call `fn` with this future when it is done.
+
+        The I/O thread calls `fn`; if the future is done already, this method calls it.
+        """
+        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance accepts it
         if not self.done():
             watch = self._watched()
             with watch.lock:
@@ -337,12 +350,13 @@ class RowFuture(Future[RecordMetadata]):
 
     # -- the attributes of Future that the standard library reads ----------------------------------
     #
-    # `concurrent.futures.wait` and `as_completed` take `_condition` of each future, look at its
+    # `concurrent.futures.wait` and `as_completed` acquire the `_condition` of each future, read its
     # `_state` and append themselves to its `_waiters`; `asyncio.wrap_future` adds a done callback.
-    # `Future` sets all three in its constructor, which would cost ten times the row. Here they are
-    # properties, whose lock and list are created for the first reader. They are private, so a new
-    # version of Python may read others: tests/unit/client/test_future.py calls all four functions,
-    # and `make test-matrix` runs it with each Python.
+    # `Future.__init__` sets these three attributes, which would cost ten times as much as the row.
+    # Here they are properties, and the lock and the list are created when they are first read. The
+    # attributes are private, so a new version of Python may read other attributes:
+    # tests/unit/client/test_future.py calls all four functions, and `make test-matrix` runs it with
+    # each Python.
 
     def _watched(self) -> _Watch:
         watch: _Watch | None = getattr(self, "_watch", None)
@@ -354,21 +368,22 @@ class RowFuture(Future[RecordMetadata]):
                 watch = _Watch(self)
                 if not self._rows.watch(self._row, watch):
                     watch.is_notified = True
-                # Others see it only from now on, so that whatever they add to it is notified.
+                # Other threads see the watch only from now on, so all that they add to it is
+                # notified.
                 self._watch: _Watch = watch
             return watch
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override] # made when asked for
         watch = self._watched()
-        if self.done():  # and the I/O thread may be about to notify
+        if self.done():  # the I/O thread may not have notified the waiters yet
             watch.notify_waiters()
         return watch.condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override] # made when asked for
         watch = self._watched()
-        if not watch.is_notified:  # who asks is about to wait
+        if not watch.is_notified:  # the caller is about to wait
             self._rows.check_may_wait()
         return watch.waiters
 
@@ -378,15 +393,15 @@ class RowFuture(Future[RecordMetadata]):
 
 
 def _check_timeout(timeout: object) -> None:
-    """Reject an invalid timeout; a negative one does not wait, as in `concurrent.futures`."""
+    """Reject an invalid timeout. As in `concurrent.futures`, a negative timeout does not wait."""
     if timeout is not None:
         check_timeout(max(timeout, 0) if isinstance(timeout, int | float) else timeout)
 
 
-# RowFuture(…) without its own function in Python, which is half its cost: the caller sets `_rows`
-# and `_row`.
+# Creates a RowFuture without calling its Python __init__, which is half of the cost. The caller
+# sets `_rows` and `_row`.
 new_row_future: Callable[[type[RowFuture]], RowFuture] = object.__new__
-# RecordMetadata(…) without its own function in Python around the tuple, which is half its cost.
+# Creates a RecordMetadata without calling its Python __new__, which is half of the cost.
 _new_metadata: Callable[[tuple[object, ...]], RecordMetadata] = partial(
     tuple.__new__, RecordMetadata
 )
@@ -394,7 +409,7 @@ _making_watches = threading.Lock()
 
 
 def _renew_lock() -> None:
-    global _making_watches  # noqa: PLW0603 - the lock may be taken for ever in a forked child
+    global _making_watches  # noqa: PLW0603 - the lock may stay held forever in a forked child
     _making_watches = threading.Lock()
 
 

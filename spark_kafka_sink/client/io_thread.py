@@ -1,4 +1,4 @@
-"""ProducerThread: the I/O thread of a producer, which joins decisions with the network.
+"""ProducerThread: the I/O thread of a producer, which connects its state to the network.
 
 The threads of one producer, and what is between them:
 
@@ -6,7 +6,7 @@ The threads of one producer, and what is between them:
     ┌──────────────────────────────┐           ┌────────────────────────────────────────┐
     │ read columns, choose         │           │ feed: rows that have lingered become   │
     │ partitions, encode, compress │           │       batches                          │
-    │ (no lock)                    │           │ poll: take events, decide what is due  │
+    │ (no lock)                    │           │ poll: take events, return what is due  │
     └──────────┬───────────────────┘           │       (ProducerState, with the lock)   │
                │ reserve, hold, put_in         │ act:  build and send requests          │
                ▼                               │ make calls into user code              │
@@ -19,15 +19,15 @@ The threads of one producer, and what is between them:
     callers that wait for memory, metadata,            (this thread's alone)
     or the end of deliveries
 
-Only this thread touches the network client, and only `ProducerState` takes the lock. The thread
-waits in `select`; a caller that has something for it wakes it, but only where it waits, since each
-wakeup costs a system call. Nothing that a caller adds between `poll` and `select` is overlooked:
-the state notes under the lock that the thread is about to sleep.
+Only this thread uses the network client, and only `ProducerState` takes the lock. The thread waits
+in `select`. A caller that has work for the thread wakes it, but only while it waits, because each
+wakeup costs a system call. Work that a caller adds between `poll` and `select` is not overlooked:
+`poll` has recorded under the lock that the thread is about to wait.
 
-Calls into user code (callbacks, owners of rows) are queued under the lock and made without it, in
-order. They may raise anything (`user_calls`), and so may a handler of the log (`safe_logging`).
-Whatever else goes wrong in the loop ends every wait with that error: no caller waits for ever for a
-thread that is gone.
+Calls into user code (callbacks, span owners) are queued under the lock, and made in order without
+the lock. They may raise any exception (`user_calls`), and so may a log handler (`safe_logging`).
+Any other exception in the loop ends every wait with that error, so that no caller waits forever for
+a thread that has ended.
 """
 
 from __future__ import annotations
@@ -49,30 +49,31 @@ from spark_kafka_sink.wire.exchange import Answered, ClientRequest, Event
 
 logger = logging.getLogger(__name__)
 
-# select() does not accept infinity.
+# select() does not accept infinity as a timeout.
 _LONGEST_WAIT_S = 3600.0
 
 
 class Feeder(Protocol):
-    """The source of rows outside of batches: rows of `send`, which linger in chunks."""
+    """A source of rows that are in no batch yet: rows of `send`, which linger in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
-        """Return when `feed` is due; hurry: whether memory is short."""
+        """Return when `feed` is due next; hurry: whether memory is short."""
 
     def feed(self, now: float, *, hurry: bool) -> None:
-        """Append what is due; called by the I/O thread, without the lock."""
+        """Append the rows that are due; called by the I/O thread, without the lock."""
 
     def waiting_rows(self) -> Counter[str]:
-        """Count by topic what has not been appended yet."""
+        """Return the number of rows that have not been appended yet, by topic."""
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail what has not been appended yet; called without the lock."""
+        """Fail the rows that have not been appended yet; called without the lock."""
 
 
 class ProducerThread:
-    """The thread, its network client and its loop; it runs from `start` on.
+    """The I/O thread of a producer, its network client and its loop; it runs after `start`.
 
-    build: makes a Produce request. It needs no lock, because the batches are in flight.
+    build: makes a Produce request from batches. It needs no lock, because no other thread changes
+    batches in flight.
     """
 
     def __init__(
@@ -104,12 +105,12 @@ class ProducerThread:
         try:
             self._thread.start()
         except BaseException:
-            # A thread that was started nevertheless ends by itself, and closes the client.
+            # If the thread was started nevertheless, it ends by itself and closes the client.
             self._is_started = self._thread.is_alive()
             raise
 
     def _start_last_calls(self) -> None:
-        """Start a thread for the calls that come after the end of this one."""
+        """Start a thread that makes the callbacks that are left when this thread ends."""
         self._thread = self._make_thread(self._state.make_last_calls)
         self._thread.start()
 
@@ -117,7 +118,7 @@ class ProducerThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in the I/O thread, as callbacks do."""
+        """Whether the calling thread is the I/O thread, which also runs callbacks."""
         return threading.current_thread() is self._thread
 
     @property
@@ -127,16 +128,16 @@ class ProducerThread:
 
     @property
     def principal(self) -> str:
-        """Return the name by which brokers know the client; empty if logins have not shown it."""
+        """Return the client's principal; empty if the authentication does not show it."""
         return self._client.principal
 
     @property
     def network_trouble(self) -> str:
-        """Return the present problems with brokers; empty if none is known."""
+        """Return the present problems with brokers; empty if no problem is known."""
         return self._client.last_errors()
 
     def undelivered(self) -> Counter[str]:
-        """Return by topic the number of records that are neither acknowledged nor failed."""
+        """Return the number of records that are neither acknowledged nor failed, by topic."""
         return self._waiting_rows() + self._state.undelivered()
 
     def _waiting_rows(self) -> Counter[str]:
@@ -145,9 +146,9 @@ class ProducerThread:
     def stop(self, timeout_s: float | None = None, error: KafkaException | None = None) -> bool:
         """End the thread and close the connections; unacknowledged rows fail with `error`.
 
-        The thread does that, where nothing interrupts it: an interrupted call may be repeated.
-        timeout_s: how long to wait for the thread, which user code may hold up; None for no limit.
-        Return whether it has ended, or will end with the callback that calls this.
+        The I/O thread does the work, because no interrupt reaches it. An interrupted call may be
+        repeated. timeout_s: how long to wait for the thread, which user code may block; None for no
+        limit. Return whether the thread has ended, or will end after the callback that calls this.
         """
         self._state.stop(error)
         if not self._is_started:
@@ -156,7 +157,7 @@ class ProducerThread:
         return self.is_current or self.join(timeout_s)
 
     def join(self, timeout_s: float | None) -> bool:
-        """Wait for the thread's end; return whether it has ended."""
+        """Wait until the thread ends; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -166,7 +167,7 @@ class ProducerThread:
         never_raise_from_logging()
         try:
             self._loop()
-        except BaseException as error:  # a bug, or the interpreter going down: end every wait
+        except BaseException as error:  # a bug, or Python is shutting down: end every wait
             message = (
                 f"the producer's I/O thread failed: {type(error).__name__}: {message_of(error)}"
             )
@@ -182,10 +183,10 @@ class ProducerThread:
                 self._client.close()
 
     def _end(self) -> None:
-        """Fail the rows that will not be sent any more, so that no caller waits for them."""
+        """Fail the rows that will not be sent, so that no caller waits for them."""
         state = self._state
         error = state.fatal_error or KafkaException("the producer ended before this was sent")
-        # Also if all batches are complete: a caller that is encoding now gets the error.
+        # Also if all batches have ended: a caller that is encoding rows now gets the error.
         state.give_up(error)
         try:
             if self._feeder is not None:
@@ -208,7 +209,7 @@ class ProducerThread:
             polled = state.poll(work, events, has_rows=has_rows)
             if polled is None:
                 return
-            # Finished objects must not stay here while the thread waits: they may be large.
+            # Drop references to finished objects before the wait, because the objects may be large.
             events = []
             work, now = polled
             del polled
@@ -223,7 +224,7 @@ class ProducerThread:
             self._observe(events)
 
     def _act(self, work: SenderPoll, now: float) -> None:
-        """Do what was decided at `now`."""
+        """Log, connect and send as `ProducerState.poll` determined at the time `now`."""
         for warning in work.warnings:
             with safe_logging():
                 logger.warning("%s", warning)

@@ -1,11 +1,12 @@
-"""PartitionerThreads: the threads that call a user's own partitioner for the rows of `send`.
+"""PartitionerThreads: the threads that call a user's partitioner for the rows of `send`.
 
-The partitioner may take long. So neither the I/O thread, which delivers the rows of all topics, nor
-a caller, whose wait has a limit, calls it. Each topic has at most one call at a time, in the order
-of its rows (`chunk_feeder`), and no topic waits for another one, unless there are very many.
+The partitioner may take long. The I/O thread, which delivers the rows of all topics, must not wait
+for it, and a caller may only wait for a limited time. So other threads call it. Each topic has at
+most one call at a time, in the order of the topic's rows (`chunk_feeder`). Topics do not wait for
+one another, unless there are more topics than `MOST_THREADS`.
 
-One thread stays until the producer ends. When the program ends, Python 3.12 and newer start no
-thread, and that thread handles the rows that still linger.
+One thread runs until the producer ends. It handles the rows that still linger when the program
+ends, because Python 3.12 and newer start no thread at that time.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from typing import Final
 
 from spark_kafka_sink.plugins.user_calls import call_in_io_thread
 
-# The most threads. If there are more topics, they share these.
+# The largest number of threads. If more topics have rows, they share the threads.
 MOST_THREADS: Final = 32
 
 
 class PartitionerThreads:
-    """One thread that stays, and others that end when there is nothing left to run."""
+    """One thread that stays, and further threads that end when there is no call to run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._to_run: deque[Callable[[], None]] = deque()
         self._running: set[int] = set()
-        # Whether one thread stays when there is nothing to run, and whether it waits now.
+        # Whether one thread stays although there is no call to run, and whether it is idle now.
         self._one_stays = False
         self._is_idle = False
 
@@ -41,18 +42,18 @@ class PartitionerThreads:
             _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
-        """Let the last thread end when there is nothing left to run."""
+        """Let the last thread end when there is no call left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
             self._changed.notify_all()
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in one of these threads, as the partitioner does."""
+        """Whether the calling thread is a partitioner thread, as in a call of the partitioner."""
         return threading.get_ident() in self._running
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run `call` in one of the threads. Raise RuntimeError if none can be started."""
+        """Run `call` in a partitioner thread. Raise RuntimeError if no thread can be started."""
         with self._lock:
             self._to_run.append(call)
             if self._is_idle:
@@ -63,12 +64,12 @@ class PartitionerThreads:
         if is_full:
             return
         try:
-            # Not Thread.start: an interrupt in the middle of it would leave a thread that fails
+            # Thread.start is not used: an interrupt inside it would leave a thread that fails
             # before it runs anything.
             _thread.start_new_thread(self._run_all, (False,))
         except RuntimeError:
             with self._lock:
-                # other threads run it, or did
+                # another thread runs the call, or has run it
                 if self._one_stays or self._running or call not in self._to_run:
                     return
                 self._to_run.remove(call)
@@ -85,6 +86,6 @@ class PartitionerThreads:
                     self._changed.wait()
                 self._running.add(threading.get_ident())
                 call = self._to_run.popleft()
-            # User code is guarded at its call, so an exception here is a bug.
+            # User code is guarded where it is called, so an exception here is a bug.
             call_in_io_thread("call", call)
-            del call  # and with it rows, while the thread ends
+            del call  # it refers to rows, which need not stay in memory

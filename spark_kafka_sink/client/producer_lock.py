@@ -1,10 +1,10 @@
-"""ProducerLock: the lock of one producer, the waiters for a change, and the guard of interrupts.
+"""ProducerLock: the lock of a producer, waits for changes, and the guard against interrupts.
 
-A caller may be interrupted anywhere (KeyboardInterrupt, or any exception of a signal handler).
-There is one guard, ``with self.lock, self._change:``. During a change, the accumulator or a batch
-is inconsistent. An interrupt inside a change ends the producer with an error, because half of a
-change would mean records that are lost or sent twice. Everything else may be interrupted: waits and
-encoding hold no lock, and what a caller has taken can be returned twice.
+A caller may be interrupted anywhere (by KeyboardInterrupt, or by any exception of a signal
+handler). ``with self.lock, self._change:`` guards a change, during which the accumulator or a batch
+is inconsistent. An interrupt inside a change ends the producer with an error, because half a change
+could lose records or send them twice. Everything else may be interrupted: waits and encoding hold
+no lock, and a caller can return the memory that it reserved twice without harm.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _T = TypeVar("_T")
 
 
 class ProducerLock(ABC):
-    """The lock, and waits for changes under it. `clock` returns seconds."""
+    """The lock, and waits for changes that are made under it. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        # Taken by its own name, because entering and leaving a lock in C cannot be interrupted.
+        # Callers enter this lock directly: a C lock is acquired and released without an interrupt.
         self.lock = threading.RLock()
         self._clock = clock
         self._waiters = Waiters()
@@ -58,23 +58,23 @@ class ProducerLock(ABC):
             self._is_asleep = False
 
     def _interrupted(self, error: BaseException) -> None:
-        """End the producer, whose change was cut in half."""
+        """End the producer, because one of its changes was interrupted."""
         what = type(error).__name__
         message = f"{what} came in the middle of a change to the producer's batches: make another"
         failure = KafkaException(message)
         failure.__cause__ = error
-        # The I/O thread fails the batches, because it cannot be interrupted half-way.
+        # The I/O thread fails the batches, because signals do not interrupt it.
         self._end_by(failure)
         self._waiters.notify_all()
         self._wake()
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return the result of a query of the state machines; an interrupt of it does no harm."""
+        """Return the result of a query of the state machines; an interrupt does no harm."""
         with self.lock:
             return question()
 
     def change(self, change: Callable[[], _T]) -> _T:
-        """Make a change of the state machines, which an interrupt does not cut in half."""
+        """Change the state machines; an interrupt in the middle ends the producer."""
         with self.lock:
             with self._change:
                 changed = change()
@@ -88,9 +88,10 @@ class ProducerLock(ABC):
         late: Callable[[], KafkaException],
         meter: Callable[[float, float], None] | None = None,
     ) -> _T:
-        """Wait until there is something to find, which is looked for under the lock.
+        """Wait until `find` returns a result, and return the result.
 
-        late: makes the error for a wait that is over, under the lock as well; meter: takes the
+        find: called under the lock after each change, returns None if there is no result yet; late:
+        called under the lock after the deadline, returns the error to raise; meter: called with the
         nanoseconds of each wait, and the time. The lock is free during a wait, see `Waiters`.
         """
         came, signal = True, None
@@ -98,7 +99,7 @@ class ProducerLock(ABC):
             with self.lock:
                 if signal is not None:
                     self._waiters.discard(signal)
-                # Also after the timeout: it may have come since.
+                # Also after the timeout, because the result may have come meanwhile.
                 found = find()
                 if found is not None:
                     return found

@@ -1,12 +1,12 @@
 """ProducerMetrics: the metrics of a producer, with the Java client's names.
 
-It owns the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
-KafkaProducerMetrics of the Java client), and reads other values off the producer's parts when
-metrics are measured. Its methods are called once per request, response or slice of rows, never per
-row. Times are arguments.
+This module has the producer's sensors (SenderMetricsRegistry, BufferPool, RecordAccumulator and
+KafkaProducerMetrics of the Java client). When metrics are measured, it also reads values from other
+parts of the producer. Its methods are called once per request, response or slice of rows, never
+once per row. They take times as arguments.
 
-A sensor has one writer at a time: `sent` and `answered` belong to the I/O thread, the others to the
-holder of the producer's lock. `measure` needs neither.
+A sensor is written by one thread at a time: `sent` and `answered` by the I/O thread, the other
+methods by the thread that holds the producer's lock. `measure` needs no lock.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "errors": meter("record-error", "records", "the topic's records that failed"),
 }
 
-# The times of callers, by the name that `record_time` takes.
+# Metrics of the time that callers spend, by the name that `record_time` takes.
 TIMES: Final[Mapping[str, MetricTemplate]] = {
     name: MetricTemplate(f"{name}-time-ns-total", Sensor.total, "ns", f"time spent in {what}")
     for name, what in {
@@ -147,9 +147,10 @@ class _TopicSensors:
 
 
 class ProducerMetrics:
-    """The metrics of one producer. Times are seconds of its clock.
+    """The metrics of one producer. Times are seconds of the producer's clock.
 
-    throttle_time_ms: the sum over all answers to Produce, for which Java's client has no metric.
+    throttle_time_ms: the total throttle time of all Produce responses; the Java client has no such
+    metric.
     """
 
     def __init__(
@@ -180,18 +181,18 @@ class ProducerMetrics:
             metrics.gauge(GROUP, row, read[name])
 
     def measure(self, now: float) -> dict[MetricName, float]:
-        """Return every metric's value; any thread may call this."""
+        """Return the value of each metric; any thread may call this."""
         return self._metrics.measure(now)
 
     @property
     def topics_written(self) -> int:
-        """The number of topics with metrics: those that something was sent to."""
+        """The number of topics that records were sent to, each of which has metrics."""
         return len(self._topics)
 
     # -- the I/O thread ---------------------------------------------------------------------------
 
     def sent(self, batches: Sequence[ProducerBatch], drained_at: float) -> None:
-        """Note a Produce request by its batches, packed and stamped."""
+        """Record that a Produce request with these batches is sent."""
         sensors, records = self._all, 0
         for batch in batches:
             count, size = batch.record_count, batch.sent_bytes
@@ -210,7 +211,7 @@ class ProducerMetrics:
         sensors.records_per_request.add(records)
 
     def answered(self, event: Answered) -> None:
-        """Note a response; requests without one are not answered."""
+        """Record the metrics of a response, if the request has a response."""
         response = event.response
         if response is None:
             return
@@ -224,17 +225,20 @@ class ProducerMetrics:
     # -- under the lock ---------------------------------------------------------------------------
 
     def appended(self, records: int, size_bytes: int, largest_bytes: int, now: float) -> None:
-        """Note a slice of rows that was appended: the sizes of its records."""
+        """Record that a slice of rows was appended.
+
+        size_bytes: the total size of its records; largest_bytes: the size of the largest record.
+        """
         self._all.record_size.record(size_bytes, now, records, largest_bytes)
 
     def refused(self, records: int, now: float, *, exhausted: bool) -> None:
-        """Note rows that were not appended; exhausted: because no memory was free."""
+        """Record that rows were not appended; exhausted: because buffer.memory was full."""
         self._all.record_errors.record(records, now)
         if exhausted:
             self._all.buffer_exhausted.record(records, now)
 
     def failed(self, batch: ProducerBatch, now: float) -> None:
-        """Note a failed batch."""
+        """Record that a batch failed."""
         self._all.record_errors.record(batch.record_count, now)
         topic = self._topics.get(batch.topic_partition.topic)
         # As in the Java client, a topic has metrics only after the first send to it.
@@ -242,15 +246,18 @@ class ProducerMetrics:
             topic.errors.record(batch.record_count, now)
 
     def split(self, now: float) -> None:
-        """Note a batch that was split."""
+        """Record that a batch was split."""
         self._all.batch_split.record(1, now)
 
     def waited_for_memory(self, time_ns: float, now: float) -> None:
-        """Note how long a caller waited for memory."""
+        """Record how long a caller waited for buffer.memory, in nanoseconds."""
         self._all.wait_time.record(time_ns, now)
 
     def record_time(self, name: str, time_ns: float) -> None:
-        """Add to the time of callers; name: one of `TIMES`. Only its total is a metric."""
+        """Add to the total time that callers spent in a method.
+
+        name: a key of `TIMES`. Only the total is a metric, without a window of time.
+        """
         self._times[name].record(time_ns, 0.0)
 
     def _topic(self, name: str) -> _TopicSensors:

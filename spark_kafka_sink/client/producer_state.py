@@ -1,9 +1,10 @@
-"""ProducerState: what the callers and the I/O thread of one producer share, with one lock.
+"""ProducerState: the state that the callers and the I/O thread of a producer share, with its lock.
 
-It owns the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
+It has the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
 completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
-waits, calls user code or logs while holding it. An append without waits takes it three times per
-slice, in `reserve`, `hold` and `put_in`, and once more if batches became full (`packed`).
+waits, calls user code or logs while it holds the lock. An append that need not wait takes the lock
+three times per slice, in `reserve`, `hold` and `put_in`, and once more if batches became full
+(`packed`).
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 
 class ProducerState(ProducerLock):
-    """The state machines of one producer and their lock. Times are seconds of its clock.
+    """The state machines of a producer and their lock. Times are seconds of the producer's clock.
 
-    is_adaptive: whether queue lengths influence the spreading of rows.
+    is_adaptive: whether the partitioner takes queue lengths into account.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class ProducerState(ProducerLock):
         self._completion = sender.completion
         self._sender = sender
         self._is_adaptive = is_adaptive
-        # The deliveries outside of a joined transaction.
+        # The deliveries that do not belong to a joined transaction.
         self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
-        # Appends in progress, if there are transactions.
+        # The appends in progress; only recorded if there are transactions.
         self._open_appends: set[object] = set()
-        # The error with which the I/O thread has to fail all batches.
+        # The error with which the I/O thread must fail all batches.
         self._interruption: KafkaException | None = None
         self._is_stopping = False
         self._is_in_hurry = False
@@ -74,49 +75,49 @@ class ProducerState(ProducerLock):
     # -- what callers look at ---------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the time by the producer's clock."""
+        """Return the time of the producer's clock."""
         return self._clock()
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """The error that ends all deliveries, None if there is none; with or without the lock."""
+        """The error that ends all deliveries, None if there is none; the lock is not needed."""
         return self._sender.fatal_error
 
     def raise_if_fatal(self) -> None:
-        """Raise why nothing can be delivered any more; with the lock or without."""
+        """Raise the error after which nothing can be delivered; the lock is not needed."""
         if self._sender.fatal_error is not None:
             raise self._sender.fatal_error
 
     def take_delivery_error(self) -> KafkaException | None:
-        """Return the first delivery that failed since the last call, once."""
+        """Return the first delivery error since the last call, None if there is none."""
         if self.deliveries.error is None:  # the usual case takes no lock
             return None
         with self.lock:
             return self.deliveries.take_error()
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
-        """Set the error that `take_delivery_error` returns, instead of the present one."""
+        """Replace the error that `take_delivery_error` returns next."""
         with self.lock:
             self.deliveries.error = error
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return what was acknowledged since the last call."""
+        """Return the deliveries by partition since the last call."""
         with self.lock:
             return self.deliveries.take_partitions()
 
     def undelivered(self) -> Counter[str]:
-        """Return by topic the number of batches' records, neither acknowledged nor failed."""
+        """Return the number of records in unfinished batches, by topic."""
         with self.lock:
             return self.accumulator.undelivered()
 
     def refuse(self, records: int, error: KafkaException) -> None:
-        """Count records that a caller could not append."""
+        """Count records that could not be appended."""
         exhausted = isinstance(error, BufferExhaustedException)
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
 
     def record_time(self, name: str, seconds: float) -> None:
-        """Count time that a caller spent; name: as in `ProducerMetrics.record_time`."""
+        """Count time that a caller spent in a method; name: see `ProducerMetrics.record_time`."""
         with self.lock:
             self.metrics.record_time(name, seconds * 1e9)
 
@@ -129,10 +130,11 @@ class ProducerState(ProducerLock):
         call: Call,
         late: Callable[[], KafkaException],
     ) -> list[TopicMetadata]:
-        """Return what `find` finds about topics, all of which are in one request to brokers.
+        """Wait until `find` returns the topics' metadata, and return it.
 
-        find: called with the lock after each change of the metadata. late: makes the error for a
-        wait that is over, with the lock as well.
+        One metadata request asks for all unknown topics. find: called with the lock after each
+        change of the metadata, returns None to wait on. late: called with the lock after the
+        deadline, returns the error to raise.
         """
 
         def tracked() -> list[TopicMetadata] | None:
@@ -151,15 +153,15 @@ class ProducerState(ProducerLock):
         )
 
     def _track(self, topics: Iterable[str]) -> None:
-        """Keep topics known, and ask for those that are not.
+        """Mark topics as used, and request the metadata of unknown topics.
 
-        A topic for which another caller got an error is asked for again.
+        A topic for which another caller got an error is requested again.
         """
         if not self.metadata.track_all(topics, self._clock()):
             self._wake()
 
     def limit_messages(self, max_message_bytes: Mapping[str, int]) -> None:
-        """Limit the batches of topics; see `TaskProducer.limit_messages`."""
+        """Set the max.message.bytes of topics; see `TaskProducer.limit_messages`."""
         with self.lock:
             self.accumulator.limit_topics(max_message_bytes)
 
@@ -184,11 +186,12 @@ class ProducerState(ProducerLock):
         topics: Sequence[str],
         to_spread: Mapping[str, TopicMetadata],
     ) -> dict[str, TopicLoad]:
-        """Take bytes of buffer.memory for rows, in the order of the callers' arrival.
+        """Reserve bytes of buffer.memory for rows; callers are served in order of arrival.
 
-        topics: of the rows; their metadata is kept. to_spread: the topics of which some rows may go
-        to any partition. Return the loads of these. The caller returns the bytes by `release`, also
-        if this raises, unless `put_in` has done so.
+        topics: the topics of the rows, which are marked as used. to_spread: the topics with rows
+        that may go to any partition. Return the `TopicLoad` of each topic in `to_spread`. The
+        caller must return the bytes with `release`, also if this raises, unless `put_in` has
+        returned them.
         """
         pool = self.accumulator.pool
 
@@ -218,13 +221,13 @@ class ProducerState(ProducerLock):
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
-        """Stop waiting for memory; may be called twice."""
+        """Remove a call from those that wait for memory; may be called twice."""
         with self.lock:
             self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
 
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
-        """Return the loads of topics: how much waits for their partitions."""
+        """Return the load of each topic: how much data waits for its partitions."""
         with self.lock:
             return {
                 name: self.accumulator.topic_load(
@@ -234,7 +237,7 @@ class ProducerState(ProducerLock):
             }
 
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
-        """Keep the partitions' open batches as they are, and return how full they are."""
+        """Protect the partitions' open batches from changes, and return how full they are."""
         with self.lock:
             pending.partitions = partitions
             return self.accumulator.hold(partitions)
@@ -247,10 +250,10 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Append encoded rows to the held batches, release these, and return the reserved bytes.
+        """Append encoded rows to the held batches, end `hold`, and return the reserved bytes.
 
-        check: raises if nothing may be appended; created_at: the time since which the rows wait,
-        None for now; owner: waits for the rows one by one.
+        check: raises if rows may not be appended now; created_at: the time since which the rows
+        have waited, None for now; owner: notified about each row's result, None if nobody needs it.
         """
         with self.lock:
             check()
@@ -266,14 +269,14 @@ class ProducerState(ProducerLock):
             self.give_back(pending)
 
     def packed(self, pending: PendingAppend) -> None:
-        """Count the memory of the batches that were full, and have them sent; may be called twice.
+        """Account for batches that were compressed, and let them be sent; may be called twice.
 
-        The I/O thread is woken once for all of them, so that more of them go in one request: that
-        saves a tenth of a broker's CPU (docs/performance.md).
+        The I/O thread is woken once for all of these batches, so that more of them go in one
+        request. That saves a tenth of a broker's CPU time (docs/performance.md).
         """
         with self.lock:
             if pending.full:
-                # First, as in `give_back`.
+                # Notify first, as in `give_back`.
                 self._waiters.notify_all()
                 for batch in pending.full:
                     if self.accumulator.may_be_sent(batch):
@@ -283,7 +286,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def let_go(self, pending: PendingAppend) -> None:
-        """End `hold`; may be called twice."""
+        """End the `hold` of an append's partitions; may be called twice."""
         with self.lock:
             self.accumulator.let_go(pending.partitions)
             pending.partitions = ()
@@ -292,13 +295,13 @@ class ProducerState(ProducerLock):
     def give_back(self, pending: PendingAppend) -> None:
         """Return the reserved bytes of rows; may be called twice."""
         with self.lock:
-            # First, so that a second call does what an interrupted one has not done. Who is woken
-            # waits for the lock.
+            # Notify first: if an interrupt comes, a second call then does the rest. The woken
+            # callers still wait for the lock.
             self._waiters.notify_all()
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Return everything that an append has taken; unpacked batches go to the I/O thread."""
+        """Return everything that an append holds; the I/O thread gets batches to compress."""
         with self.lock:
             self.let_go(pending)
             self.give_back(pending)
@@ -310,7 +313,7 @@ class ProducerState(ProducerLock):
         """Send batches in a transaction from now on.
 
         withholds: whether to keep them until a flush, or until memory is short. Raise
-        IllegalStateException if batches are under way.
+        IllegalStateException if any batch is unfinished.
         """
         with self.lock:
             self._collect()
@@ -320,9 +323,9 @@ class ProducerState(ProducerLock):
                 self.accumulator.withhold()
 
     def end_joined(self) -> None:
-        """Send batches as before `join` from now on.
+        """Send batches as before `join` again.
 
-        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        Raise IllegalStateException if any batch is unfinished, or if no transaction was joined.
         """
         with self.lock:
             self._collect()
@@ -333,14 +336,14 @@ class ProducerState(ProducerLock):
     # -- transactions and the end -----------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Let the end of a transaction wait for the rows that are appended from now on."""
+        """Make the end of a transaction wait for the rows that are appended from now on."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
                 self.transactions.open_appends = len(self._open_appends)
 
     def end_append(self, token: object) -> None:
-        """End what `begin_append` began, if it did; may be called twice."""
+        """End the append that began with `begin_append`; may be called twice."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.discard(token)
@@ -348,25 +351,25 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def spoil_transaction(self, error: KafkaException) -> None:
-        """Make a transaction abortable, if there is one: some of its records are missing."""
+        """Make the open transaction abortable, because some of its records are missing."""
         if self.transactions is not None:
             with self.lock:
                 self.transactions.record_refused(error)
 
     def begin_flush(self, flush: object) -> list[ProducerBatch]:
-        """Let no rows linger until `end_flush`; return the batches that have not ended."""
+        """Let no rows linger until `end_flush`; return the unfinished batches."""
         with self.lock:
             self.accumulator.begin_flush(flush)
             self._wake()
             return self.accumulator.incomplete
 
     def end_flush(self, flush: object) -> None:
-        """Let rows linger again, unless other callers flush; may be called twice."""
+        """Let rows linger again, unless other flushes are in progress; may be called twice."""
         with self.lock:
             self.accumulator.end_flush(flush)
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail every batch with `error`, and accept no more."""
+        """Fail every batch with `error`, and accept no more rows."""
         with self.lock:
             self._sender.fail_all(error)
             self._collect()
@@ -385,7 +388,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once from now on; rows of a transaction stay."""
+        """Send lingering rows at once from now on, except rows of a transaction."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -393,10 +396,10 @@ class ProducerState(ProducerLock):
                 self._wake()
 
     def end_when_idle(self) -> None:
-        """Make the I/O thread deliver its rows and end, without the lock: for a finalizer.
+        """Make the I/O thread deliver its rows and then end; takes no lock, for a finalizer.
 
-        Garbage is collected in any thread at any moment, also while that thread holds the lock.
-        Rows of a transaction are abandoned: no caller is left to commit it.
+        Garbage may be collected in any thread at any moment, also while that thread holds the lock.
+        The rows of a transaction are dropped, because no caller is left to commit it.
         """
         if self.transactions is not None:
             self._is_stopping = True
@@ -404,13 +407,13 @@ class ProducerState(ProducerLock):
         self._wakeup()
 
     def call_later(self, call: Callable[[], object]) -> None:
-        """Queue a call for the I/O thread, which makes it without the lock."""
+        """Queue a call; the I/O thread makes it without the lock."""
         with self.lock, self._change:
             self.user_calls.add(call)
             self._wake()
 
     def make_calls(self) -> None:
-        """Make the calls that are due; by the I/O thread."""
+        """Make the queued calls; called by the I/O thread."""
         made = self.user_calls.make()
         if made:
             with self.lock:
@@ -418,7 +421,7 @@ class ProducerState(ProducerLock):
                 self._waiters.notify_all()
 
     def make_last_calls(self) -> None:
-        """Make the calls that are due until there are none, and be over."""
+        """Make queued calls until there are none; after that, no calls are accepted."""
         while True:
             self.make_calls()
             with self.lock:
@@ -429,15 +432,15 @@ class ProducerState(ProducerLock):
 
     @property
     def is_in_hurry(self) -> bool:
-        """Whether rows that linger are to be put into batches at once."""
+        """Whether lingering rows must be put into batches at once."""
         return self.accumulator.pool.waiters > 0 or self._is_in_hurry or self.ends_when_idle
 
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Process what was sent and received; return what is due, and the time.
+        """Process what was sent and received; return what is due, and the current time.
 
-        has_rows: whether rows wait outside batches. None if the I/O thread has to end.
+        has_rows: whether rows wait outside of batches. Return None if the I/O thread must end.
         """
         with self.lock:
             now = self._clock()
@@ -457,13 +460,13 @@ class ProducerState(ProducerLock):
             return due, now
 
     def awake(self) -> None:
-        """Note that the I/O thread no longer waits for the network."""
+        """Record that the I/O thread no longer waits for the network."""
         self._is_asleep = False
 
     def nodes_to_know(self) -> tuple[Mapping[int, Node], int]:
-        """Return the brokers to connect to, and how often the bootstrap servers were taken again.
+        """Return the brokers to connect to, and the number of rebootstraps so far.
 
-        By the I/O thread, which alone changes them.
+        Called by the I/O thread, which alone changes these.
         """
         return self._sender.nodes, self.metadata.rebootstraps
 
@@ -478,7 +481,7 @@ class ProducerState(ProducerLock):
             self._sender.handle(event, now)
 
     def _collect(self) -> bool:
-        """Take account of the batches that are done; return whether there were any."""
+        """Record the results of the batches that are done; return whether there were any."""
         done = self._completion.take_done()
         for batch in done:
             if batch.state is BatchState.SPLIT:

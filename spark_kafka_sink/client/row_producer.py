@@ -1,8 +1,8 @@
-"""RowProducer: `KafkaProducer.send`, row by row, on top of the columnar path.
+"""RowProducer: `KafkaProducer.send`, which takes rows one by one and sends them as columns.
 
-A row is appended to its topic's chunk, whose memory is reserved, and gets a future; nothing else
-happens per row. `ChunkFeeder` turns chunks into batches. This module owns the queues, the steps
-before a row is in one, and the handling of rows that are rejected.
+A row is appended to its topic's chunk, for which memory is reserved, and gets a future; no other
+work is done per row. `ChunkFeeder` puts the rows of chunks into batches. This module has the
+queues, does the work before a row is in a queue, and handles rejected rows.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import varint_size
 
-# The largest size of a record without key, value and headers: its length (5 bytes), attributes (1)
-# and deltas (10 and 5), and the lengths of key and value and the count of headers (5 each).
+# The largest encoded size of a record without key, value and headers: record length (5 bytes),
+# attributes (1), timestamp delta (10), offset delta (5), and the key length, the value length and
+# the number of headers (5 each).
 ROW_OVERHEAD_BYTES: Final = 36
 
 
 def header_bytes(headers: Headers) -> int:
-    """Return the largest encoded size of headers; the two lengths of each take up to 10 bytes."""
+    """Return the largest encoded size of headers; the two lengths in each take up to 10 bytes."""
     return sum(len(name.encode()) + len(value or b"") + 10 for name, value in headers)
 
 
 class RowProducer:
-    """The queues of all topics.
+    """The row queues of all topics.
 
     limits: how large a record may be.
     """
@@ -73,8 +74,8 @@ class RowProducer:
         self._feeder = feeder
         self._caller = caller
         self._limits = limits
-        # The size that certainly fits a request and memory. No chunk has more room, so a row that
-        # fits its chunk needs no further check.
+        # The largest size that certainly fits into a request and into memory. No chunk has more
+        # room, so a row that fits into its chunk needs no further check.
         fits = limits.any_record_bytes
         self._always_fits_bytes = fits
         memory = state.accumulator.pool.total_bytes
@@ -85,18 +86,18 @@ class RowProducer:
         self._serializes = by_key is not None or by_value is not None
         self._interceptors = user_code.interceptors
         self._queues: dict[str, RowQueue] = {}
-        # The queues for rows without further steps: empty if there are interceptors, or if a
-        # transaction has to be checked.
+        # The queues that `send` may append to directly. They are only used if there are no
+        # interceptors and no transactions, which need further steps.
         is_plain = not self._interceptors and state.transactions is None
         self._open_queues: dict[str, RowQueue] = self._queues if is_plain else {}
         _OF_THIS_PROCESS.add(self)
 
     # -- sending: the caller's thread -------------------------------------------------------------
 
-    def send(  # noqa: C901 - written out, see below
+    def send(  # noqa: C901 - written out, see docstring
         self,
         topic: str,
-        value: Any,  # noqa: ANN401 - what it is, is looked at
+        value: Any,  # noqa: ANN401 - of any type
         key: Any,  # noqa: ANN401
         partition: int | None,
         timestamp_ms: int | None,
@@ -105,8 +106,8 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row; see `KafkaProducer.send`.
 
-        The path of nearly every row, at 0.7 us for a row with nothing but a value. One more call or
-        object would cost a tenth of that, so the path has no unnecessary ones.
+        Nearly every row takes the path in this method, which costs 0.7 us for a row that has only a
+        value. One more call or object would add a tenth to that, so the steps are written out here.
         """
         try:
             queue = self._open_queues.get(topic)
@@ -156,7 +157,7 @@ class RowProducer:
     def _send_record(
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
-        """Append a row that has interceptors, or whose topic's metadata may be unknown."""
+        """Append a row if there are interceptors, or the topic's metadata may be unknown."""
         self._caller.check_process()
         check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
@@ -165,7 +166,8 @@ class RowProducer:
         except ApiException as error:
             return self._refuse(error, record.topic, record.partition, on_delivery)
         except BaseException as error:
-            # As in the Java client, a call in the wrong state raises; it is not a failed row.
+            # As in the Java client, a call in a wrong state raises an exception, not a failed
+            # future.
             if isinstance(error, KafkaException) and not isinstance(error, IllegalStateException):
                 self._state.refuse(1, error)
             raised = self._interceptors.on_send_error(record.topic, record.partition, error)
@@ -193,7 +195,7 @@ class RowProducer:
         partition: int | None,
         on_delivery: OnDelivery | None,
     ) -> Future[RecordMetadata]:
-        """Return a failed future: what brokers and limits have against a record is not raised."""
+        """Return a failed future: errors of brokers, and size errors, are not raised by `send`."""
         self._state.refuse(1, error)
         self._state.spoil_transaction(error)
         failed: Future[RecordMetadata] = Future()
@@ -220,7 +222,7 @@ class RowProducer:
     def _append_row(
         self, queue: RowQueue, row: Row, size_bytes: int, call: Call | None = None
     ) -> RowFuture:
-        """Append a row when there is room for it, which may be after a wait."""
+        """Append a row, after a wait if there is no room for it yet."""
         if size_bytes > self._always_fits_bytes:
             self._check_size(queue.topic, row)
         check = self._caller.check_transaction
@@ -234,10 +236,10 @@ class RowProducer:
         return future
 
     def _check_size(self, topic: str, row: Row) -> None:
-        """Raise RecordTooLargeException for what a request or memory cannot hold.
+        """Raise RecordTooLargeException for a row that is too large for a request or for memory.
 
-        To the byte as AbstractRecords.estimateSizeInBytesUpperBound of the Java client: 21 bytes
-        for length, attributes and deltas.
+        The size is the same as in AbstractRecords.estimateSizeInBytesUpperBound of the Java client:
+        21 bytes for length, attributes and deltas.
         """
         fields = [row.key, row.value]
         for name, value in row.headers:
@@ -250,7 +252,7 @@ class RowProducer:
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call
     ) -> None:
-        """Learn of the partition, turn the full chunk into batches, or begin a chunk."""
+        """Fetch the partition's metadata, put a full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None and queue.has(partition):
             self._feeder.convert(full, queue, call.deadline)
@@ -275,7 +277,7 @@ class RowProducer:
             raise
 
     def _topic_with(self, partition: int | None, topic: str, call: Call) -> TopicMetadata:
-        """Wait until a topic is known, and to have the partition that a row is for."""
+        """Wait until a topic is known, and has the partition that a row names."""
         least = 0 if partition is None else partition + 1
         return self._caller.wait_for({topic: least}, call, must_grow=True)[0]
 
@@ -305,11 +307,11 @@ class RowProducer:
         self._open_queues = {}
 
     def forget(self) -> None:
-        """Accept no more rows in a forked child, which has no I/O thread."""
+        """Accept no more rows in a forked child, because it has no I/O thread."""
         self._open_queues = {}
 
 
-# The producers that were made in this process, not in one that it was forked from.
+# The producers that were created in this process; a fork's copies do not count.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 

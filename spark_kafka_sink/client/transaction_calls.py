@@ -1,9 +1,9 @@
-"""The transactional calls of a producer, from the caller's side: they start, wait, and raise.
+"""The transactional calls of a producer: they start the work, wait for it, and raise its error.
 
-A call waits at most max.block.ms for the I/O thread to complete it. A call that times out continues
-in the background and must be repeated; it then waits for the earlier one. `TransactionManager`
-defines which calls are legal, and what responses mean. Offsets of a consumer group are checked here
-before they are sent.
+A call waits at most max.block.ms for the I/O thread to complete the work. After a timeout, the work
+continues in the background, and the caller must repeat the call, which then waits for the same
+work. `TransactionManager` defines which calls are legal, and what responses mean. This module also
+checks the offsets of a consumer group before they are sent.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _NONE: Final = -1
 
 
 def check_offsets(offsets: object) -> None:
-    """Raise IllegalArgumentException for what cannot be committed as offsets of partitions.
+    """Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets.
 
-    For what is no topic's name, raises DataException.
+    Raise DataException for an invalid topic name.
     """
     if not isinstance(offsets, Mapping):
         message = f"the offsets are {offsets!r}: expected a mapping from partitions"
@@ -69,7 +69,7 @@ def check_offsets(offsets: object) -> None:
 
 
 def check_group(group: object) -> None:
-    """Raise IllegalArgumentException for what no consumer group is."""
+    """Raise IllegalArgumentException unless `group` is a valid consumer group."""
     of_group = _values("the group", group, ConsumerGroupMetadata)
     check_text("the group id", of_group["group_id"])
     if not of_group["group_id"]:
@@ -90,7 +90,7 @@ def check_group(group: object) -> None:
 
 
 def _values(what: str, thing: object, kind: type) -> dict[str, object]:
-    """Return the attributes of `thing` that `kind` has."""
+    """Return the values that `thing` has for the fields of the dataclass `kind`."""
     try:
         return {field.name: getattr(thing, field.name) for field in fields(kind)}
     except AttributeError:
@@ -99,7 +99,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, object]:
         raise IllegalArgumentException(message) from None
 
 
-# The metric of a call's time, see `producer_metrics.TIMES`.
+# The metric of the time of each call, see `producer_metrics.TIMES`.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -116,7 +116,7 @@ def transaction_manager(
     random: Random,
     acls: Acls,
 ) -> TransactionManager:
-    """Return the TransactionManager of a configuration with a transactional.id."""
+    """Return the TransactionManager for a configuration that has a transactional.id."""
     return TransactionManager(
         config.transactional_id or "",
         config.transaction_timeout_ms,
@@ -128,9 +128,9 @@ def transaction_manager(
 
 
 class ProducerTransactions:
-    """The calls of a producer that has a transactional.id.
+    """The transactional calls of a producer that has a transactional.id.
 
-    drain_rows: puts rows that were sent one by one into batches; takes until when it may wait.
+    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ProducerTransactions:
         """See KafkaProducer.send_offsets_to_transaction."""
         check_offsets(offsets)
         check_group(group)
-        copied = dict(offsets)  # a mapping of the user's own is not called under the lock
+        copied = dict(offsets)  # the user's mapping may run code: not under the lock
         self._call(lambda: self._manager.send_offsets(copied, group))
 
     def commit(self) -> None:
@@ -178,13 +178,14 @@ class ProducerTransactions:
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction is to be ended."""
+        """Whether an open transaction still has to be committed or aborted."""
         return self._state.ask(self._open_end) is not None
 
     def end_open(self, timeout: float | None) -> None:
-        """Abort what a producer that is being closed has open, and see out a call that timed out.
+        """Abort the open transaction of a producer that is being closed.
 
-        Errors are left for `close` to raise. What cannot be ended in time, its coordinator aborts.
+        If a commit or an abort has timed out, wait for it instead. Errors are kept for `close` to
+        raise. If the time is too short, the coordinator aborts the transaction.
         """
         end = self._state.ask(self._open_end)
         if end is None:
@@ -192,7 +193,7 @@ class ProducerTransactions:
         unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
         deadline = deadline_of(wait if timeout is None else min(wait, timeout))
-        for _ in range(2):  # a commit that fails leaves a transaction to abort
+        for _ in range(2):  # a failed commit leaves a transaction to abort
             try:
                 self._end(end, seconds_until(deadline))
             except KafkaException as error:
@@ -200,13 +201,13 @@ class ProducerTransactions:
             end = self._state.ask(self._open_end)
             if end is None:
                 break
-        # A caller that closes without a commit expects records to be dropped.
+        # A caller that closes without a commit expects its records to be dropped.
         self._state.take_delivery_error()
         if not isinstance(unseen, TransactionAbortedException):
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the call that ends an open transaction, or continues its end; None without one."""
+        """Return the call that ends an open transaction or continues its end, None without one."""
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
@@ -224,10 +225,11 @@ class ProducerTransactions:
         return None
 
     def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
-        """End a transaction, or continue its end: first close it for rows, then send its rows.
+        """End a transaction, or continue its end: first close it for new rows, then send its rows.
 
-        In the other order, rows that another thread sends in between would not be part of it. After
-        an exception from outside (KeyboardInterrupt), EndTxn waits until the call is repeated.
+        If the rows were sent first, rows that another thread sends meanwhile would not be part of
+        the transaction. After an interrupt (KeyboardInterrupt), EndTxn waits until the call is
+        repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -254,9 +256,9 @@ class ProducerTransactions:
         timeout: float | None = None,
         deadline: float | None = None,
     ) -> None:
-        """Start a call, or continue it, and wait for its end. Raise its error.
+        """Start a call or continue it, wait for its end, and raise its error.
 
-        deadline: set if a part of the time has passed already.
+        deadline: None for a full wait from now on, set if the caller has used up some of the time.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()

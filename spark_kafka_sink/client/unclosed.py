@@ -1,7 +1,7 @@
 """Producers that were not closed before they are garbage-collected or the program ends.
 
-This module owns the list of them, their time limit at the end of the program, and the message on
-stderr about lost records.
+This module has the list of these producers, their time limit at the end of the program, and the
+message on stderr about lost records.
 """
 
 from __future__ import annotations
@@ -20,33 +20,37 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.client.io_thread import ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
 
-# How long what was sent may take when the program is about to end, by Ctrl-C or by itself.
+# How many seconds the remaining deliveries may take when the program ends, also after Ctrl-C.
 AT_EXIT_S: Final = 5.0
-# Closes a producer within a number of seconds, and reports lost records on stderr. The reference is
-# dead if the producer was garbage-collected.
+# Closes a producer within a number of seconds, and reports lost records on stderr. The weak
+# reference is dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 
 
 def records_by_topic(records: Counter[str]) -> str:
-    """Name up to ten topics with most records, and the number of all records."""
+    """Return the ten topics with the most records, and the total number of records, as text."""
     shown = ", ".join(f"{topic}: {count}" for topic, count in records.most_common(10))
     more = len(records) - 10
     return f"{records.total()} record(s) ({shown}{f' and {more} more topics' if more > 0 else ''})"
 
 
 def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
-    """Make a garbage-collected producer deliver its records, and warn; pid: of its process."""
+    """Warn about a garbage-collected producer, and let its I/O thread deliver its records.
+
+    pid: the process in which the producer was created.
+    """
     if os.getpid() == pid:
         state.end_when_idle()
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
 
 
-# By their threads, which outlive a producer that is garbage while it has records to deliver.
+# By I/O thread, because the thread outlives a garbage-collected producer until its records are
+# delivered.
 _unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
 
 
 def remember(state: ProducerState, thread: ProducerThread, name: str, close: CloseAtExit) -> None:
-    """Register a producer to be closed when the program ends; drop those that have ended."""
+    """Register a producer to be closed when the program ends; drop producers that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
@@ -54,15 +58,16 @@ def remember(state: ProducerState, thread: ProducerThread, name: str, close: Clo
 
 
 def _close_at_exit() -> None:
-    """Deliver the rows of producers that are still open, and print what is lost.
+    """Deliver the rows of producers that are still open, and print how many are lost.
 
-    In Java, such rows are lost silently. Python calls this when all threads of the user, which may
-    send until then, have ended; the I/O threads, which are daemons, still run. From 3.12 on, Python
-    starts no more threads at this time, and refuses to import `concurrent.futures.thread`, which
-    pyarrow imports together with pandas when it first makes an array.
+    In Java, such rows are lost silently. Python calls this function after all non-daemon threads of
+    the user have ended, which may send rows until then. The I/O threads are daemon threads, and
+    still run. Python 3.12 and newer start no threads at this time, and refuse to import
+    `concurrent.futures.thread`, which pyarrow imports together with pandas when it first makes an
+    array.
     """
     deadline = time.monotonic() + AT_EXIT_S
-    # In a forked child none is: what it has of its parent is its parent's to close.
+    # In a forked child, no I/O thread is alive: the parent closes the parent's producers.
     unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
     for _, (_, state, _) in unclosed:
         state.hurry()
@@ -75,7 +80,7 @@ def _close_at_exit() -> None:
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:
-    """Print to stderr how many records the program's end loses, and other messages."""
+    """Print to stderr how many records are lost at the end of the program, and other messages."""
     if records:
         said = [f"{records_by_topic(records)} were not delivered", *said]
     if said and sys.stderr is not None:

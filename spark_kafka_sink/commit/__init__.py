@@ -1,1 +1,1 @@
-"""The state machines of exactly once: pure, with answers of brokers and the time as arguments."""
+"""State machines of exactly once. They do no I/O: responses and the time are arguments."""

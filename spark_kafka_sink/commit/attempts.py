@@ -1,6 +1,8 @@
-"""What a plan hands to the tasks and to the commit, and what a task attempt reports.
+"""The data that a plan passes to tasks and to the commit, and that a task attempt reports.
 
-These travel with Spark's writer and its commit messages, so they are plain values.
+A run is one batch job or one micro-batch. Its plan is made on the driver before its tasks start.
+
+The instances are pickled with Spark's writer and its commit messages, so they are plain values.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
 
 class WrittenPartition(NamedTuple):
-    """What an attempt wrote to one partition, all of it acknowledged."""
+    """The acknowledged records that one task attempt wrote to one partition."""
 
     partition: TopicPartition
     records: int
@@ -25,7 +27,7 @@ class WrittenPartition(NamedTuple):
 
 
 class AcknowledgedRecords(Protocol):
-    """The records of one partition that brokers have acknowledged, as a producer counts them."""
+    """The records of one partition that brokers have acknowledged, as the producer counts them."""
 
     records: int
     first_offset: int
@@ -35,7 +37,11 @@ class AcknowledgedRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AttemptTransaction:
-    """What an attempt wrote in a transaction. slot: None in mode `single`: it is the driver's."""
+    """The records that a task attempt wrote in a transaction.
+
+    slot: the slot of the attempt's transactional id. It is None in mode `single`, in which all
+    attempts write in the driver's transaction.
+    """
 
     slot: TaskSlot | None
     producer: ProducerIdAndEpoch
@@ -67,10 +73,11 @@ class AttemptTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of an owner: a batch job, or a micro-batch.
+    """One run of an owner (an application and its target topic): a batch job, or a micro-batch.
 
-    name: of this run, which its record has. log: the partition of the commit log. level: the
-    transaction.version that the cluster has finalized, 1 or 2. timeout_ms: of its transactions.
+    name: the unique name of this run, which is stored in its commit log record. log: the partition
+    of the commit log. level: the transaction.version that the cluster has finalized, 1 or 2.
+    timeout_ms: the timeout of the run's transactions.
     """
 
     owner: Owner
@@ -89,8 +96,9 @@ class Run:
 class Plan:
     """The plan of a run.
 
-    producer: of the driver id, from the plan's InitProducerId. record: of the owner, None if it has
-    none yet.
+    producer: the producer id and epoch of the driver's transactional id, which the plan got by
+    InitProducerId. record: the owner's record in the commit log, None if the owner has no record
+    yet.
     """
 
     run: Run

@@ -1,18 +1,20 @@
-"""The guards of mode `single`, in which many tasks write with one producer id and epoch (G1 to G4).
+"""The checks G1 to G4 of mode `single`, in which many tasks use one producer id and epoch.
 
-If two writers send the same range of sequences to one partition, the broker takes the second batch
-for a resend: it answers with success and writes nothing. The last sequence of the partition shows
-no sign of it. So each partition may have one writer only, and that is checked:
+If two writers send the same range of sequence numbers to one partition, the broker takes the second
+batch for a duplicate of the first. It responds with success and appends nothing. The last sequence
+number of the partition does not show this. So each partition may have only one writer, and these
+checks ensure it:
 
-G1  the driver: no partition is in two messages.
-G2  the driver: each partition has the records that a task's message reports, and no partition has
-    others. Only G2 finds a batch that was lost after its response.
-G3  a task: the offsets of its batches ascend, and begin at or above the end that the log had
-before. G4  a task: a batch that was sent once is not reported as a duplicate. One that was sent
-again may
-    be. Then the log must have what was sent at its offset.
+G1  on the driver: no partition is in the commit messages of two tasks.
+G2  on the driver: each partition has exactly the records that a task reports for it, and no other
+    partition has records of the transaction. Only G2 finds a batch that was lost after its
+    response.
+G3  in a task: the offsets of its batches in a partition ascend, and none is below the end that the
+    partition had before the first batch.
+G4  in a task: a batch that was sent once must not be acknowledged as a duplicate. A batch that was
+    sent again may be. Then the log must hold that batch at the acknowledged offset.
 
-G1 and G2 are checked before the decision.
+G1 and G2 are checked before the transaction is committed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _ADVICE = "lay the rows out by atomic_layout as the last step, and run the job a
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:
-    """Return the failure if a partition has two writers (G1)."""
+    """Return the failure if two task attempts wrote to the same partition (G1), else None."""
     seen: set[TopicPartition] = set()
     for attempt in attempts:
         for written in attempt.written:
@@ -47,10 +49,11 @@ def other_holdings(
     written: WrittenPartition | None,
     found: ActiveProducer | None,
 ) -> Failure | None:
-    """Return the failure if a partition does not hold what was written to it (G2).
+    """Return the failure if a partition does not hold the records that tasks wrote to it (G2).
 
-    written: None if no task says that it wrote there. found: the producer, as the leader of the
-    partition knows it.
+    written: the records that a task reports for the partition, None if no task reports any. found:
+    the state of the transaction's producer at the leader of the partition, None if the leader has
+    none.
     """
     holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
     if written is None:
@@ -76,43 +79,45 @@ def other_holdings(
 def by_producer(
     producers: Iterable[ActiveProducer],
 ) -> Mapping[ProducerIdAndEpoch, ActiveProducer]:
-    """Return the producers of a partition, by producer id and epoch."""
+    """Return the producers of a partition in a mapping from producer id and epoch."""
     return {each.producer: each for each in producers}
 
 
 def sequence_of(records: int) -> int:
-    """Return the last sequence of this many records; 0 follows after 2**31 - 1."""
+    """Return the sequence number of the last of `records` records; 0 follows after 2**31 - 1."""
     return (records - 1) & MAX_SEQUENCE
 
 
 def by_partition(
     attempts: Iterable[AttemptTransaction],
 ) -> Mapping[TopicPartition, WrittenPartition]:
-    """Return what was written, by partition; each has one writer (G1)."""
+    """Return the written records in a mapping from their partition, which has one writer (G1)."""
     return {each.partition: each for attempt in attempts for each in attempt.written}
 
 
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:
-    """Return whether another attempt has written to a partition in this transaction.
+    """Return whether another attempt has already written to a partition in this transaction.
 
-    A task asks before it sends, and fails if it is so: one attempt's rows cannot be undone alone.
+    A task checks this before its first record and fails if it is so, because one attempt's rows
+    cannot be aborted without the rows of all others.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 
 
 class AckCheck(Enum):
-    """What a response to a batch means."""
+    """The meaning of the response to a batch."""
 
     TAKEN = "the broker has appended it"
     READ_BACK = "compare what the log holds at its offset with what was sent"
 
 
 class Acknowledged(NamedTuple):
-    """A batch and its response.
+    """A batch that was sent, and the response to it.
 
-    log_end: of the partition before the first batch; last_offset: of the batch before, -1 if there
-    was none. is_duplicate: the response has a log append time, on a topic with CreateTime.
-    was_resent: the batch was sent more than once.
+    log_end: the end offset of the partition before the first batch. last_offset: the offset of the
+    last record of the batch before this one, -1 for the first batch. is_duplicate: whether the
+    response has a log append time although the topic uses CreateTime, which marks a duplicate.
+    was_resent: whether the batch was sent more than once.
     """
 
     partition: TopicPartition
@@ -124,7 +129,7 @@ class Acknowledged(NamedTuple):
 
 
 def check_ack(ack: Acknowledged) -> AckCheck | Failure:
-    """Return what a response means, or the failure (G3, G4)."""
+    """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
             f"{ack.partition} answered with offset {ack.base_offset}, below "

@@ -1,8 +1,10 @@
-"""Open transactions of tasks that nobody will commit: how they are found, and how they are aborted.
+"""Transactions that task attempts left open and that nothing will commit: to find and abort them.
 
-A driver lists the open transactions of its owner's tasks, and asks each coordinator for the
-producer id and epoch. It aborts each transaction by just these. So a transaction that begins later,
-with the same id and a newer epoch, is not harmed. InitProducerId would also abort that one.
+The driver lists the open transactions of its owner's tasks (an owner is an application and its
+target topic), and asks the coordinators for their producer ids and epochs. It aborts each
+transaction with exactly this producer id and epoch. So a later transaction with the same
+transactional id and a newer epoch stays open. InitProducerId would abort the later transaction,
+too.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from spark_kafka_sink.commit.steps import Received, end_txn
 from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# Transactional ids, each with the producer id and epoch of its open transaction.
+# Pairs of a transactional id and the producer id and epoch of its open transaction.
 Leftovers: TypeAlias = frozenset[tuple[str, ProducerIdAndEpoch]]
 
 
 def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
-    """Return the ids of the owner's tasks in a list of open transactions."""
+    """Return the transactional ids of the owner's tasks in a list of open transactions."""
     ids = (each.transactional_id for each in listed)
     return sorted(each for each in ids if owner.slot_of(each) is not None)
 
 
 def open_transaction(at: Received) -> Leftovers:
-    """Return the transaction that a reply describes if it is open, else an empty set."""
+    """Return the transaction that a response describes if it is open, else an empty set."""
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
         return frozenset()
     if at.found is not Verdict.DONE or at.reply.state != ONGOING:
@@ -43,11 +45,11 @@ def open_transaction(at: Received) -> Leftovers:
 
 
 def decided_by(owner: Owner, record: CommitRecord) -> Leftovers:
-    """Return the transactions that a record commits."""
+    """Return the transactions that a commit log record says are to be committed."""
     return frozenset((owner.task_id(each.slot), each.producer) for each in record.transactions)
 
 
 def aborts(leftovers: Leftovers, level: int) -> list[EndTxn]:
-    """Return the requests that abort the transactions, in the order of their ids."""
+    """Return the EndTxn requests that abort these transactions, sorted by transactional id."""
     ordered = sorted(leftovers, key=lambda each: (each[0], each[1].producer_id, each[1].epoch))
     return [end_txn(name, producer, level, commit=False) for name, producer in ordered]

@@ -1,16 +1,20 @@
-"""The commit log: an owner's record, and which record of the log counts.
+"""The commit log: the record of each owner, and how the newest committed record is found.
 
-The log is partition 0 of a compacted topic. The key of a record is the owner's driver id, the value
-is JSON. A record is written in a transaction of the driver id: that of the data (mode `single`), or
-one of its own, whose commit is the decision (mode `two-phase`).
+An owner is an application and its target topic. It has one current record, which lists the versions
+(of batch jobs) or micro-batches that it has written. The log is partition 0 of a compacted topic.
+The key of a record is the owner's driver id, its value is JSON.
 
-The log is read up to the high watermark, with the records of open and aborted transactions. The
-next marker of a record's producer decides whether it is committed (`LogReader`). A reader that
-stopped at the last stable offset would miss a record while another application has an open
-transaction below it, and its batch would be written twice.
+Each record is written in a transaction of the driver's transactional id. In mode `single` this is
+the transaction of the rows. In mode `two-phase` it is a separate transaction. Once that is
+committed, the run is "decided": the tasks' transactions will all be committed.
 
-A client with the right to write to the log can change what its owners skip. Records outside a
-transaction, and records whose key does not match their content, are ignored with a warning.
+The log is read up to the high watermark, including the records of open and aborted transactions.
+The next control record (marker) of a record's producer shows whether the record is committed
+(`LogReader`). A reader that stopped at the last stable offset would miss records above the first
+open transaction of any other application. Then the missed version would be written twice.
+
+A client with the right to write to the log could make an owner skip a version. Records outside a
+transaction, and records whose key does not match their value, are ignored with a warning.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _FORMAT: Final = 1
 
 
 class Place(Enum):
-    """Whether a version was written."""
+    """Whether a version was written, according to the record of its owner."""
 
     WRITTEN = "it was written"
     NEW = "it was not written"
@@ -46,8 +50,8 @@ class Place(Enum):
 class VersionSet:
     """The versions that were written, as closed intervals in ascending order.
 
-    Only the 10,000 highest intervals are kept. floor: the lowest version that the set still knows
-    about, None if it knows about all.
+    Only the 10,000 highest intervals are kept. floor: the lowest version for which the set still
+    knows whether it was written, None if it knows this for all versions.
     """
 
     intervals: tuple[tuple[int, int], ...] = ()
@@ -62,7 +66,7 @@ class VersionSet:
         return Place.WRITTEN if is_inside else Place.NEW
 
     def adding(self, version: int) -> VersionSet:
-        """Return the set with `version`."""
+        """Return a copy of the set with `version` added."""
         if self.place(version) is not Place.NEW:
             return self
         at = bisect_right(self.intervals, version, key=_first)
@@ -76,11 +80,14 @@ class VersionSet:
         if len(intervals) <= MAX_INTERVALS:
             return VersionSet(intervals, self.floor)
         kept = intervals[-MAX_INTERVALS:]
-        # Of the versions after the last dropped interval it is known that they were not written.
+        # The versions between the last dropped interval and the first kept one were not written.
         return VersionSet(kept, intervals[-MAX_INTERVALS - 1][1] + 1)
 
     def packed(self) -> list[int]:
-        """Return the bounds, each but the first as its distance to the bound before."""
+        """Return the bounds of all intervals as one list of integers.
+
+        Each bound but the first is stored as its difference to the bound before.
+        """
         bounds = [bound for interval in self.intervals for bound in interval]
         return [*bounds[:1], *(high - low for low, high in pairwise(bounds))]
 
@@ -103,7 +110,10 @@ def _first(interval: tuple[int, int]) -> int:
 
 
 class StreamMark(NamedTuple):
-    """The last micro-batch of a streaming query: its rows, and the run of the query."""
+    """The last micro-batch that a streaming query wrote.
+
+    rows: the number of rows in it. run_id: the run id of the query at that time.
+    """
 
     query_id: str
     batch_id: int
@@ -112,7 +122,7 @@ class StreamMark(NamedTuple):
 
 
 class BatchPlace(Enum):
-    """How a micro-batch compares with the record of its owner."""
+    """How a micro-batch compares with the last one in the record of its owner."""
 
     NEW_QUERY = "the query has written nothing yet: write it"
     NEXT = "it comes after the last one that was written: write it"
@@ -122,14 +132,18 @@ class BatchPlace(Enum):
 
 
 class RecordState(Enum):
-    """What the record says about the transactions of the tasks."""
+    """The state of a run's transactions, according to the commit log record of the run."""
 
     DECIDED = "they are to be committed"
     DONE = "they are committed"
 
 
 class DecidedTransaction(NamedTuple):
-    """A task's transaction, with one of its partitions and the offset of its first record there."""
+    """A task's transaction that a record says is to be committed.
+
+    partition, first_offset: one of the partitions in it, and the offset of the transaction's first
+    record there.
+    """
 
     slot: TaskSlot
     producer: ProducerIdAndEpoch
@@ -139,13 +153,15 @@ class DecidedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """The record of one owner.
+    """The record of one owner in the commit log.
 
-    run: of the driver that wrote it. rows: of the last version or micro-batch. written_at: in
-    milliseconds since 1970, by the driver's clock. version: the last one, None after a micro-batch.
+    run: the name of the run that wrote the record. rows: the number of rows of the version or
+    micro-batch that was written last. written_at: in milliseconds since 1970, by the driver's
+    clock. version: the version that was written last, None if a micro-batch was written last.
 
-    For operators, since an owner may be a hash; empty if they are not known. application: its name
-    in Spark. query: its name. checkpoint: of a stream.
+    These fields are for operators, because an owner's id may be a hash. They are empty if they are
+    not known. application: the name of the Spark application. query: the name of the streaming
+    query. checkpoint: the checkpoint location of the stream.
     """
 
     state: RecordState
@@ -161,21 +177,21 @@ class CommitRecord:
     checkpoint: str = ""
 
     def after_version(self, version: int) -> CommitRecord:
-        """Return the record with a version that is written."""
+        """Return the record as it is after `version` was written."""
         return replace(self, version=version, versions=self.versions.adding(version))
 
     def after_batch(self, mark: StreamMark) -> CommitRecord:
-        """Return the record with a micro-batch that is written; the 10 newest queries are kept."""
+        """Return the record after a micro-batch was written; it keeps the 10 newest queries."""
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
         return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
 
     def done(self) -> CommitRecord:
-        """Return the record once every transaction is committed."""
+        """Return the record as it is once every transaction is committed."""
         return replace(self, state=RecordState.DONE, transactions=())
 
     @property
     def last_written(self) -> str:
-        """The version or the micro-batch that was written last, in words."""
+        """A description of the version or the micro-batch that was written last."""
         if self.version is not None:
             return f"version {self.version}"
         if self.streams:
@@ -183,11 +199,11 @@ class CommitRecord:
         return "nothing"
 
     def last_batch(self, query_id: str) -> StreamMark | None:
-        """Return the last micro-batch of a query, None if none was written."""
+        """Return the last micro-batch that a query wrote, None if it has written none."""
         return next((mark for mark in self.streams if mark.query_id == query_id), None)
 
     def place_of_batch(self, query_id: str, batch_id: int, run_id: str) -> BatchPlace:
-        """Return how a micro-batch compares with this record."""
+        """Return how a micro-batch compares with the last one of its query in this record."""
         last = self.last_batch(query_id)
         if last is None:
             return BatchPlace.NEW_QUERY
@@ -197,7 +213,7 @@ class CommitRecord:
 
 
 def encode(key: str, record: CommitRecord) -> bytes:
-    """Return the value of `record` for the owner whose driver id is `key`."""
+    """Return the value bytes of `record` for the owner whose driver id is `key`."""
     topics = list(dict.fromkeys(each.partition.topic for each in record.transactions))
     number = {topic: at for at, topic in enumerate(topics)}
     content = {
@@ -231,13 +247,14 @@ def encode(key: str, record: CommitRecord) -> bytes:
 
 
 class NewerFormatError(ValueError):
-    """A record of a later version of this package."""
+    """The commit log record was written by a newer version of this package."""
 
 
 def decode(key: str, value: bytes | None) -> CommitRecord:
-    """Return the record. Raise ValueError if the value is invalid, or belongs to another owner.
+    """Return the record that a key and a value of the commit log encode.
 
-    Raise NewerFormatError if a later version of this package wrote it.
+    Raise ValueError if the value is invalid, or belongs to another owner than the key. Raise
+    NewerFormatError if a newer version of this package wrote it.
     """
     if read_id(key) is None:
         raise ValueError("its key is not the id of an owner")
@@ -321,9 +338,10 @@ def _is_int(value: object) -> bool:
 
 
 class LogEntry(NamedTuple):
-    """A batch of the log: its records, or the marker of a control batch.
+    """One batch of the commit log: either data records, or a control batch with its marker.
 
-    marker: None also if compaction has removed the record of the control batch.
+    marker: COMMIT or ABORT for a control batch. It is None for a data batch, and for a control
+    batch whose record was removed by compaction.
     """
 
     producer_id: int
@@ -334,7 +352,7 @@ class LogEntry(NamedTuple):
 
     @classmethod
     def of(cls, batch: DefaultBatch) -> LogEntry:
-        """Return the entry of a batch. Raise CorruptRecordException."""
+        """Return the entry of a batch. Raise CorruptRecordException if the batch is corrupt."""
         header = batch.header
         if header.is_control:
             return cls(header.producer_id, is_control=True, marker=batch.marker())
@@ -343,11 +361,11 @@ class LogEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogReading:
-    """The records of one owner in the log.
+    """What the commit log contains about one owner.
 
-    record, offset: the newest committed record; None and -1 if there is none. undecided: the record
-    of a transaction without a marker. newer_format: why this version of the package cannot read the
-    newest committed record.
+    record, offset: the newest committed record and its offset; None and -1 if there is none.
+    undecided: a record whose transaction has no marker yet. newer_format: why this version of the
+    package cannot decode the newest committed record, None if it can.
     """
 
     record: CommitRecord | None = None
@@ -360,20 +378,21 @@ NOTHING: Final = LogReading()
 
 
 class LogReader:
-    """Reads the log batch by batch, and keeps the newest records.
+    """Reads the commit log batch by batch, and keeps the newest records.
 
-    key: the driver id of one owner, None for all owners.
+    key: the driver id of the only owner whose records are kept, None to keep the records of all
+    owners.
     """
 
     def __init__(self, key: str | None = None) -> None:
         self._key = key
         self._committed: dict[str, LogReading] = {}
-        # The undecided records of each producer, by key.
+        # The records of each producer whose transaction has no marker yet, by their key.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
 
     def read(self, entries: Iterable[LogEntry]) -> None:
-        """Take the next entries of the log."""
+        """Process the next entries of the log."""
         for entry in entries:
             if entry.is_control:
                 self._end(self._pending.pop(entry.producer_id, {}), entry.marker)
@@ -393,7 +412,7 @@ class LogReader:
         yield from dict.fromkeys([*self._committed, *pending])
 
     def take_warnings(self) -> list[str]:
-        """Return what was ignored, and why, since the last call."""
+        """Return the warnings since the last call: which records were ignored, and why."""
         taken, self._warnings = self._warnings, []
         return taken
 
@@ -414,7 +433,7 @@ class LogReader:
 
     def _end(self, ended: dict[str, LogReading], marker: Marker | None) -> None:
         # Compaction removes the records of an aborted transaction before its marker. So if the
-        # marker itself was removed, the records that are left were committed.
+        # marker was removed and the records were not, the transaction was committed.
         if marker is Marker.ABORT:
             return
         for key, reading in ended.items():

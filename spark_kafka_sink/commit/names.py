@@ -1,18 +1,18 @@
-"""The transactional ids of exactly once: built, and read back exactly.
+"""The transactional ids of exactly once: how they are built and parsed.
 
-An owner is a prefix, an application id and a target. The target is the topic of the option `topic`,
-or ``*`` if a column names the topics. An owner has one id for its driver, and one for each slot of
-each Spark partition::
+An owner is the combination of a prefix, an application id and a target. The target is the topic of
+the option `topic`, or ``*`` if the rows have a topic column. An owner has one transactional id for
+its driver, and one for each slot of each Spark partition::
 
     {prefix}/{application id}/{target}                      the driver
     {prefix}/{application id}/{target}/{partition}.{slot}   an attempt of a task
 
-``%`` and ``/`` in an application id are percent-encoded, and nothing else is. Prefixes and targets
-have no ``/``. So no id of one owner is the beginning of another's, or can be read as another's. An
-id that these functions do not build belongs to somebody else, and is not read.
+``%`` and ``/`` in an application id are percent-encoded; no other character is. Prefixes and
+targets cannot contain ``/``. So each id can be parsed as the id of only one owner. Ids of any other
+form belong to other applications and are ignored.
 
-Ids are reused by every run of an owner. Brokers remember an id for seven days, so a new id for each
-run would fill their memory.
+All runs of an owner use the same ids. Brokers remember a transactional id for seven days, so new
+ids for each run would fill their memory.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ _ENCODED: Final = re.compile(r"(?:[^%/]|%25|%2F)+\Z")
 _ESCAPES: Final = {"%": "%25", "/": "%2F"}
 _ESCAPED: Final = re.compile("[%/]")
 _UNESCAPED: Final = re.compile("%25|%2F")
-# A scheme, and an authority where there is one (org.apache.hadoop.fs.Path).
+# A scheme and an optional authority, as in org.apache.hadoop.fs.Path.
 _LOCATION: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)\Z", re.DOTALL)
 _LARGEST: Final = 2**31 - 1
 _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")
 
 
 class TaskSlot(NamedTuple):
-    """The slot of a transactional id: a Spark partition, and a number that retries may raise."""
+    """The slot of a task's transactional id.
+
+    partition: the number of the Spark partition. slot: the number of the task attempt. It is higher
+    if the id with that number has an open transaction.
+    """
 
     partition: int
     slot: int
@@ -53,7 +57,7 @@ class TaskSlot(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TaskSlot | None:
-        """Return the slot that is written as `text`, None if it is not one."""
+        """Return the slot that `text` encodes, None if it encodes no slot."""
         found = _SLOT.match(text)
         if found is None:
             return None
@@ -62,9 +66,10 @@ class TaskSlot(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """An application and its target. Its runs follow each other, and it writes each version once.
+    """A prefix, an application id and a target (a topic or ``*``).
 
-    Construct one by `checked_owner`.
+    The runs of an owner follow each other, and each version is written once. Create an owner with
+    `checked_owner`.
     """
 
     prefix: str
@@ -73,7 +78,7 @@ class Owner(NamedTuple):
 
     @property
     def driver_id(self) -> str:
-        """The transactional id of the driver, which is also the key of the owner's record."""
+        """The transactional id of the driver, which is also the key of the owner's log record."""
         app_id = _ESCAPED.sub(lambda found: _ESCAPES[found[0]], self.app_id)
         return f"{self.prefix}/{app_id}/{self.target}"
 
@@ -82,14 +87,14 @@ class Owner(NamedTuple):
         return f"{self.driver_id}/{slot}"
 
     def slot_of(self, transactional_id: str) -> TaskSlot | None:
-        """Return the slot of an id, None if it is not the id of a task of this owner."""
+        """Return the slot in the id of one of this owner's tasks, None for any other id."""
         beginning = f"{self.driver_id}/"
         if not transactional_id.startswith(beginning):
             return None
         return TaskSlot.of(transactional_id[len(beginning) :])
 
     def owns(self, transactional_id: str) -> bool:
-        """Whether an id is this owner's: the driver's, or a task's."""
+        """Return whether a transactional id is the id of this owner's driver or tasks."""
         return transactional_id == self.driver_id or self.slot_of(transactional_id) is not None
 
     def __str__(self) -> str:
@@ -111,7 +116,7 @@ def checked_owner(prefix: str, app_id: str, target: str) -> Owner:
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise ConfigException if a prefix is invalid."""
+    """Raise ConfigException if `prefix` is not a valid value of the option txnIdPrefix."""
     if _PREFIX.match(prefix) is None:
         message = (
             f"option txnIdPrefix is {prefix!r}: expected 1 to {MAX_PREFIX_LENGTH} of the "
@@ -121,7 +126,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_app_id(app_id: str) -> None:
-    """Raise ConfigException if an application id is invalid."""
+    """Raise ConfigException if `app_id` is not a valid value of the option txnAppId."""
     try:
         size = len(app_id.encode())
     except UnicodeEncodeError as error:
@@ -133,7 +138,10 @@ def check_app_id(app_id: str) -> None:
 
 
 def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
-    """Return the owner of an id, and the slot if it is a task's; None for an id of another form."""
+    """Return the owner and the slot that a transactional id names.
+
+    The slot is None for a driver's id. Return None if the id does not have the form of this module.
+    """
     parts = transactional_id.split("/")
     if len(parts) not in (3, 4):
         return None
@@ -158,11 +166,11 @@ def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
 
 
 def app_id_of_checkpoint(location: str) -> str:
-    """Return the application id of a stream without `txnAppId`: a hash of its checkpoint's path.
+    """Return the application id of a stream without `txnAppId`: a hash of its checkpoint location.
 
-    Spellings that Hadoop reads as the same path have the same id: double and final slashes, ``.``
-    and ``..``, and ``file:/x`` and ``file:///x`` for ``/x``. A checkpoint that is moved, or named
-    by a link, is another application.
+    Locations that Hadoop treats as the same path have the same id: double and final slashes, ``.``
+    and ``..``, and ``file:/x`` and ``file:///x`` for ``/x`` make no difference. If a checkpoint is
+    moved, or is reached through a symbolic link, the id is another one.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -1,4 +1,8 @@
-"""The outcomes of the machines of exactly once, besides `Failure`."""
+"""The results with which the state machines of exactly once end; `Failure` is in `steps`.
+
+A run is "decided" in mode `two-phase` once its record is committed in the commit log: from then on
+all transactions of its tasks have to be committed. An owner is an application and its target topic.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +20,21 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Tasks may run."""
+    """The plan is ready, so that tasks may run."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The version is written: nothing is to be done."""
+    """The version was written before, so that the run has nothing to do."""
 
     record: CommitRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A task may write, with this producer id and epoch."""
+    """A task may write with this slot's transactional id, producer id and epoch."""
 
     slot: TaskSlot
     producer: ProducerIdAndEpoch
@@ -38,20 +42,21 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """No other attempt has written to the partitions of a task."""
+    """No other attempt has written to the partitions of a task, so that the task may write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """All rows are visible. record: what the log has."""
+    """All rows are visible to consumers. record: the owner's record, as the commit log has it."""
 
     record: CommitRecord
 
 
 class LostTransaction(NamedTuple):
-    """A decided transaction that was aborted, with the number of its records in its partition.
+    """A transaction of a decided run that was aborted, so that its rows are lost.
 
-    The record names one partition of a transaction; the task may have written to others, too.
+    records: the number of its records in the one partition that the commit log record names. The
+    task may have written to other partitions, too.
     """
 
     transaction: DecidedTransaction
@@ -59,14 +64,14 @@ class LostTransaction(NamedTuple):
 
     @property
     def rows(self) -> LostRows:
-        """What is lost in this partition."""
+        """The rows that are lost in this partition."""
         slot, _, (topic, partition), first_offset = self.transaction
         return LostRows(slot.partition, topic, partition, first_offset, self.records)
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """A run was decided, and some of its transactions were aborted: their rows are lost."""
+    """The run was decided, but some of its transactions were aborted: their rows are lost."""
 
     record: CommitRecord
     lost: tuple[LostTransaction, ...]
@@ -74,7 +79,11 @@ class Torn:
     def exception(
         self, owner: Owner, attempts: Iterable[AttemptTransaction] = ()
     ) -> TornCommitException:
-        """Return the exception for a user. attempts: what the tasks wrote, where it is known."""
+        """Return the exception for the user.
+
+        attempts: what the task attempts wrote, if the caller knows it. Then the exception lists the
+        lost rows of all partitions, otherwise those of one partition for each transaction.
+        """
         written = {each.slot: each.written for each in attempts}
         rows = tuple(
             LostRows(each.transaction.slot.partition, *one.partition, one.first_offset, one.records)
@@ -95,9 +104,10 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The run is decided, and not every transaction could be committed in time.
+    """The run is decided, but some of its transactions could not be committed in time.
 
-    The next plan goes on, or `recover`; rows are lost if neither runs before their timeout.
+    The next run of the owner commits these transactions, and so does `recover`. If neither runs
+    before the transactions time out, their rows are lost.
     """
 
     record: CommitRecord
@@ -106,12 +116,12 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """It is not known whether the run is committed. The next plan finds out."""
+    """It is not known whether the run is committed. The next run of the owner finds out."""
 
     failure: Failure
 
     def exception(self, owner: Owner) -> KafkaException:
-        """Return the exception for a user."""
+        """Return the exception for the user."""
         message = (
             f"it is not known whether the write of {owner} is committed: {self.failure.sentence}; "
             "run it again, which writes the rows only if they are not"
@@ -121,33 +131,41 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Nothing is visible. may_be_open: whether tasks may still have opened transactions."""
+    """The run is aborted: no row is visible.
+
+    may_be_open: whether tasks that still run may have opened further transactions.
+    """
 
     may_be_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBefore:
-    """An abort came too late: the transaction was committed, or had no partition at level 1."""
+    """The run cannot be aborted, because its transaction was committed before.
+
+    At level 1 (transaction.version 1), it may instead be a transaction to which no partition was
+    added.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """An abort came too late: the run is decided, and has to be rolled forward."""
+    """The run cannot be aborted: it is decided, so its transactions have to be committed."""
 
     record: CommitRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A newer run of the owner has fenced this one, and ends its transactions.
+    """A newer run of the owner has fenced this run, and ends its transactions.
 
-    At level 1 the transaction may have timed out instead. The rows may have been committed before.
+    At level 1 (transaction.version 1), the transaction may have timed out instead. The rows may
+    have been committed before.
     """
 
 
 def not_aborted_now(run: Run, why: object) -> str:
-    """Return the sentence for a run whose abort has failed."""
+    """Return the message for a run that could not be aborted."""
     return (
         f"the write of {run.owner} could not be aborted now ({why}); the brokers abort it within "
         f"{run.timeout_ms} ms"

@@ -1,15 +1,23 @@
-"""The plan of a run: what the driver does before its tasks, in both modes.
+"""The planning of a run: what the driver does before its tasks start, in both modes.
 
-D0 lists the owner's open transactions. D1 asks for the driver's next epoch, which fences every
-older driver. D2 reads the owner's record, only then. D3 commits what is decided, and writes DONE.
-D4 aborts what the list has, each exactly: by the producer id and epoch that were listed. D5 looks
-at the version.
+An owner is an application and its target topic. A run is one batch job or one micro-batch of an
+owner. A run is "decided" in mode `two-phase` once its record in state DECIDED is committed in the
+commit log: then its transactions have to be committed. The steps are:
 
-The list is older than D1, and a newer driver's transactions begin after its own D1, so a driver
-that was overtaken between any two steps harms nobody. To end what is open by InitProducerId would
-destroy transactions that a newer driver has decided.
+  D0  List the open transactions of the owner's tasks.
+  D1  Ask for the next epoch of the driver's transactional id. This fences every older driver.
+  D2  Then read the owner's record in the commit log.
+  D3  If the last run is decided, commit its transactions, and write the record in state DONE.
+  D4  Abort the other transactions that D0 listed, each with the producer id and epoch that it had.
+  D5  Check whether the version is written already.
 
-A version that is written already needs no plan. It is found before D0, and nothing is fenced.
+The list of D0 is made before D1, and the transactions of a newer driver begin after its own D1. So
+D4 never aborts a newer driver's transactions, even if that driver has overtaken this one between
+any two steps. InitProducerId for the tasks' ids would abort transactions that a newer driver has
+decided.
+
+A batch job first looks whether its version is written already. If so, no plan is made, and no
+driver is fenced.
 """
 
 from __future__ import annotations
@@ -72,13 +80,16 @@ Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """The state of a plan.
+    """The state of a planning.
 
-    version: of a batch; None for a stream, whose tasks know their micro-batch. partitions: all of
-    the target topics in mode `single`. accepts_torn: whether an operator lets the owner go on if
-    rows of its last run are lost. leftovers: open transactions that D0 has found, without those
-    that the record commits. offset: of the record DONE that the plan has written. is_proved:
-    whether that record is committed, so that none of the leftovers is decided.
+    version: the version of a batch job. It is None for a stream, whose micro-batch only the tasks
+    know. lists: whether to list open transactions (D0). partitions: in mode `single`, all
+    partitions of the target topics. accepts_torn: whether an operator lets the owner continue
+    although rows of its last run are lost. leftovers: the open transactions that D0 found, without
+    those that the record commits. record: the owner's record, as the log has it. ends: the commits
+    of the decided transactions. offset: the offset of the record DONE that this planning has
+    written. is_proved: whether that record is committed, which proves that none of the leftovers is
+    decided.
     """
 
     state: PlanState
@@ -107,10 +118,10 @@ def begin(
     partitions: tuple[TopicPartition, ...] = (),
     accepts_torn: bool = False,
 ) -> Step[Planning]:
-    """Return the machine, and its first question.
+    """Return the state machine that plans a run, and its first questions.
 
-    lists: whether an older run may have left open transactions: at the first plan of a process, and
-    after a run that failed.
+    lists: whether an older run may have left transactions open. This is so for the first plan of a
+    process and after a run that failed. See `Planning` for the other arguments.
     """
     machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions, accepts_torn)
     if version is not None:
@@ -120,7 +131,7 @@ def begin(
 
 
 def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -154,7 +165,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first question of a plan that is needed, and its state."""
+    """Return the first question of D0, or of D1 if D0 is skipped, and the state for it."""
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
@@ -211,7 +222,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass an answer on to the transaction that has asked."""
+    """Pass an answer on to the machine of the decided transaction that asked the question."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:
@@ -231,7 +242,7 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _add_log(machine: Planning) -> Step[Planning]:
-    """Add the log to the driver's transaction, which only level 1 needs, and write DONE."""
+    """Write the record DONE; at level 1, first add the log to the driver's transaction."""
     if machine.run.level >= 2:
         return _write_done(machine)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
@@ -245,7 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # It is no run's: a commit that finds its own name in the log takes itself for decided.
+    # The record has no run's name, because a commit that finds its own name in the log concludes
+    # that it is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -282,8 +294,9 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
         return _over(machine, superseded(machine.run.owner))
     machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
-        # The epoch is the same as before, and a late EndTxn would end the next transaction. With
-        # another epoch the record has to be read again: a newer run may have been in between.
+        # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
+        # another epoch. After that the record has to be read again, because a newer run may have
+        # written one.
         return _fence(replace(machine, ends=()))
     record = _done_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
@@ -293,7 +306,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _clean(machine: Planning) -> Step[Planning]:
-    """Abort what is left, once it is proved that the log has no newer record that commits it."""
+    """Abort the leftovers, after a record DONE has proved that no newer record commits them."""
     if not machine.leftovers:
         return _finish(machine)
     return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)
@@ -307,7 +320,7 @@ def _abort_leftovers(machine: Planning) -> Step[Planning]:
 
 
 def _cleaned(machine: Planning, at: Received) -> Step[Planning]:
-    # Any other answer than a request to wait means that it is no longer open.
+    # Any error code that is not retriable means that the transaction is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     return Step(machine) if machine.waiting else _finish(machine)
 
@@ -366,7 +379,7 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether an operator accepts that the outcome of a transaction is unknown."""
+    """Return whether the operator accepts that the result of a transaction is unknown."""
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 

@@ -1,10 +1,12 @@
-"""What the machines of exactly once ask of brokers, and the replies.
+"""The questions that the state machines of exactly once ask brokers, and the replies.
 
-A machine returns questions, and gets each reply as an `Answer`. `commit_client` sends them: it
-knows which node coordinates a transactional id and which leads a partition. It decides nothing. A
-question that got no response has the reply `Unanswered`.
+A machine returns questions. Each `Question` holds a request (an object of a class in `Ask`). The
+machine gets each reply as an `Answer`. `commit_client` sends the requests. It knows which broker is
+the coordinator of a transactional id or the leader of a partition, but it makes no decisions. The
+reply to a request without a response is `Unanswered`.
 
-All of it is frozen and hashable, so that a model can keep, copy and compare states of machines.
+All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
+of the machines. An owner is an application and its target topic.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from spark_kafka_sink.commit.log_record import NOTHING, CommitRecord, LogReading
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
-# The states of a transaction at its coordinator, by the names that DescribeTransactions has.
+# The states of a transaction at its coordinator, as DescribeTransactions names them.
 ONGOING: Final = "Ongoing"
 EMPTY: Final = "Empty"
 PREPARE_COMMIT: Final = "PrepareCommit"
@@ -28,9 +30,9 @@ COMPLETE_ABORT: Final = "CompleteAbort"
 
 @dataclass(frozen=True, slots=True)
 class ListTransactions:
-    """To every broker: which transactions are open.
+    """Ask every broker for the open transactions.
 
-    prefix: the beginning of the ids to list. A reply may have other ids, too.
+    prefix: the prefix of the transactional ids to list. The reply may contain other ids, too.
     """
 
     prefix: str
@@ -38,14 +40,14 @@ class ListTransactions:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTransaction:
-    """To the coordinator of the id: the state of its transaction."""
+    """Ask the coordinator of a transactional id for the state of its transaction."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """To the coordinator: the next epoch. This fences the producer that has the present one."""
+    """Ask the coordinator for the id's next epoch, which fences producers with an older one."""
 
     transactional_id: str
     timeout_ms: int
@@ -53,7 +55,7 @@ class InitProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """To the coordinator: make partitions part of the transaction (AddPartitionsToTxn 3)."""
+    """Ask the coordinator to add partitions to the transaction (AddPartitionsToTxn 3)."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -62,11 +64,11 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
-    """To the leader of the log's partition: a record in the transaction (Produce, acks=-1).
+    """Send a commit log record in a transaction to the leader of the log (Produce, acks=-1).
 
-    sequence: of the record, for this producer. again: whether it was sent before, so that the
-    broker has to report a duplicate. level: the transaction.version; at 1, Produce 11 is the last
-    version to send.
+    sequence: the sequence number of the record for this producer. again: whether the same record
+    was sent before, so that the broker has to report a duplicate. level: the transaction.version
+    that the cluster has finalized. At level 1, Produce 11 is the highest version that may be sent.
     """
 
     transactional_id: str
@@ -79,7 +81,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """To the coordinator: commit or abort the transaction, in exactly this version of EndTxn."""
+    """Ask the coordinator to commit or abort the transaction, with exactly this EndTxn version."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -89,9 +91,9 @@ class EndTxn:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """To the leader of the log's partition: the records of an owner, read up to the high watermark.
+    """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    A `LogReader` takes every batch up to the end, which ListOffsets 5 returns.
+    key: the driver id of the owner. The end is the one that ListOffsets 5 returns.
     """
 
     key: str
@@ -99,9 +101,9 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadAllRecords:
-    """To the leader of the log's partition: the records of all owners, as `ReadLog` reads one.
+    """Read the records of several owners from the leader of the log, as `ReadLog` does for one.
 
-    prefix: the beginning of the driver ids that are wanted.
+    prefix: the prefix of the owners' driver ids.
     """
 
     prefix: str
@@ -109,14 +111,14 @@ class ReadAllRecords:
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducers:
-    """To the leader: the producers of a partition."""
+    """Ask the leader of a partition for the active producers of that partition."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMarker:
-    """To the leader: the next marker of a producer in a partition, from an offset on."""
+    """Read a producer's next transaction marker in a partition, from an offset on."""
 
     partition: TopicPartition
     offset: int
@@ -139,9 +141,10 @@ Ask: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A message to send after a pause.
+    """A request to send, and how to send it.
 
-    looks_up: find the coordinator or the leader again first, because the known one may be stale.
+    pause_s: the seconds to wait before it is sent. looks_up: whether to look up the coordinator or
+    the leader again first, because the known one may be outdated.
     """
 
     ask: Ask
@@ -150,7 +153,7 @@ class Question:
 
 
 class OpenTransaction(NamedTuple):
-    """An entry of a list of open transactions."""
+    """An open transaction in the response to ListTransactions."""
 
     transactional_id: str
     producer_id: int
@@ -158,7 +161,7 @@ class OpenTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The open transactions of all brokers."""
+    """The reply to `ListTransactions`: the open transactions of all brokers."""
 
     transactions: frozenset[OpenTransaction] = frozenset()
     error: int = codes.NONE
@@ -167,7 +170,10 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The transaction of an id; start_ms is the coordinator's clock, -1 if nothing is open."""
+    """The reply to `DescribeTransaction`.
+
+    start_ms: when the transaction began by the coordinator's clock, -1 if no transaction is open.
+    """
 
     state: str = EMPTY
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
@@ -180,7 +186,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Initialized:
-    """The producer id and the epoch of a transactional id."""
+    """The reply to `InitProducerId`: the producer id and the epoch of the transactional id."""
 
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     error: int = codes.NONE
@@ -189,7 +195,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """Partitions are part of the transaction; error: the first of any partition."""
+    """The reply to `AddPartitions`. error: the first error code of any of the partitions."""
 
     error: int = codes.NONE
     reason: str = ""
@@ -197,7 +203,10 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The record is in the log; is_duplicate: the response has a log append time."""
+    """The reply to `WriteRecord`.
+
+    is_duplicate: whether the response has a log append time, which marks a duplicate.
+    """
 
     offset: int = -1
     is_duplicate: bool = False
@@ -207,7 +216,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The transaction has ended; producer: for the next one, from version 5 on."""
+    """The reply to `EndTxn`.
+
+    producer: the producer id and epoch for the next transaction, which EndTxn 5 and later return.
+    """
 
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     error: int = codes.NONE
@@ -216,7 +228,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """The records of an owner in the log, up to the offset `end`."""
+    """The reply to `ReadLog`: the owner's records below the offset `end`."""
 
     reading: LogReading = NOTHING
     error: int = codes.NONE
@@ -226,7 +238,7 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class AllRecordsRead:
-    """What the log has of each owner, by its driver id."""
+    """The reply to `ReadAllRecords`: pairs of a driver id and the records of that owner."""
 
     readings: tuple[tuple[str, LogReading], ...] = ()
     error: int = codes.NONE
@@ -234,7 +246,11 @@ class AllRecordsRead:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer of a partition: its last sequence, and the start of its transaction or -1."""
+    """An active producer of a partition.
+
+    last_sequence: its last sequence number. transaction_start: the first offset of its open
+    transaction, -1 if none is open.
+    """
 
     producer: ProducerIdAndEpoch
     last_sequence: int
@@ -243,7 +259,7 @@ class ActiveProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducersDescribed:
-    """The producers of a partition."""
+    """The reply to `DescribeProducers`: the active producers of the partition."""
 
     producers: tuple[ActiveProducer, ...] = ()
     error: int = codes.NONE
@@ -252,10 +268,10 @@ class ProducersDescribed:
 
 @dataclass(frozen=True, slots=True)
 class MarkerRead:
-    """The next marker; None if the log has none up to its end.
+    """The reply to `ReadMarker`: the next marker, None if there is none up to the end of the log.
 
-    records: of the producer, from the offset up to the marker. is_gone: the offset is below the
-    log's start, so the marker may have been deleted.
+    records: the number of the producer's records between the offset and the marker. is_gone:
+    whether the offset is below the start of the log, so that the marker may have been deleted.
     """
 
     marker: Marker | None = None
@@ -267,7 +283,10 @@ class MarkerRead:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """No response: NETWORK_EXCEPTION or REQUEST_TIMED_OUT. A broker may have acted nevertheless."""
+    """The reply for a request that got no response. The broker may have processed the request.
+
+    error: NETWORK_EXCEPTION or REQUEST_TIMED_OUT.
+    """
 
     error: int
     reason: str = ""
@@ -289,7 +308,7 @@ Reply: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """A question and its reply: the event that a machine steps on."""
+    """A request and the reply to it: the event that moves a machine to its next state."""
 
     ask: Ask
     reply: Reply

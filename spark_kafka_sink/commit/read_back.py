@@ -1,10 +1,11 @@
-"""Read the commit log once more, before a record is committed that follows another one.
+"""Read the commit log once more between the write of a record and its commit.
 
-A leader may have been replaced without knowing it: it has lost its connection to the other brokers,
-but not to this client. It answers with an old end of the log. A plan that was read there lacks the
-newest record, and its version would be written twice. But a record that was acknowledged with
-acks=all is in every in-sync replica. So the log is read again until it has the record that was just
-written. If another run has committed a record in between, this run must not commit.
+A broker may not know yet that it is no longer the leader of the log: it has lost its connection to
+the other brokers, but not to this client. Then it returns an old end of the log. A plan that was
+made from such a response does not know the newest record, and would write that record's version
+twice. But each record that was acknowledged with acks=all is on every in-sync replica. So the log
+is read again until the record that was just written is found. If another run has committed a record
+in between, this run must not commit.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the question to ask again if the reading does not have the record at `offset`."""
+    """Return the question to send again if the log was not read as far as `offset`, else ().
+
+    The result is also () once `deadline` is over.
+    """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:
         return ()
@@ -27,9 +31,10 @@ def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
 def check(
     at: Received, owner: Owner, run: str, offset: int, followed: CommitRecord | None
 ) -> Failure | None:
-    """Return a failure if the record at `offset` does not follow the one that the plan has read.
+    """Return a failure unless the record at `offset` follows the record that the plan read.
 
-    run: the name in the record at `offset`. followed: None if the owner had no record.
+    run: the name of the run in the record at `offset`. followed: the record that the plan read,
+    None if the owner had no record.
     """
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
         return at.failure(f"the record of {owner} could not be read")

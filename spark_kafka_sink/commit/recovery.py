@@ -1,13 +1,17 @@
-"""The recovery of owners: what is open, decided and lost, and the commit of what is decided.
+"""The recovery of owners: find what is open, decided and lost, and commit what is decided.
 
-An operator runs it, and a job of the owner may be alive meanwhile. So it never asks for an epoch,
-aborts nothing, and writes no record. It sends EndTxn(commit) for transactions of a record DECIDED
-only: its job would do just that, and so would the next plan. The record stays DECIDED, because DONE
-is written with the driver's epoch.
+An owner is an application and its target topic. A run of an owner is "decided" once its record in
+state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
+committed.
 
-`begin_survey` reads the records of all owners, and lists what is open. `begin` is for one owner. It
-asks for each transaction, then commits the decided ones. With `commits=False` it only reads their
-markers.
+An operator runs the recovery, possibly while a job of the owner is running. So the recovery never
+asks for an epoch, aborts no transaction and writes no record. It only sends EndTxn(commit) for the
+transactions of a record in state DECIDED, which the running job or the owner's next plan would also
+do. The record stays DECIDED, because only a driver with the current epoch can write DONE.
+
+`begin_survey` starts a state machine that reads the records of all owners and lists the open
+transactions. `begin` starts the recovery of one owner. It asks for the state of each transaction
+and then commits the decided transactions. With `commits=False`, it only reads their markers.
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ from spark_kafka_sink.records.batch import Marker
 
 
 class FoundOwner(NamedTuple):
-    """An owner, with what the log has of it, and the ids of its open transactions."""
+    """An owner, its records in the commit log, and the ids of its open transactions."""
 
     owner: Owner
     reading: LogReading
@@ -69,14 +73,14 @@ class FoundOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The owners that have a record or an open transaction, by their names."""
+    """The owners that have a record or an open transaction, sorted."""
 
     owners: tuple[FoundOwner, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Surveying:
-    """A survey of the owners of a prefix."""
+    """The state of a survey of all owners whose txnIdPrefix is `prefix`."""
 
     prefix: str
     deadline: float
@@ -87,14 +91,14 @@ class Surveying:
 
 
 def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
-    """Return the machine, and its questions. prefix: the option txnIdPrefix."""
+    """Return the state machine of a survey, and its questions. prefix: the option txnIdPrefix."""
     beginning = f"{prefix}/"
     machine = Surveying(prefix, deadline)
     return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -137,7 +141,7 @@ _S = RecoveryState
 
 
 class Fate(Enum):
-    """The outcome of a decided transaction."""
+    """The result of a decided transaction."""
 
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"
@@ -147,7 +151,10 @@ class Fate(Enum):
 
 
 class OpenSince(NamedTuple):
-    """An open transaction; times are the coordinator's, in milliseconds since 1970."""
+    """An open transaction. Both times are in milliseconds.
+
+    start_ms: since 1970, by the coordinator's clock. timeout_ms: the transaction timeout.
+    """
 
     transactional_id: str
     start_ms: int
@@ -156,11 +163,12 @@ class OpenSince(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The state of an owner.
+    """The result of the recovery of one owner.
 
-    fates: of the decided transactions, in the order of the record; empty if the record is not
-    DECIDED. was_open: those of them that were open. undecided: the other open transactions. lost:
-    those whose rows are lost. failures: why the outcome of others is not known.
+    fates: the results of the decided transactions, in the order of the record; empty if the record
+    is not DECIDED. was_open: the decided transactions that were open before the recovery.
+    undecided: the open transactions that are not decided. lost: the decided transactions whose rows
+    are lost. failures: for each decided transaction whose result is not known, the reason.
     """
 
     found: FoundOwner
@@ -173,7 +181,12 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """The recovery of one owner. commits: whether it commits what is decided, or only looks."""
+    """The state of the recovery of one owner.
+
+    commits: whether the decided transactions are committed, or only looked at. described: pairs of
+    a transactional id and its state. markers: pairs of a request for a marker and the reply. ends:
+    the commits of the decided transactions.
+    """
 
     state: RecoveryState
     found: FoundOwner
@@ -193,10 +206,11 @@ Outcome: TypeAlias = Recovered | Failure
 def begin(
     found: FoundOwner, *, level: int, deadline: float, commits: bool = True
 ) -> Step[Recovering]:
-    """Return the machine for an owner, and its first questions.
+    """Return the state machine that recovers one owner, and its first questions.
 
-    The driver's id is always asked for, also if nothing of it is open: brokers list no transaction
-    that a client may not describe, but they refuse to describe it.
+    The driver's transaction is described even if it is not listed as open. Brokers leave
+    transactions that the client may not describe out of the list, but they refuse to describe them.
+    So this shows a missing right.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
     decided = (found.owner.task_id(each.slot) for each in _decided(machine))
@@ -205,7 +219,7 @@ def begin(
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -283,7 +297,7 @@ def _read_markers(machine: Recovering) -> Step[Recovering]:
 
 
 def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fate | None:
-    """Return the fate of a transaction, None if its coordinator does not know it."""
+    """Return the result of a decided transaction, None if its coordinator does not know it."""
     described = dict(machine.described).get(machine.found.owner.task_id(decided.slot))
     if described is None:
         return None
@@ -360,7 +374,7 @@ def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
 
 
 def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
-    """Return the transactions that a record decides, none if they are all committed."""
+    """Return the transactions that a record still commits, none once they are all committed."""
     return record.transactions if record.state is RecordState.DECIDED else ()
 
 

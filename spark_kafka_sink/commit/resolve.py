@@ -1,11 +1,14 @@
 """Commit one transaction that is decided, and find out whether its rows are visible.
 
-It begins with EndTxn. Most error codes may mean that the transaction was committed, or that it was
-aborted. After such an answer, the coordinator is looked up and asked again, five seconds later. If
-that is not clear either, it is asked for the state of the id. Only the answer that this transaction
-is committed is believed: a coordinator forgets an id after seven days, and a late request may open
-an empty transaction with the same epoch (transaction.version 1). Otherwise the log decides, by the
-next marker of the producer from its first record on.
+A transaction is decided once a commit log record that lists it is committed. The steps are:
+
+  1. Send EndTxn(commit). After most error codes the transaction may be committed or aborted.
+  2. After such a code, wait for five seconds, look up the coordinator, and send EndTxn again.
+  3. If the result is still unclear, describe the transaction. Only the response that this very
+     transaction is committed counts. A coordinator forgets an id after seven days, and with
+     transaction.version 1 a late request may open an empty transaction with the same epoch.
+  4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
+     of the transaction on.
 """
 
 from __future__ import annotations
@@ -52,10 +55,11 @@ _S = ResolveState
 
 @dataclass(frozen=True, slots=True)
 class Resolving:
-    """The commit of one transaction.
+    """The state of the commit of one transaction.
 
-    partition, first_offset: where one of its records is. asked: the question without an answer.
-    records: how many it has in the partition, if its marker was read. failure: why it is UNKNOWN.
+    partition, first_offset: the location of one of its records. asked: the question that has no
+    answer yet. records: the number of its records in the partition, if its marker was read.
+    failure: why the result is UNKNOWN.
     """
 
     state: ResolveState
@@ -71,7 +75,7 @@ class Resolving:
 
     @property
     def is_over(self) -> bool:
-        """Whether the result is known, or cannot be found out in time."""
+        """Whether the result is known, or could not be found out in time."""
         return self.state in _FINAL
 
 
@@ -84,7 +88,7 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Resolving]:
-    """Return the machine, and its first question."""
+    """Return the state machine that commits one transaction, and its first question."""
     ask = end_txn(transactional_id, producer, level, commit=True)
     machine = Resolving(
         _S.ENDING, transactional_id, producer, partition, first_offset, level, deadline, ask
@@ -95,7 +99,7 @@ def begin(
 def begin_all(
     owner: Owner, transactions: Iterable[DecidedTransaction], *, level: int, deadline: float
 ) -> Step[tuple[Resolving, ...]]:
-    """Return a machine for each transaction, and their first questions."""
+    """Return a state machine for each transaction, and the first question of each machine."""
     begun = [
         begin(
             owner.task_id(each.slot),
@@ -112,7 +116,11 @@ def begin_all(
 
 
 class Stepped(NamedTuple):
-    """All machines after an answer to one of them. waiting: their questions without an answer."""
+    """The machines of all transactions after an answer to one of them.
+
+    waiting: the questions of all machines that have no answer yet. questions: the questions to
+    send.
+    """
 
     machines: tuple[Resolving, ...]
     waiting: frozenset[Ask]
@@ -122,7 +130,7 @@ class Stepped(NamedTuple):
 def step_all(
     machines: tuple[Resolving, ...], waiting: frozenset[Ask], answer: Answer, now: float
 ) -> Stepped:
-    """Pass an answer on to the machine that has asked, one of `waiting`."""
+    """Pass an answer to a question in `waiting` on to the machine that asked it."""
     asked = [each.asked for each in machines]
     at = asked.index(answer.ask)
     stepped, questions = step(machines[at], answer, now)
@@ -135,7 +143,10 @@ def step_all(
 def lost(
     machines: Sequence[Resolving], transactions: Sequence[DecidedTransaction]
 ) -> tuple[LostTransaction, ...]:
-    """Return the transactions that were aborted; both are in the same order."""
+    """Return the transactions that were aborted.
+
+    machines: the machine of each transaction, in the order of `transactions`.
+    """
     pairs = zip(machines, transactions, strict=True)
     return tuple(
         LostTransaction(each, machine.records)
@@ -145,13 +156,13 @@ def lost(
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if machine.asked != answer.ask:
         return Step(machine)
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # A client without the right to describe the id may have the right to read the marker.
+    # A client that may not describe the transactional id may still be allowed to read the marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
@@ -175,9 +186,9 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
 
 
 def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a coordinator describes the transaction of a producer, or its end.
+    """Return whether a coordinator describes this producer's transaction, open or ended.
 
-    From version 5 of EndTxn on, the coordinator raises the epoch at the end.
+    From version 5 of EndTxn on, the coordinator raises the epoch by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near
@@ -206,7 +217,7 @@ def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
 def in_doubt(
     transactional_id: str, partition: TopicPartition, first_offset: int, why: str
 ) -> Failure:
-    """Return the failure for a transaction that has ended, and whose marker cannot be read."""
+    """Return the failure for a transaction that has ended but whose marker cannot be read."""
     sentence = (
         f"what {transactional_id} wrote to {partition} from offset {first_offset} on may be "
         f"committed or aborted: {why}"

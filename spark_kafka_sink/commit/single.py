@@ -1,11 +1,12 @@
-"""Mode `single`: one transaction for all rows of a job or a micro-batch, and its one EndTxn.
+"""Mode `single`: one transaction for all rows of a job or a micro-batch, ended by one EndTxn.
 
-All tasks write with the driver's producer id and epoch, each partition is written by one task, and
-the owner's record is in the same transaction. So rows and record become visible together, or never.
-There is nothing to recover: what is not committed is aborted by its timeout or by the next plan.
+All tasks write with the driver's producer id and epoch, and each partition is written by one task.
+The commit log record of the owner (an application and its target topic) is written in the same
+transaction. So the rows and the record become visible together, or never. Nothing has to be
+recovered: a transaction that is not committed is aborted after its timeout or by the next plan.
 
-A task checks its partitions before its first row (`single_check`). This module has the commit and
-the abort of the driver. If a check fails, the commit aborts the transaction itself, because Spark
+Each task checks its partitions before its first record (`single_check`). This module contains the
+driver's commit and abort. If a check fails, the commit also aborts the transaction, because Spark
 may not call abort().
 """
 
@@ -68,12 +69,14 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A commit or an abort of mode `single`.
+    """The state of a commit or an abort in mode `single`.
 
-    record: the record to write into the log. attempts: what the tasks wrote. targets: all
-    partitions of the target topics. probes: whether the record is written twice. failure: the check
-    that failed. asked_again: whether EndTxn was sent again, after an answer that may mean committed
-    or aborted. wrote_again: whether the record was sent again because its response was lost.
+    record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
+    partitions of the target topics. probes: whether the record is sent twice, to test that the
+    broker reports duplicates. failure: the check that failed. offset: the offset of the written
+    record. asked_again: whether EndTxn was sent again, because the first response left open whether
+    the transaction was committed. wrote_again: whether the record was sent again, because the first
+    response was lost.
     """
 
     state: SingleState
@@ -102,10 +105,11 @@ def begin_commit(
     probes: bool,
     deadline: float,
 ) -> Step[Single]:
-    """Return the machine that commits, and its first questions.
+    """Return the state machine that commits, and its first questions.
 
-    level: as the cluster has it now. probes: at the first commit of a process, find out whether the
-    broker flags duplicates, which G4 needs.
+    level: the transaction.version that the cluster has finalized now. probes: True for the first
+    commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
+    (see `guards`) needs.
     """
     written = tuple(each for each in attempts if each.written)
     machine = Single(_S.CHECKING, plan, level, deadline, record, written, targets, probes)
@@ -113,21 +117,22 @@ def begin_commit(
     if conflict is not None:
         return _abort(machine, conflict)
     covered = guards.by_partition(written)
-    # At level 1 all partitions are part of the transaction. Only this finds a late writer.
+    # At level 1 all target partitions are part of the transaction. A late writer can be found only
+    # if all of them are described.
     described = {*covered, *targets} if plan.run.level < 2 else set(covered)
     asks = [DescribeProducers(each) for each in sorted(described)]
     return asking(machine, DescribeTransaction(plan.run.driver_id), *asks)
 
 
 def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
-    """Return the machine that aborts, and its first question."""
+    """Return the state machine that aborts, and its first question."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     machine = Single(_S.ABORTING, plan, level, deadline, nothing)
     return asking(machine, _end(machine, commit=False))
 
 
 def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -150,7 +155,7 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
 
 
 def _explain(machine: Single, failure: Failure) -> Step[Single]:
-    """Abort; if rows or the record are not there, ask first whether a newer run is the reason."""
+    """Abort. If rows or the record are missing, first find out if a newer run is the reason."""
     if failure.kind not in (FailureKind.LOST, FailureKind.TIMED_OUT):
         return _abort(machine, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -295,7 +300,7 @@ def _found(machine: Single, at: Received) -> Step[Single]:
 
 
 def _marker_read(machine: Single, at: Received) -> Step[Single]:
-    """Decide by the marker of the record that this run has written."""
+    """Find out by the marker of this run's record whether the transaction was committed."""
     marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
     failure = machine.failure or _timed_out(machine.plan)
     if marker is Marker.COMMIT:
@@ -322,7 +327,8 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        # A newer run may have written its record behind this one: the marker tells what it is.
+        # A newer run may have written its record after this one. Then only the marker shows whether
+        # this record is committed.
         plan = machine.plan
         ask = ReadMarker(plan.run.log, machine.offset, plan.producer.producer_id)
         return asking(replace(machine, failure=failure), ask)
@@ -332,7 +338,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
 
 
 def _renew(machine: Single) -> Step[Single]:
-    """Ask for the next epoch, because after EndTxn 4 brokers would accept late requests."""
+    """Ask for the next epoch, because after EndTxn 4 brokers would still accept late requests."""
     run = machine.plan.run
     return asking(_moved(machine, _S.RENEWING), InitProducerId(run.driver_id, run.timeout_ms))
 

@@ -1,8 +1,8 @@
-"""A task of mode `single` checks its partitions before its first row.
+"""The check that a task of mode `single` makes of its partitions before its first record.
 
-No other attempt may have written to them in this transaction: the rows of one attempt cannot be
-undone alone, and a broker may take rows of the second attempt for duplicates of the first
-(`guards`).
+No other attempt may have written to these partitions in this transaction. The rows of one attempt
+cannot be aborted without the rows of all others. And a broker may take batches of the second
+attempt for duplicates of the first attempt's (see `guards`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The state of a check."""
+    """The state of the check. waiting: the questions that have no answer yet."""
 
     plan: Plan
     deadline: float
@@ -35,14 +35,14 @@ class Checking:
 
 
 def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Checking]:
-    """Return the machine of a task, and its questions."""
+    """Return the machine that checks a task's partitions, and its questions to leaders."""
     asks = tuple(DescribeProducers(each) for each in partitions)
     machine = Checking(plan, deadline, frozenset(asks), None if asks else Clear())
     return Step(machine, tuple(map(Question, asks)))
 
 
 def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
         return Step(machine)
     at = received(*answer, now)

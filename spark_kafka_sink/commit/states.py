@@ -1,8 +1,13 @@
-"""The states of the machines of exactly once, as tables: a state and those that may follow.
+"""The states of the state machines of exactly once, and tables of the allowed transitions.
 
-A machine moves only as its table allows (`moved`). Another move is a bug: it raises
-IllegalStateException. The diagrams in docs/states.md are made from the tables. Names in brackets
-are the steps of the protocol, as docs/exactly-once.md has them.
+A machine moves only as its table allows (`moved`). Any other transition is a bug and raises
+IllegalStateException. The diagrams in docs/states.md are generated from these tables. Names in
+brackets, such as [D0], are the steps that the docstrings of `plan`, `two_phase_claim`, `two_phase`
+and `two_phase_abort` describe.
+
+An owner is an application and its target topic. A run is "decided" in mode two-phase once its
+record in state DECIDED is committed in the commit log: then all its transactions have to be
+committed.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from spark_kafka_sink.errors import IllegalStateException
 
 
 class PlanState(Enum):
-    """The state of a plan: what the driver does before tasks run."""
+    """The state of a plan: what the driver does before the tasks of a run start."""
 
     PEEKING = "reads the log, because the version may be written already"
     LISTING = "lists open transactions [D0]"
@@ -36,7 +41,7 @@ class PlanState(Enum):
 
 
 class TaskState(Enum):
-    """The state of a task of mode two-phase before its first row."""
+    """The state of a task in mode two-phase before its first record."""
 
     CHECKING = "asks whether its plan is still the newest [T2]"
     LOOKING = "looks for a free slot [T2]"
@@ -46,7 +51,7 @@ class TaskState(Enum):
 
 
 class CommitState(Enum):
-    """The state of a commit of mode two-phase."""
+    """The state of a commit in mode two-phase."""
 
     CHECKING = "looks at each transaction and its partitions [C2]"
     EXPLAINING = "asks whether a newer run is why a check has failed"
@@ -71,7 +76,7 @@ class CommitState(Enum):
 
 
 class AbortState(Enum):
-    """The state of an abort of mode two-phase."""
+    """The state of an abort in mode two-phase."""
 
     LISTING = "lists open transactions [A0]"
     DESCRIBING = "asks for their epochs [A0]"
@@ -85,7 +90,7 @@ class AbortState(Enum):
 
 
 class SingleState(Enum):
-    """The state of a commit or an abort of mode single."""
+    """The state of a commit or an abort in mode single."""
 
     CHECKING = "looks at the transaction and its partitions"
     EXPLAINING = "asks whether a newer run is why a check has failed"
@@ -117,7 +122,7 @@ class ResolveState(Enum):
 
 
 class RecoveryState(Enum):
-    """The state of the recovery of one owner, by an operator and beside a job that may live."""
+    """The state of an operator's recovery of one owner, whose job may be running meanwhile."""
 
     DESCRIBING = "asks for each transaction that is open or decided"
     READING_MARKERS = "reads how decided ones have ended, and changes nothing"
@@ -214,7 +219,7 @@ RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
 
 
 def moved(table: Mapping[_S, frozenset[_S]], source: _S, target: _S) -> _S:
-    """Return `target`. Raise IllegalStateException if the table does not allow the move."""
+    """Return `target`. Raise IllegalStateException if the table has no such transition."""
     if target not in table.get(source, frozenset()):
         message = f"a machine cannot go from {source.name} to {target.name}"
         raise IllegalStateException(message)

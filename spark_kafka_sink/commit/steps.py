@@ -1,8 +1,8 @@
-"""What all machines of exactly once share: a step, a failure, and when a question is asked again.
+"""The parts that all state machines of exactly once share: steps, answers and failures.
 
-A machine is a frozen value. ``step(machine, answer, now)`` returns the next one and the questions
-to send. It is over once it has an outcome. An answer to a question that the machine no longer has
-is ignored.
+A machine is a frozen value. ``step(machine, answer, now)`` returns the machine in its next state
+and the questions to send to brokers. The machine has ended once its `outcome` is set. It ignores
+the answer to a question that it does not wait for.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# A marker takes a few milliseconds; a leader or a coordinator that moves takes longer.
+# Seconds until a question is asked again. The short pause is for CONCURRENT_TRANSACTIONS: brokers
+# write a marker within a few milliseconds. A new leader or coordinator takes longer.
 _SHORT_PAUSE_S: Final = 0.02
 PAUSE_S: Final = 0.1
-# Coordinators answer before they have written the markers of a transaction.
+# Coordinators respond to EndTxn before they have written the markers of the transaction.
 MARKER_PAUSE_S: Final = 0.1
-# A broker that is no longer the coordinator may answer from its old state for so long
-# (KAFKA-21181).
+# How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
 
 M = TypeVar("M")
 
 
 class Step(NamedTuple, Generic[M]):
-    """A machine, and the questions to send now."""
+    """A machine in its new state, and the questions to send now."""
 
     machine: M
     questions: tuple[Question, ...] = ()
 
 
 class Waiting(Protocol):
-    """A machine that waits for the answers to several questions."""
+    """A machine that can wait for the answers to several questions at once."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def waiting(self) -> frozenset[Ask]:
-        """The questions without an answer."""
+        """The questions that have no answer yet."""
 
 
 W = TypeVar("W", bound=Waiting)
 
 
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
-    """Return the step of a machine that asks these questions, and waits for their answers."""
+    """Return the step in which a machine sends these requests and waits for their answers."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
     return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 class Received(NamedTuple):
-    """An answer, its meaning, and the time when it came."""
+    """An answer with its meaning, and the time when it arrived."""
 
     ask: Ask
     reply: Reply
@@ -91,18 +91,18 @@ class Received(NamedTuple):
 
     @property
     def asks_again(self) -> bool:
-        """Whether the question is to be asked again."""
+        """Whether the same question has to be asked again."""
         return self.found in (Verdict.RETRY, Verdict.LOOK_UP)
 
     def again(self) -> Question:
-        """Return the question to ask again."""
+        """Return the same question, to be asked again after a pause."""
         error = self.reply.error
         pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else PAUSE_S
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 
     def failure(self, what: str) -> Failure:
-        """Return the failure for a reply that ends a machine; what: what could not be done."""
+        """Return the failure of a machine that this reply ends. what: what could not be done."""
         name, error = call_of(self.ask).value, self.reply.error
         found = error_code(error)
         kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
@@ -111,7 +111,7 @@ class Received(NamedTuple):
 
 
 class FailureKind(Enum):
-    """Why a machine failed."""
+    """The reason why a machine failed."""
 
     SUPERSEDED = "superseded by a newer run"
     TIMED_OUT = "the transaction is no longer open, or not for long enough"
@@ -127,7 +127,11 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason of a failure: a kind, and a sentence. error: the code of a broker, 0 if none."""
+    """The failure of a machine.
+
+    sentence: the message for the user. error: the error code of a broker, 0 if there is none. api:
+    the name of the API that returned the code.
+    """
 
     kind: FailureKind
     sentence: str
@@ -135,7 +139,7 @@ class Failure:
     api: str | None = None
 
     def exception(self) -> KafkaException:
-        """Return the exception for a user."""
+        """Return the exception for the user."""
         if self.kind is FailureKind.SUPERSEDED:
             return ProducerFencedException(self.sentence, api=self.api)
         if self.error:
@@ -159,35 +163,39 @@ _CALLS: Final[dict[type, Call]] = {
 
 
 def call_of(ask: Ask) -> Call:
-    """Return the call by which a question is asked."""
+    """Return the kind of API call that a request (`Ask`) makes."""
     if isinstance(ask, EndTxn):
         return Call.COMMIT if ask.commit else Call.ABORT
     return _CALLS[type(ask)]
 
 
 def received(ask: Ask, reply: Reply, now: float) -> Received:
-    """Return what an answer means."""
+    """Return a reply together with what its error code means."""
     version = ask.version if isinstance(ask, EndTxn) else END_TXN_2
     return Received(ask, reply, verdict(call_of(ask), reply.error, version), now)
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return what the questions ask."""
+    """Return the set of requests (`Ask`) that the questions contain."""
     return frozenset(question.ask for question in questions)
 
 
 def end_txn(
     transactional_id: str, producer: ProducerIdAndEpoch, level: int, *, commit: bool
 ) -> EndTxn:
-    """Return the ask that ends a transaction, in the version of the level."""
+    """Return the EndTxn request that commits or aborts a transaction.
+
+    level: the transaction.version that the cluster has finalized, which selects the EndTxn version.
+    """
     version = END_TXN_2 if level >= 2 else END_TXN_1
     return EndTxn(transactional_id, producer, commit, version)
 
 
 def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run has the id; else a timeout has raised the epoch of `producer`.
+    """Return whether a newer run uses the id, as opposed to a timeout that raised the epoch.
 
-    A timeout raises the epoch by one, and so does InitProducerId if nothing was open.
+    producer: the producer id and epoch that this run has. A timeout raises the epoch by one, and so
+    does InitProducerId if no transaction was open. The state shows which of them it was.
     """
     found = described.producer
     if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
@@ -197,5 +205,5 @@ def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
 
 
 def superseded(owner: Owner) -> Failure:
-    """Return the failure of a run that a newer run of its owner has fenced."""
+    """Return the failure of a run that a newer run of the same owner has fenced."""
     return Failure(FailureKind.SUPERSEDED, f"superseded by a newer run of {owner}")

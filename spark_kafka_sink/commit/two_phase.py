@@ -1,13 +1,21 @@
-"""Mode `two-phase`: a transaction for each task attempt, a decision that lasts, then the commits.
+"""Mode `two-phase`: the driver records the decision to commit, then commits all transactions.
 
-A task claims a free transactional id (`two_phase_claim`), writes, and leaves its transaction open.
-This module has the commit of the driver. It checks all transactions (C2), writes the record DECIDED
-in a transaction of its own, checks them again and commits the record (C3): that is the decision.
-Before it nothing is visible and nothing is lost. After it there is only one way: each transaction
-is committed (C4, C5), by this process, by the next plan or by `recover`. Last, DONE is written,
-which proves that this driver is still the newest, and what other attempts left is aborted (C6).
+A task takes a free transactional id (`two_phase_claim`), writes its records, and leaves its
+transaction open. This module contains the commit of the driver:
 
-A driver that cannot commit aborts (`two_phase_abort`).
+  C2  Check the transactions of all tasks.
+  C3  Write a record in state DECIDED to the commit log, in the driver's own transaction. Check the
+      tasks' transactions again, and commit the driver's transaction. Now the run is "decided".
+  C4  Commit the tasks' transactions.
+  C5  Find out whether each of them was committed or aborted.
+  C6  Write the record in state DONE, which proves that no newer driver has fenced this one. Then
+      abort the transactions that other attempts of the tasks left open.
+
+Before the run is decided, no row is visible. After that, the transactions can only be committed: by
+this process, by the owner's next plan, or by `recover`. An owner is an application and its target
+topic.
+
+A driver that cannot commit aborts instead (`two_phase_abort`).
 """
 
 from __future__ import annotations
@@ -76,11 +84,14 @@ Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure
 class Committing:
     """The state of a commit.
 
-    record: DECIDED with the attempts' transactions; DONE if there are none. next_producer: the
-    driver's producer id and epoch after the decision. ends_at: when the first transaction of an
-    attempt times out; begun_at: when that of the driver began; both by the brokers' clock.
-    offset: of the record in the log. asked_again: whether EndTxn was sent again, after an answer
-    that may mean committed or aborted. failure: what that answer was.
+    record: the record in state DECIDED with the attempts' transactions; in state DONE if no attempt
+    wrote records. next_producer: the driver's producer id and epoch after the run is decided.
+    ends_at: when the first of the attempts' transactions times out; begun_at: when the driver's
+    transaction began; both by the brokers' clock. ends: the commits of the attempts' transactions.
+    leftovers: open transactions of other attempts. offset: the offset of the record in the log.
+    asked_again: whether EndTxn was sent again, because the first response left open whether the
+    driver's transaction was committed. failure: the meaning of that first response, or the check
+    that failed.
     """
 
     state: CommitState
@@ -109,9 +120,10 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Committing]:
-    """Return the machine that commits, and its first questions.
+    """Return the state machine that commits, and its first questions.
 
-    record: the record DONE. level: as the cluster has it now.
+    record: the record in state DONE. level: the transaction.version that the cluster has finalized
+    now.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -129,7 +141,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes the run of the plan, whose decision the log has."""
+    """Return the machine that completes the commit of the plan's run, which is decided already."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -137,7 +149,7 @@ def begin_forward(
 
 
 def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -159,7 +171,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail; if transactions are not as they were left, ask whether a newer run is the reason."""
+    """Fail. If a transaction is not as it was left, first check whether a newer run ended it."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -175,7 +187,7 @@ def _explained(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _check(machine: Committing, at: Received) -> Failure | None:
-    """Return the failure if a transaction is not as its attempt left it (C2)."""
+    """Return the failure if a transaction is not as its attempt left it (C2), else None."""
     ask, reply = at.ask, at.reply
     if isinstance(ask, DescribeTransaction) and isinstance(reply, Described):
         attempt = _attempt(machine, ask)
@@ -218,7 +230,7 @@ def _not_open(
 
 
 def _add(machine: Committing, adding: CommitState, writing: CommitState) -> Step[Committing]:
-    """Add the log to the driver's transaction, which only level 1 needs, and write the record."""
+    """Write the record; at level 1, first add the log to the driver's transaction."""
     if machine.level >= 2:
         return _write(machine, writing)
     run = machine.plan.run
@@ -241,7 +253,10 @@ def _write(machine: Committing, writing: CommitState) -> Step[Committing]:
 
 
 def _driver(machine: Committing) -> ProducerIdAndEpoch:
-    """Return the driver's producer id and epoch: those of the plan, until the decision."""
+    """Return the driver's producer id and epoch for its next request.
+
+    Before the run is decided they are those of the plan, afterwards those of `next_producer`.
+    """
     return machine.next_producer if machine.next_producer.is_valid else machine.plan.producer
 
 
@@ -286,7 +301,7 @@ def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Look at a transaction again: whether it is open, and for how long (C3)."""
+    """Check again that a transaction is open, and note when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -336,7 +351,7 @@ def _found(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _marker_read(machine: Committing, at: Received) -> Step[Committing]:
-    """Decide by the marker of the record that this run has written."""
+    """Find out by the marker of this run's record whether the run is decided."""
     marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
     failure = machine.failure or superseded(machine.plan.run.owner)
     if marker is Marker.COMMIT:
@@ -358,14 +373,15 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading = at.reply.reading
     if reading.record is not None and reading.record.run == run.name:
-        # A newer run may have the driver's id. Then it writes DONE, and this process cannot.
+        # If a newer run has fenced the driver's id, that run writes DONE, and this process cannot.
         return _forward(replace(machine, next_producer=machine.plan.producer))
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     failure = machine.failure or superseded(run.owner)
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        # A newer run may have written its record behind this one: the marker tells what it is.
+        # A newer run may have written its record after this one. Then only the marker shows whether
+        # this record is committed.
         ask = ReadMarker(run.log, machine.offset, machine.plan.producer.producer_id)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
@@ -446,7 +462,8 @@ def _cleaned(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _done(machine: Committing) -> Step[Committing]:
-    # All rows are visible. If DONE is missing, the next plan commits again, and writes it.
+    # All rows are visible. If the record DONE could not be written, the next plan commits the
+    # transactions again, which changes nothing, and writes DONE.
     return _over(machine, _S.DONE, Committed(machine.record.done()))
 
 
@@ -469,7 +486,10 @@ _STEPS: Final = {
 
 
 def _decided_one(attempt: AttemptTransaction) -> DecidedTransaction:
-    """Return the entry of an attempt in the record. All its partitions get the same marker."""
+    """Return the record's entry for an attempt, with the first of its partitions.
+
+    One partition is enough, because all partitions of a transaction get the same marker.
+    """
     first = attempt.written[0]
     slot = attempt.slot or TaskSlot(0, 0)
     return DecidedTransaction(slot, attempt.producer, first.partition, first.first_offset)
@@ -481,7 +501,7 @@ def _ids(machine: Committing) -> tuple[str, ...]:
 
 
 def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransaction | None:
-    """Return the attempt whose transaction is asked for, None for the driver's."""
+    """Return the attempt whose transaction `ask` is about, None for the driver's transaction."""
     slot = machine.plan.run.owner.slot_of(ask.transactional_id)
     return next((each for each in machine.attempts if each.slot == slot), None)
 

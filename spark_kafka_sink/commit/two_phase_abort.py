@@ -1,11 +1,12 @@
 """The abort of mode `two-phase`: every transaction is aborted, unless the run is decided.
 
-First the abort proves that the decision can never appear: it aborts the driver's own transaction
-(A1) and reads the log. If the log has the decision, the outcome is `Decided`, and the caller
-commits by `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2).
+A run is "decided" once its record in state DECIDED is committed in the commit log. The abort first
+makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
+log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
+with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2).
 
-Tasks may still run and open transactions. So the list is repeated until it is empty twice in a row,
-for at most five seconds.
+Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
+two lists in a row are empty, for at most five seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 _LIST_PAUSE_S: Final = 0.2
-# How long an abort waits for tasks that open transactions while it runs.
+# How many seconds an abort waits for tasks that may still open transactions.
 _SETTLES_S: Final = 5.0
 
 _S = AbortState
@@ -59,10 +60,12 @@ Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
 class Aborting:
     """The state of an abort.
 
-    producer: the driver's; each A1 raises its epoch at level 2. is_proved: whether the decision can
-    never appear. is_undecided: whether A1 proves that, unless the log has the decision.
-    empty_lists: the number of empty lists in a row. settles_at: when the wait for running tasks
-    ends. decided: transactions that another run has decided, and that are not to be aborted.
+    producer: the driver's producer id and epoch; at level 2 each A1 raises the epoch. leftovers:
+    the open transactions to abort. is_proved: whether it is certain that the run is not and cannot
+    become decided. is_undecided: whether A1 proves this, provided that the log has no committed
+    record of the run. empty_lists: the number of empty lists in a row. settles_at: when the wait
+    for running tasks ends. decided: transactions that another run has decided to commit, so that
+    they must not be aborted.
     """
 
     state: AbortState
@@ -87,9 +90,9 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Aborting]:
-    """Return the machine that aborts, and its first question.
+    """Return the state machine that aborts, and its first question.
 
-    attempts: those whose messages the driver has; there may be others.
+    attempts: the task attempts whose commit messages the driver has. There may be other attempts.
     """
     owner = plan.run.owner
     known = frozenset(
@@ -100,7 +103,7 @@ def begin(
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -143,7 +146,8 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, producer=at.reply.producer)
     if machine.is_proved:
         return _abort_all(machine, at.now)
-    # Also after a success: at level 1, EndTxn may have aborted the transaction of the record DONE.
+    # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
+    # the record DONE, and not the transaction of the record DECIDED.
     is_aborted = at.found in (Verdict.DONE, Verdict.COMMITTED_OR_EMPTY)
     machine = replace(machine, is_undecided=is_aborted)
     return asking(_moved(machine, _S.READING), ReadLog(machine.plan.run.driver_id))
@@ -157,7 +161,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     if reading.record is not None:
         decided = decided_by(run.owner, reading.record)
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
-    # The coordinator answers before it has written the marker.
+    # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
     if is_pending and at.now < machine.deadline:
         return asking(machine, at.ask, pause_s=MARKER_PAUSE_S)
@@ -179,7 +183,7 @@ def _abort_all(machine: Aborting, now: float) -> Step[Aborting]:
 
 
 def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
-    # Any other answer than a request to wait means that it is no longer open.
+    # Any error code that is not retriable means that the transaction is no longer open.
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     if machine.waiting:
         return Step(machine)

@@ -1,8 +1,9 @@
-"""A task of mode `two-phase` claims a transactional id before its first row.
+"""A task of mode `two-phase` claims a transactional id before its first record.
 
-The task first checks that its plan is still the newest (T2). Then it looks for a slot whose id has
-no open transaction, from the number of its attempt on, and asks for the next epoch of that id (T3).
-This fences the task that had the slot before.
+The task first checks that no newer plan has fenced its own plan (T2). Then it looks for a slot
+whose transactional id has no open transaction. It starts at the slot with the number of its
+attempt. It asks for the next epoch of that id (T3), which fences the task that used the slot
+before.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _S = TaskState
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The state of a claim. slot: the one that is tried."""
+    """The state of a claim. slot: the slot that is being tried. asked: the unanswered question."""
 
     state: TaskState
     plan: Plan
@@ -46,14 +47,14 @@ class Claiming:
 
 
 def begin(plan: Plan, partition: int, attempt_number: int, *, deadline: float) -> Step[Claiming]:
-    """Return the machine of a task, and its first question."""
+    """Return the state machine of a task's claim, and its first question."""
     ask = DescribeTransaction(plan.run.driver_id)
     slot = TaskSlot(partition, attempt_number)
     return Step(Claiming(_S.CHECKING, plan, slot, deadline, ask), (Question(ask),))
 
 
 def step(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
-    """Return the machine after an answer."""
+    """Return the state machine after an answer, with the questions to send next."""
     if answer.ask != machine.asked:
         return Step(machine)
     at = received(*answer, now)
@@ -78,7 +79,8 @@ def _looked(machine: Claiming, at: Received) -> Step[Claiming]:
     if at.found is Verdict.DONE and described.state not in _FREE:
         slot = machine.slot
         return _look(replace(machine, slot=slot._replace(slot=slot.slot + 1)))
-    # This has to follow at once: it would abort another attempt that claims the id in between.
+    # InitProducerId has to follow at once, because it would abort the transaction of another
+    # attempt that claims the same id in between.
     run = machine.plan.run
     ask = InitProducerId(run.owner.task_id(machine.slot), run.timeout_ms)
     state = moved(TASK, machine.state, _S.CLAIMING)

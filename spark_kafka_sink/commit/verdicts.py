@@ -1,13 +1,14 @@
-"""What an error code means to exactly once: one pure function, `verdict`.
+"""The meaning of a broker's error code for exactly once: one pure function, `verdict`.
 
-EndTxn is the call that matters. The same code can mean that the transaction was committed, that it
-was aborted, or that a newer run has its id. For a commit, PRODUCER_FENCED, INVALID_TXN_STATE,
-INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING prove nothing: the log is read (`resolve`, or
-the machine itself). For an abort, the meaning depends on the version that was sent: up to version 4
-a coordinator does not distinguish an abort by timeout from a fencing, nor a transaction without
-partitions from a committed one.
+EndTxn is the difficult request. The same code can mean that the transaction was committed, that it
+was aborted, or that a newer run uses the transactional id. After a commit, PRODUCER_FENCED,
+INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH and INVALID_PRODUCER_ID_MAPPING prove nothing, so the log
+has to be read (by `resolve`, or by the state machine of the commit). After an abort, the meaning
+depends on the EndTxn version that was sent. Up to version 4, a coordinator responds with the same
+code to an abort after a timeout and after a fencing. It also does not distinguish a committed
+transaction from a transaction without partitions.
 
-What the codes of other calls mean does not depend on the version.
+For all other requests, the meaning of a code does not depend on the version.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ END_TXN_2: Final = 5
 
 
 class Call(Enum):
-    """A request to a broker; the value is the API's name. EndTxn is two calls: commit and abort."""
+    """A kind of request to a broker; the value is the API's name.
+
+    EndTxn counts as two kinds, commit and abort.
+    """
 
     LIST_TRANSACTIONS = "ListTransactions"
     DESCRIBE_TRANSACTIONS = "DescribeTransactions"
@@ -38,7 +42,7 @@ class Call(Enum):
 
 
 class Verdict(Enum):
-    """The meaning of a response."""
+    """The meaning of the error code in a response."""
 
     DONE = "it is done"
     RETRY = "ask again after a pause"
@@ -58,17 +62,19 @@ _FENCED: Final[Mapping[int, Verdict]] = {
     codes.INVALID_PRODUCER_ID_MAPPING: _V.FENCED,
     codes.PRODUCER_FENCED: _V.FENCED,
 }
-# The codes of each call that are exceptions to the rule: retry retriable codes, fail on others.
+# The exceptions of each request to the general rule, which is to retry after a retriable code and
+# to fail after any other code.
 _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
     Call.DESCRIBE_TRANSACTIONS: {codes.TRANSACTIONAL_ID_NOT_FOUND: _V.NOT_FOUND},
     Call.ADD_PARTITIONS_TO_TXN: _FENCED,
-    # A leader passes on the error of the coordinator. The leader need not be looked up again.
+    # A leader passes on the coordinator's error. So the leader need not be looked up again.
     Call.PRODUCE: {
         **_FENCED,
         codes.COORDINATOR_NOT_AVAILABLE: _V.RETRY,
         codes.NOT_COORDINATOR: _V.RETRY,
         codes.DUPLICATE_SEQUENCE_NUMBER: _V.DONE,
-        # The transaction has ended: a Produce in version 9 or 10, and in later ones.
+        # The transaction has ended. Produce 9 and 10 return the first code, later versions the
+        # second.
         codes.INVALID_TXN_STATE: _V.FENCED,
         codes.TRANSACTION_ABORTABLE: _V.FENCED,
     },
@@ -95,10 +101,11 @@ _ABORT_1: Final[Mapping[int, Verdict]] = {
 
 
 def verdict(call: Call, error: int, version: int = END_TXN_2) -> Verdict:
-    """Return what `error` means as the response to `call`.
+    """Return what the code `error` means as the response to `call`.
 
-    version: of the EndTxn that was sent. NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a
-    request without a response, on which a broker may have acted.
+    version: the version of the EndTxn request that was sent. NETWORK_EXCEPTION and
+    REQUEST_TIMED_OUT also stand for a request that got no response, though a broker may have
+    processed it.
     """
     if error == codes.NONE:
         return Verdict.DONE

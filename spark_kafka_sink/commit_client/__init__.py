@@ -1,9 +1,9 @@
-"""CommitClient: puts the questions of exactly once to brokers, and returns their replies.
+"""CommitClient: sends the questions of the exactly-once state machines to brokers.
 
-The machines of `commit` decide what to ask, when, and what a reply means. This package knows which
-broker to ask: the coordinator of a transactional id, the leader of a partition, or every broker.
-Neither numpy nor Arrow is imported, because the processes in which Spark plans and commits have no
-use for them.
+The state machines of the package `commit` decide what to ask, when to ask it, and what a reply
+means. This package finds the broker to ask: the coordinator of a transactional id, the leader of a
+partition, or every broker. It imports neither numpy nor Arrow, because the processes in which Spark
+plans and commits do not need them.
 """
 
 from spark_kafka_sink.commit_client.client import CommitClient

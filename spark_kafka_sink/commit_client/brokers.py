@@ -1,7 +1,8 @@
-"""The brokers of a cluster: which of them to ask, and one request to one of them.
+"""The brokers of a cluster: find the broker to ask, and send one request to it.
 
-It looks up the coordinator of a transactional id and the leader of a partition, and keeps both
-until `forget_coordinator` and `forget_leader`. It sends nothing again by itself.
+`Brokers` looks up the coordinators of transactional ids and the leaders of partitions. It remembers
+them until `forget_coordinator` and `forget_leader` are called. It never sends a request again by
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _R = TypeVar("_R", bound=Response)
 
 
 class Brokers:
-    """The brokers of one cluster. Times are seconds of `clock`."""
+    """The brokers of one cluster. clock: returns the current time in seconds."""
 
     def __init__(self, client: ConsumerNetworkClient, clock: Callable[[], float]) -> None:
         self._client = client
@@ -45,17 +46,17 @@ class Brokers:
 
     @property
     def nodes(self) -> dict[int, Node]:
-        """The brokers by id, as far as they are known."""
+        """The known brokers by node id."""
         return self._nodes
 
     def versions(self) -> dict[int, NodeApiVersions]:
-        """Return the API versions of the brokers that have responded, by id."""
+        """Return the API versions of all brokers that have responded, by node id."""
         return {node_id: self._client.versions(node_id) for node_id in sorted(self._answered)}
 
     # -- one request ------------------------------------------------------------------------------
 
     def send(self, node_ids: Iterable[int], message: Request) -> dict[int, RequestFuture]:
-        """Send one request to each node at once, for `response_to`."""
+        """Send one request to each node at once. Pass the returned futures to `response_to`."""
         return {node_id: self._client.send(node_id, message) for node_id in node_ids}
 
     def ask(
@@ -66,9 +67,10 @@ class Brokers:
         max_version: int | None = None,
         min_version: int = 0,
     ) -> Steps[_R]:
-        """Send one request to a node, or to any node, and return its response of class `kind`.
+        """Send one request to a node and return its response, which has to be of class `kind`.
 
-        Raise NoReplyError if there is none, and the error of a login that brokers reject.
+        node_id: None for any node. Raise NoReplyError if there is no response, and
+        AuthenticationException if the brokers reject the login.
         """
         future = self._client.send(node_id, message, max_version, min_version)
         return (yield from self.response_to(future, kind))
@@ -76,16 +78,16 @@ class Brokers:
     def ask_coordinator(
         self, transactional_id: str, message: Request, kind: type[_R], version: int | None = None
     ) -> Steps[tuple[int, _R]]:
-        """Send one request to the coordinator of an id; return its node and the response.
+        """Send one request to the coordinator of an id. Return its node id and the response.
 
-        version: the only version to send, None for any. Raise as `ask` does.
+        version: the only API version that may be sent, None for any version. Raises as `ask` does.
         """
         node_id = yield from self._coordinator(transactional_id)
         response = yield from self.ask(node_id, message, kind, version, version or 0)
         return node_id, response
 
     def response_to(self, future: RequestFuture, kind: type[_R]) -> Steps[_R]:
-        """Wait for the response to a request. Raise as `ask` does."""
+        """Wait for the response to a request. Raises as `ask` does."""
         while not future.is_done:
             yield future
         error = future.error
@@ -105,7 +107,7 @@ class Brokers:
     # -- which broker to ask ----------------------------------------------------------------------
 
     def metadata(self, topics: Sequence[str]) -> Steps[MetadataResponse]:
-        """Ask for topics, and learn the brokers."""
+        """Return the metadata of topics, and remember the brokers in the response."""
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
@@ -149,7 +151,7 @@ class Brokers:
         return node.id
 
     def leader(self, partition: TopicPartition) -> Steps[int]:
-        """Return the node that leads a partition. Raise NoReplyError if it cannot be looked up."""
+        """Return the node id of a partition's leader. Raise NoReplyError if it is not found."""
         known = self._leaders.get(partition)
         if known is not None:
             return known
@@ -169,9 +171,9 @@ class Brokers:
         return self._leaders[partition]
 
     def forget_coordinator(self, transactional_id: str) -> None:
-        """Look up the coordinator again before the next request to it."""
+        """Forget the coordinator of an id, so that the next request looks it up again."""
         self._coordinators.pop(transactional_id, None)
 
     def forget_leader(self, partition: TopicPartition) -> None:
-        """Look up the leader again before the next request to it."""
+        """Forget the leader of a partition, so that the next request looks it up again."""
         self._leaders.pop(partition, None)

@@ -1,8 +1,9 @@
-"""CommitClient: runs the machines of `commit` against the brokers of a cluster.
+"""CommitClient: runs the state machines of the package `commit` against a cluster.
 
-It has connections of its own, and may have many questions under way. It decides nothing, and sends
-nothing again by itself: a question whose request got no response has the reply `Unanswered`.
-`answers` resumes the generator of each question (see `generators`) in the caller's thread.
+A machine returns questions, each of which holds a request (`Ask`) to a broker. The client has its
+own connections and can process many questions at once. It makes no decisions, and it never sends a
+request again by itself. The reply to a request without a response is `Unanswered`. `answers`
+resumes the generator of each question (see `generators`) in the caller's thread.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from spark_kafka_sink.records.batch import Buffer
 from spark_kafka_sink.records.default_record import read_batches
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
-# select() takes no infinity.
+# select() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
 _JITTER: Final = (0.8, 1.2)
 _MOST_UNDER_WAY: Final = 64
@@ -75,18 +76,19 @@ _Step: TypeAlias = tuple[_Machine, tuple[Question, ...]]
 
 
 class _HasOutcome(Protocol):
-    """A machine of `commit`."""
+    """A state machine of the package `commit`."""
 
     @property
     def outcome(self) -> object:
-        """The result, None while it has questions."""
+        """The result of the machine, None while it still has questions."""
 
 
 class CommitClient:
-    """Questions to the brokers of one cluster; a context manager, for one thread at a time.
+    """Sends questions to the brokers of one cluster.
 
-    log_topic: the topic whose partition 0 is the commit log. brokers: that another client learned
-    from the cluster. identity: `login_identity` of the configuration.
+    It is a context manager, and may be used by one thread at a time. log_topic: the topic whose
+    partition 0 is the commit log. brokers: brokers of the cluster that another client has found.
+    identity: the result of `login_identity` for `config`.
     """
 
     def __init__(
@@ -137,17 +139,17 @@ class CommitClient:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; questions without an answer get none."""
+        """Close all connections. Questions without an answer stay unanswered."""
         self._client.close()
 
     # -- the cluster ------------------------------------------------------------------------------
 
     def check_brokers(self, deadline: float) -> None:
-        """Connect to every broker, and check that it can do what exactly once needs.
+        """Connect to every broker, and check that it supports the APIs that exactly once needs.
 
-        A client does this once. A broker that does not answer is not checked. Raise
-        UnsupportedVersionException that names the broker and the API, and TimeoutException if no
-        broker answers before the deadline.
+        The check is made only once for each client. Brokers that do not respond are not checked.
+        Raise UnsupportedVersionException, which names the broker and the API, if an API is missing
+        or too old. Raise TimeoutException if no broker responds before the deadline.
         """
         if self._is_checked:
             return
@@ -165,18 +167,18 @@ class CommitClient:
     def level(self, deadline: float) -> int:
         """Return 2 if the cluster has finalized transaction.version 2, else 1.
 
-        Raise TimeoutException if no broker answers before the deadline.
+        Raise TimeoutException if no broker responds before the deadline.
         """
         if not self._brokers.versions():
             self._connect(deadline)
         return transaction_version(self._brokers.versions().values())
 
     def brokers(self) -> tuple[Node, ...]:
-        """Return the brokers of the cluster, as far as they are known."""
+        """Return the known brokers of the cluster."""
         return tuple(self._brokers.nodes.values())
 
     def _connect(self, deadline: float) -> None:
-        """Ask for the brokers until one responds."""
+        """Request the list of brokers again and again until one broker responds."""
         attempts = 0
         while True:
             try:
@@ -194,16 +196,16 @@ class CommitClient:
     def log_ends(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, int]:
-        """Return the ends of partitions, with records of open transactions.
+        """Return the high watermarks of partitions, which count the records of open transactions.
 
-        Raise ApiException, and TimeoutException at the deadline.
+        Raise ApiException for a fatal error code, and TimeoutException at the deadline.
         """
         return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
 
     def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
-        """Return the batch that begins at an offset, as it is in the log; None if none does.
+        """Return the bytes of the batch that begins at `offset` in the log, None if there is none.
 
-        Raise as `log_ends` does.
+        Raises as `log_ends` does.
         """
         question = partial(self._partitions.fetch, offset=offset)
         found = self._until(question, partition, deadline)
@@ -216,7 +218,7 @@ class CommitClient:
         partition: TopicPartition,
         deadline: float,
     ) -> T:
-        """Put a question to the leader of a partition until it answers."""
+        """Ask the leader of a partition again and again until it returns a result."""
         attempts = 0
         while True:
             try:
@@ -233,7 +235,7 @@ class CommitClient:
                 attempts += 1
 
     def _complete(self, steps: Steps[T], deadline: float) -> T:
-        """Resume one generator until it returns. Raise TimeoutException."""
+        """Resume a generator until it returns. Raise TimeoutException at the deadline."""
         under_way: UnderWay[T] = UnderWay(steps)
         while (found := under_way.resume(self._clock())) is None:
             now = self._clock()
@@ -249,9 +251,10 @@ class CommitClient:
     def run(
         self, begun: _Step[_Machine], step: Callable[[_Machine, Answer, float], _Step[_Machine]]
     ) -> _Machine:
-        """Run a machine of `commit` to its end, and return it with its outcome.
+        """Run a state machine of the package `commit` to its end, and return it with its outcome.
 
-        begun: the result of its `begin`; step: its `step`. Raise as `answers` does.
+        begun: the result of the machine's `begin` function. step: the machine's `step` function.
+        Raises as `answers` does.
         """
         machine, questions = begun
         self.ask(questions)
@@ -268,21 +271,22 @@ class CommitClient:
         return machine
 
     def now(self) -> float:
-        """Return the time by the clock of machines, for their deadlines."""
+        """Return the time by the clock that the machines' deadlines refer to."""
         return self._clock()
 
     def take_warnings(self) -> list[str]:
-        """Return what was ignored in the log, and why, since the last call."""
+        """Return the warnings since the last call: which log records were ignored, and why."""
         return self._log.take_warnings()
 
     def ask(self, questions: Iterable[Question]) -> None:
-        """Begin to ask questions; `answers` returns the replies."""
+        """Add questions to those that `answers` sends."""
         self._waiting += questions
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
-        """Wait for the next replies, at most `timeout_s`. Return [] if there is no question.
+        """Wait at most `timeout_s` seconds for the next answers. Return [] if there is no question.
 
-        Raise the error of a login or a certificate that brokers reject, or this client.
+        Raise the error if a broker rejects the login or the client's certificate, or if this client
+        rejects the broker's certificate.
         """
         deadline = self._clock() + timeout_s
         while self._waiting or self._under_way:
@@ -300,7 +304,7 @@ class CommitClient:
         return []
 
     def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
-        """Ask questions, and return the replies to all of them in the same order."""
+        """Send requests, and return the replies to all of them in the same order."""
         asked = list(asks)
         self.ask(Question(ask) for ask in asked)
         found: dict[Ask, Reply] = {}
@@ -322,7 +326,8 @@ class CommitClient:
     def _steps(self, question: Question) -> Steps[Reply]:
         ask = question.ask
         if question.pause_s > 0:
-            # Others that were refused at the same time pause as well.
+            # Jitter, because other clients that were refused at the same time wait as long as this
+            # one.
             yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
         if question.looks_up:
             self._forget(ask)
@@ -335,7 +340,7 @@ class CommitClient:
             return _FAILED[type(ask)](error=error.code, reason=error.reason)
 
     def _forget(self, ask: Ask) -> None:
-        """Look up again which broker to ask."""
+        """Forget the broker to which `ask` was sent, so that it is looked up again."""
         transactional_id = getattr(ask, "transactional_id", None)
         if transactional_id is not None:
             self._brokers.forget_coordinator(transactional_id)
@@ -345,7 +350,7 @@ class CommitClient:
             self._brokers.forget_leader(self._log_partition)
 
 
-# The reply to each question that got an error code in place of an answer.
+# # The class of the reply to each request, for a reply that has only an error code.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
     DescribeTransaction: Described,

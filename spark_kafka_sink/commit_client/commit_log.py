@@ -1,6 +1,7 @@
-"""The commit log of a cluster: its records are written in a transaction, and read to the end.
+"""The commit log of a cluster: write a record in a transaction, and read the records to the end.
 
-The log is partition 0 of its topic. Each process keeps what it has read, and reads on from there.
+The log is partition 0 of its topic. Each process keeps the records that it has read, and reads only
+newer ones the next time.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import Records
 
 _ALL_REPLICAS: Final = -1
-# Produce 12 adds the partition to the transaction, 13 names topics by their ids.
+# Produce 12 implicitly adds the partition to the transaction. Produce 13 has topic ids in place of
+# names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
 
 
 class CommitLog:
-    """The commit log. Each question raises as `Brokers.ask` does."""
+    """The commit log. Each method that takes an `ask` raises as `Brokers.ask` does."""
 
     def __init__(
         self,
@@ -52,17 +54,17 @@ class CommitLog:
         self._partitions = partitions
         self._log = partition
         self._request_timeout_ms = request_timeout_ms
-        # What was read for each key, None for all keys, and the offset to read from next.
+        # The reader of each key (None: of all keys), and the offset from which it reads next.
         self._read: dict[str | None, tuple[LogReader, int]] = {}
         self._warnings: list[str] = []
 
     def take_warnings(self) -> list[str]:
-        """Return what was ignored in the log, and why, since the last call."""
+        """Return the warnings since the last call: which records were ignored, and why."""
         taken, self._warnings = self._warnings, []
         return taken
 
     def write(self, ask: WriteRecord) -> Steps[Reply]:
-        """Write a record in the transaction of its producer."""
+        """Write a record in the open transaction of its producer."""
         node_id = yield from self._brokers.leader(self._log)
         key = ask.transactional_id
         value = encode(key, ask.record)
@@ -96,18 +98,21 @@ class CommitLog:
         raise left_out("Produce", node_id)
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
-        """Read the records of an owner up to the high watermark."""
+        """Read the records of one owner (one record key) up to the high watermark."""
         reader, end = yield from self._read_to_end(ask.key)
         return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
-        """Read the records of all owners up to the high watermark."""
+        """Read the records of all owners (all record keys) up to the high watermark."""
         reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
 
     def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
-        """Return the reader of a key, None for all, and the offset up to which it has read."""
+        """Read up to the high watermark. Return the reader of `key`, and the offset reached.
+
+        key: None for the records of all keys.
+        """
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
         if position > end:
@@ -121,7 +126,8 @@ class CommitLog:
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
-                # Compaction does not move the start of a log, but an operator can delete records.
+                # Compaction does not change the log start offset, but an operator can delete
+                # records.
                 start = found.log_start_offset
                 if start <= position:
                     raise refused(found.error_code, f"Fetch of {self._log} at {position}")

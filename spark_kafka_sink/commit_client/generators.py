@@ -1,8 +1,9 @@
-"""A question is a generator that yields what it waits for, and returns its reply.
+"""Questions to brokers as generators, which yield what they wait for and return the reply.
 
-It may need several responses: first the look-up of a coordinator, then the answer of that broker.
-So it yields a `RequestFuture` or a time to wait for. `UnderWay` resumes it when that wait is over,
-in the caller's thread. A question that cannot be answered raises `NoReplyError`.
+A question may need several responses, for example first the look-up of a coordinator and then the
+response of that coordinator. So its generator yields either a `RequestFuture` or the time until
+which it waits. `UnderWay` resumes the generator in the caller's thread when the wait is over. The
+generator raises `NoReplyError` if there is no reply.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ _LOOK_UP_WAIT_S: Final = 0.05
 _LONGEST_LOOK_UP_WAIT_S: Final = 1.0
 
 T = TypeVar("T")
-# What a generator yields: the response that it waits for, or the time until which it pauses.
+# The objects that a generator yields: the response that it waits for, or the time until which it
+# waits.
 Wait: TypeAlias = RequestFuture | float
 Steps: TypeAlias = Generator[Wait, None, T]
 
 
 class NoReplyError(Exception):
-    """A question has no reply: a broker returned an error code, or did not respond.
+    """There is no reply to a question: a broker returned an error code, or did not respond.
 
-    is_unanswered: whether a request got no response, so that a broker may have acted on it.
+    is_unanswered: whether the request got no response, so that a broker may have processed it.
     """
 
     def __init__(self, code: int, reason: str, *, is_unanswered: bool) -> None:
@@ -37,7 +39,10 @@ class NoReplyError(Exception):
 
 
 class UnderWay(Generic[T]):
-    """A generator that waits for responses and times. It returns anything but None."""
+    """A generator that has been started and waits for responses or times.
+
+    The generator must not return None, because `resume` returns None before the end.
+    """
 
     def __init__(self, steps: Steps[T]) -> None:
         self._steps = steps
@@ -45,11 +50,11 @@ class UnderWay(Generic[T]):
 
     @property
     def resumes_at(self) -> float:
-        """When it resumes by time alone."""
+        """The time at which the generator can be resumed, infinity if it waits for a response."""
         return self._wait if isinstance(self._wait, float) else float("inf")
 
     def resume(self, now: float) -> T | None:
-        """Continue while there is nothing to wait for. Return the reply, None before the end."""
+        """Resume the generator until it waits or ends. Return its result, None while it waits."""
         while True:
             wait = self._wait
             is_over = wait <= now if isinstance(wait, float) else wait.is_done
@@ -63,31 +68,31 @@ class UnderWay(Generic[T]):
 
 
 def pause_until(time: float) -> Steps[bool]:
-    """Wait for a time, then return True."""
+    """Wait until `time`, then return True."""
     yield time
     return True
 
 
 def look_up_wait_s(attempts: int) -> float:
-    """Return the wait before a look-up is repeated, twice as long after each attempt."""
+    """Return the seconds to wait before a look-up is repeated; they double after each attempt."""
     return min(_LOOK_UP_WAIT_S * 2.0**attempts, _LONGEST_LOOK_UP_WAIT_S)
 
 
 def reason_of(code: int, what: str, node_id: int) -> str:
-    """Return the reason for an error code in a reply, empty if there is no error."""
+    """Return a description of a response's error code, "" if there is no error."""
     if code == codes.NONE:
         return ""
     return f"{what} at node {node_id}: {error_code(code).name} ({code})"
 
 
 def refused(code: int, what: str, message: str | None = None) -> NoReplyError:
-    """Return the error for an error code. message: of the broker."""
+    """Return the exception for an error code. message: the error message of the broker, if any."""
     row = error_code(code)
     reason = f"{what}: {row.name} ({code})" + (f", {message}" if message else "")
     return NoReplyError(code, reason, is_unanswered=False)
 
 
 def left_out(api: str, node_id: int) -> NoReplyError:
-    """Return the error for a response that lacks the entry of the request."""
+    """Return the exception for a response without an entry for what was requested."""
     reason = f"{api} at node {node_id}: the response does not contain what was asked for"
     return NoReplyError(codes.UNKNOWN_SERVER_ERROR, reason, is_unanswered=False)

@@ -1,4 +1,4 @@
-"""The questions to the leader of a partition: its producers, its end, its batches, its markers."""
+"""The questions to the leader of a partition: for its producers, end, batches and markers."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from spark_kafka_sink.wire.fetch_messages import (
     PartitionData,
 )
 
-# Before, a new leader may return an end that is below committed records (KIP-207).
+# In earlier versions, a new leader may return an end that is below committed records (KIP-207).
 LISTS_RELIABLE_ENDS_SINCE: Final = 5
-# Fetch 13 names topics by their ids.
+# Fetch 13 has topic ids in place of names.
 _LAST_FETCH_BY_NAME: Final = 12
 _FETCH_BYTES: Final = 8 * 1024 * 1024
 _FETCH_WAIT_MS: Final = 500
 
 
 class Partitions:
-    """Asks leaders. Each method is a question, and raises as `Brokers.ask` does."""
+    """Asks the leaders of partitions. Each method raises as `Brokers.ask` does."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
     def describe_producers(self, ask: DescribeProducers) -> Steps[Reply]:
-        """Return the producers of a partition."""
+        """Return the active producers of a partition."""
         node_id = yield from self._brokers.leader(ask.partition)
         topic = TopicRequest(name=ask.partition.topic, partition_indexes=[ask.partition.partition])
         response = yield from self._brokers.ask(
@@ -79,7 +79,7 @@ class Partitions:
         raise left_out("DescribeProducers", node_id)
 
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
-        """Return the next marker of a producer from an offset on."""
+        """Return the next transaction marker of a producer in a partition, from an offset on."""
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
         while position < end:
@@ -121,7 +121,7 @@ class Partitions:
         raise left_out("ListOffsets", node_id)
 
     def fetch(self, partition: TopicPartition, offset: int) -> Steps[PartitionData]:
-        """Return the data of a partition from an offset on, with its error code."""
+        """Return the response data of a Fetch from `offset` on, which may contain an error code."""
         node_id = yield from self._brokers.leader(partition)
         requested = FetchPartition(
             partition=partition.partition, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES
@@ -145,9 +145,9 @@ class Partitions:
 
 
 def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
-    """Return the batches of a fetch below the end, where there is always one.
+    """Return the batches of a Fetch below the end of a log, where there is at least one.
 
-    Raise NoReplyError for an error code, and if there is no batch.
+    Raise NoReplyError if the response has an error code, or no batch.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")

@@ -1,4 +1,4 @@
-"""What exactly once needs of brokers: the versions of their APIs, and transaction.version."""
+"""The API versions and the transaction.version that exactly once needs brokers to have."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 _FEATURE: Final = "transaction.version"
-# The versions that every broker must have. Brokers before AddPartitionsToTxn 4 do not verify that
-# a partition is part of the transaction, so that late rows could stay in it for ever.
+# The lowest versions of APIs that every broker must support. Brokers without AddPartitionsToTxn 4
+# do not verify that a partition is part of the transaction, so that a late batch could stay in an
+# open transaction for ever.
 _NEEDED: Final[Mapping[Api, int]] = {
     INIT_PRODUCER_ID: 0,
     ADD_PARTITIONS_TO_TXN: 4,
@@ -36,7 +37,7 @@ _NEEDED: Final[Mapping[Api, int]] = {
 
 
 def check_versions(node: Node, versions: NodeApiVersions) -> None:
-    """Raise UnsupportedVersionException if a broker lacks what exactly once needs."""
+    """Raise UnsupportedVersionException if a broker lacks a version that exactly once needs."""
     for api, version in _NEEDED.items():
         if versions.latest_version(api) < version:
             raise _too_old(node, api, version, versions)
@@ -45,7 +46,8 @@ def check_versions(node: Node, versions: NodeApiVersions) -> None:
 def transaction_version(known: Iterable[NodeApiVersions]) -> int:
     """Return 2 if the cluster has finalized transaction.version 2, else 1.
 
-    Brokers may lag behind: the features with the highest epoch count.
+    Brokers learn finalized features at different times. So the response with the highest finalized
+    features epoch is used.
     """
     newest = max(known, key=lambda each: each.finalized_features_epoch)
     return 2 if newest.finalized_features.get(_FEATURE, 0) >= 2 else 1

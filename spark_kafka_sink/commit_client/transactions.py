@@ -1,4 +1,4 @@
-"""The questions about transactions: to coordinators, and to every broker for a list."""
+"""The questions about transactions: to coordinators, or to all brokers for a list of open ones."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from spark_kafka_sink.wire.transaction_messages import (
 
 
 class Transactions:
-    """Asks about transactions. Each method is a question, and raises as `Brokers.ask` does."""
+    """Asks brokers about transactions. Each method raises as `Brokers.ask` does."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
 
     def list_open(self, ask: ListTransactions) -> Steps[Reply]:
-        """Return the open transactions of all brokers, which have to respond without exception."""
+        """Return the open transactions on all brokers. Fail if a broker does not respond."""
         yield from self._brokers.metadata([])
-        # In RE2, any punctuation may be escaped. The pattern has to match the whole id.
+        # RE2 allows a backslash before any punctuation. The pattern has to match the complete id.
         pattern = f"(?s){re.escape(ask.prefix)}.*"
         request = ListTransactionsRequest(state_filters=[ONGOING], transactional_id_pattern=pattern)
         futures = self._brokers.send(self._brokers.nodes, request)
@@ -126,7 +126,7 @@ class Transactions:
         }
         for partition in ask.partitions:
             code = results.get(partition, codes.UNKNOWN_SERVER_ERROR)
-            # This one only says that another partition has an error.
+            # OPERATION_NOT_ATTEMPTED only means that another partition has an error.
             if code not in (codes.NONE, codes.OPERATION_NOT_ATTEMPTED):
                 api = f"AddPartitionsToTxn for {partition}"
                 return Added(code, reason_of(code, api, node_id))

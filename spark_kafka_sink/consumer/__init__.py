@@ -1,1 +1,1 @@
-"""Read ranges of topics without consumer groups: for recovery, commit logs and tests."""
+"""Read ranges of topics without consumer groups, for recovery, the commit log and tests."""

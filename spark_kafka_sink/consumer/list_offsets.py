@@ -1,7 +1,8 @@
 """Look up the offsets of partitions by timestamp (ListOffsets). Pure: no clock, no sockets.
 
-Each partition is requested from its leader until it has an offset. If the leader has moved, the
-partition is requested again after a back-off. Errors that are not retriable are raised.
+Requests are sent to the leader of each partition until the offset of the partition is known. After
+a retriable error, for example because the leader has moved, the partition is requested again after
+a back-off. Errors that are not retriable are raised.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsTopic,
 )
 
-# Advice to readers that differs from the advice to writers.
+# Advice for readers where `errors.advice`, which is for writers, does not fit.
 _ADVICE: Final = {
     UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     TOPIC_AUTHORIZATION_FAILED: "grant READ and DESCRIBE on the topic to this client",
@@ -34,7 +35,11 @@ _ADVICE: Final = {
 
 
 def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
-    """Return what has the advice on an error code of a topic in the words for readers."""
+    """Return the function that returns the advice for a reader about a topic's error code.
+
+    Its arguments are the error code and the topic. It returns None if there is no advice. acls:
+    adds the command that would allow what the brokers denied.
+    """
 
     def of(code: int, topic: str) -> str | None:
         parts = (_ADVICE.get(code) or advice(code), acls.hint(code, topic, READ))
@@ -52,7 +57,7 @@ def partition_error(
 ) -> ApiException:
     """Return the exception for the error code of one partition in a response.
 
-    topic_advice: as from `reader_advice`.
+    topic_advice: the result of `reader_advice`.
     """
     row = error_code(code)
     text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
@@ -67,7 +72,7 @@ OffsetsByPartition: TypeAlias = dict[int, int]
 
 
 class OffsetsQuery(NamedTuple):
-    """The offsets to look up. timestamp: in ms, or -1 for the end and -2 for the start."""
+    """The offsets to look up; timestamp: in ms, -1: the latest offset, -2: the earliest."""
 
     topic: str
     partitions: list[int]
@@ -76,10 +81,7 @@ class OffsetsQuery(NamedTuple):
 
 
 class OffsetsLookup:
-    """Looks up the offset of each partition of one topic.
-
-    Times are seconds of the reader's clock.
-    """
+    """Looks up offsets of partitions of one topic; times are seconds of the reader's clock."""
 
     def __init__(
         self,
@@ -101,15 +103,15 @@ class OffsetsLookup:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition has its offset."""
+        """Whether the offsets of all partitions are known."""
         return len(self.found) == len(set(self._query.partitions))
 
     def next_due_at(self, now: float) -> float:
-        """Return when to send requests for the missing partitions again."""
+        """Return the time at which to call `requests` again, infinity if no back-off is running."""
         return self._retry_at if self._retry_at > now else float("inf")
 
     def requests(self, now: float) -> list[tuple[int, ListOffsetsRequest]]:
-        """Return the requests that are due, by node.
+        """Return the requests to send now, each with its node id.
 
         Each node has at most one request in flight.
         """
@@ -145,7 +147,7 @@ class OffsetsLookup:
         )
 
     def sent(self, node_id: int, future: RequestFuture) -> None:
-        """Record that a request was sent."""
+        """Record that a request from `requests` was sent to a node."""
         self._in_flight[node_id] = future
 
     def collect(self, now: float) -> None:
@@ -183,7 +185,7 @@ class OffsetsLookup:
         self._attempts += 1
 
     def missing(self) -> str:
-        """Describe the partitions without an offset, ten of them, with the last error."""
+        """Describe the first ten partitions whose offset is not known, and the last error."""
         numbers = map(str, sorted(set(self._query.partitions) - self.found.keys()))
         error = f" ({self._last_error})" if self._last_error else ""
         return f"partitions {listed(numbers)}{error}"

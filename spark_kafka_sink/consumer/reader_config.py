@@ -1,9 +1,10 @@
 """The configuration of a TopicReader, with the Java consumer's option names.
 
-Names, types and defaults are ConsumerConfig's. fetch.max.bytes and max.partition.fetch.bytes range
-from 1 byte to 64 MiB, where Java accepts any number. buffer.memory is the name of KIP-81; the Java
-consumer does not have the option. Connection options are the producer's own and checked by
-`config`. Options that only producers have are rejected.
+Names, types and defaults are the same as in ConsumerConfig. fetch.max.bytes and
+max.partition.fetch.bytes must be from 1 byte to 64 MiB, while Java accepts any number.
+buffer.memory is named as in KIP-81; the Java consumer does not have this option. The connection
+options are the same as for producers and are checked by `config`. Options that only producers have
+are rejected.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from spark_kafka_sink.config import (
 )
 from spark_kafka_sink.errors import ConfigException
 
-# Together with the one batch by which a response may exceed it, this is well below the limit of a
-# connection.
+# A response may exceed this limit by one batch, and is then still well below the size limit for
+# responses on a connection.
 FetchBytes = Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)]
-# One Arrow array takes at most half of it, and its offsets have 31 bits.
+# One Arrow array takes at most half of buffer.memory, and Arrow's offsets have 31 bits.
 BufferBytes = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 _CLIENT_OPTIONS: Final = frozenset(
@@ -58,7 +59,7 @@ _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a reader; `client` has those that it shares with producers."""
+    """The options of a reader; client: the options that readers and producers have in common."""
 
     client: ProducerConfig
     buffer_memory: BufferBytes = field(name="buffer.memory", default=67_108_864)
@@ -72,9 +73,9 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def reader_config(options: Mapping[str, Any]) -> ReaderConfig:
-    """Return the checked configuration. Raise ConfigException.
+    """Return the checked configuration. Raise ConfigException if an option is invalid.
 
-    options: by Java names; values may be strings.
+    options: values by Java option name; a value may be a string.
     """
     check_options(options)
     own = {f.encode_name for f in msgspec.structs.fields(ReaderConfig)} - {"client"}

@@ -1,8 +1,9 @@
-"""The state of reading a range of one topic: positions, requests to send, and their responses.
+"""The state machine that reads a range of one topic: positions, Fetch requests and responses.
 
-A pure state machine. It returns Fetch requests by node and processes their results. A partition
-that cannot be read now (its leader moved or is unknown) waits retry.backoff.ms, and longer with
-every failure; the others continue. Errors that are not retriable are raised.
+It has no sockets and no clock. It returns Fetch requests by node and processes the responses. If a
+partition cannot be read now, because its leader has moved or is unknown, it waits retry.backoff.ms,
+and longer after every further failure. The other partitions continue. Errors that are not retriable
+are raised.
 """
 
 from __future__ import annotations
@@ -48,14 +49,15 @@ SCHEMA: Final = pa.schema(
         pa.field("headers", HEADERS_TYPE, nullable=False),
     ]
 )
-# The rows of one batch. Each row repeats the topic's name, which can be longer than the record.
+# The most rows of one Arrow batch. Each row repeats the topic name, which can be longer than the
+# record.
 _MAX_BATCH_ROWS: Final = 1 << 16
 
 
 def next_offset(data: PartitionData, start: int, end: int) -> int:
-    """Return the offset to fetch next, at most `end`. Nothing is decompressed.
+    """Return the offset to fetch after `data`, at most `end`. Nothing is decompressed.
 
-    Raise CorruptRecordException.
+    Raise CorruptRecordException if the last batch is invalid.
     """
     last = last_offset(data.records or b"")
     return start if last is None else min(max(start, last + 1), end)
@@ -72,7 +74,9 @@ def fetched_records(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `data` with offsets from `start` up to, but not including, `end`.
 
-    Kafka's batches are joined as far as `budget_bytes` allows. Raise CorruptRecordException.
+    Several record batches are joined into one Arrow batch as far as `budget_bytes` allows.
+    read_committed: whether to skip records of aborted transactions. Raise CorruptRecordException if
+    a batch is invalid.
     """
     parts = _visible(data, start, end, read_committed=read_committed)
     for joined in _joined(parts, budget_bytes):
@@ -80,8 +84,11 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Yield lists of parts that together fit half of the budget; the caller empties each list."""
-    # Joining copies, so the parts and their result take half of the budget each.
+    """Yield lists of parts. A list of several parts takes at most half of the budget.
+
+    The caller empties each list.
+    """
+    # Joining copies the parts, so the parts and the result may take half of the budget each.
     room = budget_bytes // 2
     joined: list[DecodedRecords] = []
     joined_bytes = 0
@@ -102,7 +109,10 @@ def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list
 def _visible(
     data: PartitionData, start: int, end: int, *, read_committed: bool
 ) -> Iterator[DecodedRecords]:
-    """Decompress the batches that overlap the range of offsets and that a reader may see."""
+    """Yield the records of the batches that overlap the offset range and are visible to the reader.
+
+    Control batches are not visible. With read_committed, aborted transactions are not either.
+    """
     aborted = sorted(
         data.aborted_transactions or (), key=lambda each: each.first_offset, reverse=True
     )
@@ -124,7 +134,7 @@ def _visible(
 def _rows(
     topic_partition: TopicPartition, parts: list[DecodedRecords], start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all parts that are in the range, in order, and empty the list of parts."""
+    """Yield the rows of all parts with offsets in the range, in order. Empty the list of parts."""
     offsets = np.concatenate([part.offsets for part in parts])
     timestamps = np.concatenate([part.timestamps_ms for part in parts])
     rows = pa.record_batch(
@@ -150,7 +160,7 @@ def _rows(
 
 
 def _concat(arrays: list[pa.Array]) -> pa.Array:
-    """Return the arrays as one; a single array is not copied."""
+    """Return the arrays concatenated; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
@@ -161,7 +171,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """The limits of one Fetch request, and of the memory for decompressed records at a time."""
+    """The limits of one Fetch request, and the limit of memory for decompressed records."""
 
     max_bytes: int
     partition_max_bytes: int
@@ -172,7 +182,11 @@ class FetchLimits:
 
 @dataclass(slots=True)
 class PartitionReading:
-    """One partition: the next offset to read, and the offset to stop before."""
+    """A partition to read.
+
+    position: the next offset to read. end: the offset before which reading stops. needs_offset:
+    whether the position is outside the log.
+    """
 
     topic_partition: TopicPartition
     position: int
@@ -185,18 +199,18 @@ class PartitionReading:
 
     @property
     def is_done(self) -> bool:
-        """Whether the range has been read."""
+        """Whether the partition has been read up to its end offset."""
         return self.position >= self.end
 
     def is_due(self, now: float) -> bool:
-        """Whether to send a request; a partition has at most one request in flight."""
+        """Whether a request may be sent now; a partition has at most one request in flight."""
         waits = self.is_in_flight or self.needs_offset or self.retry_at > now
         return not (waits or self.is_done)
 
 
 @dataclass(slots=True)
 class Fetch:
-    """A Fetch request for partitions of one node, and the topic id that it uses."""
+    """A Fetch request to one node, its partitions, and the topic id in the request."""
 
     node_id: int
     message: FetchRequest
@@ -206,9 +220,10 @@ class Fetch:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """The records of each partition, which are decompressed when the caller iterates over them.
+    """The result of a Fetch response.
 
-    progress: whether any position advanced.
+    records: the records of each partition, which are decompressed when the caller iterates over
+    them. progress: whether the position of any partition advanced.
     """
 
     records: list[Iterator[pa.RecordBatch]] = field(default_factory=list)
@@ -216,7 +231,10 @@ class FetchOutcome:
 
 
 class Reading:
-    """Reads ranges of the partitions of one topic. Times are seconds of the reader's clock."""
+    """Reads an offset range of each partition of a topic.
+
+    Times are seconds of the reader's clock.
+    """
 
     def __init__(
         self,
@@ -249,16 +267,16 @@ class Reading:
         return all(partition.is_done for partition in self.partitions)
 
     def out_of_range(self) -> list[PartitionReading]:
-        """Return the partitions whose position is outside the log."""
+        """Return the partitions whose position is below or above the offsets of the log."""
         return [p for p in self.partitions if p.needs_offset and not p.is_done]
 
     def next_due_at(self, now: float) -> float:
-        """Return when the next waiting partition may be requested again."""
+        """Return the time at which the next back-off of a partition ends."""
         waiting = [p.retry_at for p in self.partitions if not p.is_done and p.retry_at > now]
         return min(waiting, default=_NEVER)
 
     def fetches(self, now: float) -> list[Fetch]:
-        """Return one request for each node that leads partitions and has no request in flight."""
+        """Return one Fetch request for each leader that has no request in flight."""
         by_node: dict[int, list[PartitionReading]] = {}
         for partition in self.partitions:
             if not partition.is_due(now):
@@ -296,7 +314,7 @@ class Reading:
         return Fetch(node_id, message, partitions, topic_id)
 
     def failed(self, fetch: Fetch, error: ApiException, now: float) -> None:
-        """Process a request without a response. Raise errors that are not retriable."""
+        """Process the failure of a Fetch request. Raise errors that are not retriable."""
         self._completed(fetch)
         if not error_code(error.code).retriable:
             raise error
@@ -304,7 +322,7 @@ class Reading:
             self._wait(partition, str(error), now)
 
     def answered(self, fetch: Fetch, response: FetchResponse, now: float) -> FetchOutcome:
-        """Process a response. Raise errors that are not retriable."""
+        """Process a Fetch response. Raise errors that are not retriable."""
         self._completed(fetch)
         if response.error_code != codes.NONE:
             for partition in fetch.partitions:
@@ -375,11 +393,12 @@ class Reading:
         partition.attempts += 1
 
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
-        """Process the log's offsets for a partition whose position is out of range.
+        """Process the earliest and latest offset for a partition whose position is out of range.
 
-        A reading from the earliest offset continues at the current earliest offset. Raise
-        OffsetOutOfRangeException for any other reading, and if the log ends before the position. A
-        position that is in range after all (a new leader was behind) is requested again.
+        If the position is in range after all, because a new leader was behind, it is requested
+        again. If the range began at the earliest offset, reading continues at the current earliest
+        offset. Raise OffsetOutOfRangeException if the range began at another offset, or if the log
+        ends before the position.
         """
         name, number = partition.topic_partition
         position = partition.position
@@ -409,7 +428,7 @@ class Reading:
         partition.needs_offset = False
 
     def unfinished(self) -> str:
-        """Describe the partitions that are not read to their end, ten of them with errors."""
+        """Describe the first ten partitions that are not read to their end, and their errors."""
         return listed(
             f"{p.topic_partition} at offset {p.position} of {p.end}"
             + (f" ({p.last_error})" if p.last_error else "")
@@ -420,7 +439,7 @@ class Reading:
 
 @contextmanager
 def _with_position(topic_partition: TopicPartition, offset: int) -> Iterator[None]:
-    """Add the partition and the requested offset to errors about records."""
+    """Add the partition and the requested offset to exceptions about records in this block."""
     try:
         yield
     except ApiException as error:

@@ -1,10 +1,11 @@
 """TopicReader: read a range of a topic, or of some of its partitions, as Arrow batches.
 
-It connects the network client with a `Reading`. There are no groups, commits or rebalances: the
-range is fixed at the start, and reading ends after it. The next request is sent before the rows of
-the last response are yielded, so that the caller and the brokers work at the same time.
+It connects the network client with a `Reading`. There are no groups, commits or rebalances. The
+range is fixed at the start, and reading ends at the end of the range. The next request is sent
+before the rows of the last response are yielded, so that the caller and the brokers work at the
+same time.
 
-Everything happens in the caller's thread, one call at a time.
+All work is done in the caller's thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -73,12 +74,13 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
     bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
-    of a response is always decompressed, so memory is at most that and one batch. Raise
-    ConfigException.
+    of a response is always decompressed, so this limit may be exceeded by one batch. Raise
+    ConfigException if an option is invalid.
 
-    Use it from one thread at a time, in the process that created it. While a call runs (getting the
-    next batch of `read` is a call), a call of another thread raises IllegalStateException. So does
-    every call in a forked child, except `close`, which does nothing there.
+    Use it from one thread at a time, in the process that created it. A call raises
+    IllegalStateException while a call of another thread is running. Getting the next batch from the
+    iterator of `read` is such a call. In a forked child, every call raises IllegalStateException,
+    except `close`, which does nothing there.
     """
 
     def __init__(self, configs: Mapping[str, Any]) -> None:
@@ -136,16 +138,17 @@ class TopicReader:
     ) -> Iterator[pa.RecordBatch]:
         """Return an iterator over the records from `start` up to, but not including, `end`.
 
-        partitions: None for all, or for those that `start` or `end` has offsets for. start, end:
-        "earliest", "latest", or offsets by partition. If both have offsets, they must have the same
-        partitions. "earliest" and "latest" are looked up once, when the first batch is requested.
-        With read_committed, records of aborted transactions are skipped, and the latest offset is
-        the last stable offset.
+        partitions: the partitions to read. None means the partitions for which `start` or `end` has
+        offsets, or all partitions without offsets. start, end: "earliest", "latest", or offsets by
+        partition. If both are offsets, they must have the same partitions. "earliest" and "latest"
+        are looked up once, when the first batch is requested. With read_committed, records of
+        aborted transactions are skipped, and the latest offset is the last stable offset.
 
         Batches have at least one row and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers
-        (see `reading.SCHEMA`). Offsets ascend within a partition; partitions are mixed. Records
-        that retention deletes before they are read are skipped with a warning.
+        (see `reading.SCHEMA`). Offsets ascend within a partition, and the batches of different
+        partitions alternate. Records that retention deletes before they are read are skipped with a
+        warning.
 
         Raise DataException at once for an invalid topic name, and ConfigException for other invalid
         arguments. When the first batch is requested, raise ConfigException for partitions that do
@@ -203,7 +206,7 @@ class TopicReader:
             if outcome.records:
                 for records in outcome.records:
                     yield from records
-                # The caller's time between batches does not count.
+                # The time that the caller spends between two batches does not count.
                 deadline = self._deadline()
             if reading.is_done:
                 return
@@ -211,7 +214,7 @@ class TopicReader:
                 self._raise_timeout(
                     f"{arguments.topic} could not be read further: {reading.unfinished()}"
                 )
-            # The poll of another reading or a lookup may have completed these requests.
+            # A poll for another `read` or for a lookup may have completed these requests.
             if not any(future.is_done for _, future in in_flight):
                 self._poll(min(deadline, reading.next_due_at(self._clock())))
             outcome = self._collect(reading, in_flight)
@@ -259,7 +262,7 @@ class TopicReader:
                 is_own = metadata.last_request_about(arguments.topic) > requests_before
                 if is_own or isinstance(error, InvalidTopicException):
                     raise error
-                # The error answers an earlier request and may be out of date: request the metadata
+                # The error is from an earlier response and may be out of date: request the metadata
                 # again.
                 metadata.track(arguments.topic, self._clock())
             if self._clock() >= deadline:
@@ -274,7 +277,7 @@ class TopicReader:
         numbers = arguments.partitions
         if numbers is None:
             given = [o for o in (arguments.start, arguments.end) if not isinstance(o, str)]
-            # The partitions of both; `_offsets` rejects those that only one of them has.
+            # The partitions in either of them; `_offsets` rejects a partition that only one has.
             named = dict.fromkeys(number for offsets in given for number in offsets)
             numbers = list(named if given else existing)
         missing = [number for number in numbers if number not in existing]
@@ -298,7 +301,7 @@ class TopicReader:
     def _lookup(
         self, arguments: _ReadArguments, numbers: list[int], timestamp: int, deadline: float
     ) -> OffsetsByPartition:
-        """Return the offsets of a timestamp, requested from the leaders."""
+        """Return the offsets for a timestamp, by partition, requested from the leaders."""
         lookup = OffsetsLookup(
             OffsetsQuery(arguments.topic, numbers, timestamp, arguments.isolation_level),
             metadata=self._metadata,
@@ -319,7 +322,7 @@ class TopicReader:
     # -- the network ------------------------------------------------------------------------------
 
     def _poll(self, until: float) -> None:
-        """Wait for the network, at most until `until`, and keep the metadata up to date."""
+        """Wait for network events, at most until `until`, and request metadata when it is due."""
         self._check_open()
         now = self._clock()
         request = self._metadata.request(now)
@@ -374,7 +377,7 @@ class TopicReader:
 
 
 class _Batches(Iterator[pa.RecordBatch]):
-    """The batches of one call of `read`; getting the next one counts as a call of the reader."""
+    """The iterator that `read` returns; getting the next batch counts as a call of the reader."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], caller: OneCaller) -> None:
         self._batches = batches

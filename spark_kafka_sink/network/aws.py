@@ -1,8 +1,9 @@
-"""AWS_MSK_IAM: the AWS credentials that sign the tokens, and their sources.
+"""AWS_MSK_IAM: the AWS credentials that sign the login tokens, and the sources of the credentials.
 
-Keys in the environment need nothing else. botocore, the extra ``msk``, reads profiles, roles and
-the credentials of machines, pods and containers; only this module imports it. It may ask servers,
-so the thread of a `TokenSource` calls it.
+Access keys in the environment need no further package. botocore (the extra ``msk``) also reads
+profiles, assumes roles, and reads the credentials of EC2 instances, pods and containers. Only this
+module imports botocore. botocore may send requests to servers, so the thread of a `TokenSource`
+calls it.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ from spark_kafka_sink.network.oauth import renewal_options
 from spark_kafka_sink.network.option_values import OptionValues
 
 _USER_AGENT: Final = f"spark-kafka-sink/{__version__}"
-# Part of the principal, which must not change when a session is renewed.
+# The session name is a part of the principal, and a re-authentication must not change the
+# principal.
 _SESSION_NAME: Final = "spark-kafka-sink"
 _LEAST_LIFE_S: Final = 60.0
 
 
 class AwsTokens:
-    """The tokens of one configuration. Raise ConfigException if there is no way to make one."""
+    """The AWS_MSK_IAM tokens of one client configuration.
+
+    Raise ConfigException if no token can be made from the configuration.
+    """
 
     def __init__(self, config: ProducerConfig, values: OptionValues) -> None:
         self._config = config
@@ -81,13 +86,16 @@ class AwsTokens:
 
     @property
     def _profile(self) -> str:
-        """The profile in messages, with references unresolved."""
+        """The AWS profile as messages show it, with config provider variables unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
         return f"profile {printable(name)!r}" if name else "profile as AWS_PROFILE names it"
 
     def _region(self) -> str:
-        """Return the region of the cluster: that of its name, else that of the environment."""
+        """Return the AWS region of the cluster.
+
+        The region comes from the broker's host name, or else from the environment.
+        """
         hosts = [node.host for node in self._config.bootstrap_nodes]
         found = next(filter(None, map(region_of_host, hosts)), None)
         if found is None:
@@ -100,7 +108,10 @@ class AwsTokens:
         return checked_region(found)
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return a new token, which may take long. Raise TokenException if there is none."""
+        """Return a new token. This may take long.
+
+        Raise TokenException if there are no credentials.
+        """
         try:
             options, region = self._options(), self._region()
             credentials = _environment_credentials(options)
@@ -116,7 +127,10 @@ class AwsTokens:
 
 
 def _environment_credentials(options: AwsOptions) -> AwsCredentials | None:
-    """Return the keys in the environment, None if there are none or an option names others."""
+    """Return the AWS keys in the environment.
+
+    Return None if the environment has no keys, or if an option sets another source of credentials.
+    """
     access, secret = (os.environ.get(f"AWS_{n}") for n in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not options.is_of_environment or not access or not secret:
         return None
@@ -128,7 +142,7 @@ _is_asking: Final[ContextVar[bool]] = ContextVar("is_asking", default=False)
 
 @contextmanager
 def _without_debug_logs() -> Iterator[None]:
-    """Drop what botocore logs at DEBUG in this block: requests and responses have the keys."""
+    """Drop the logs of botocore at DEBUG inside this block: they contain access keys."""
     import botocore  # noqa: PLC0415 - an extra
 
     names = [f"botocore.{module.name}" for module in iter_modules(botocore.__path__)]
@@ -146,9 +160,9 @@ def _is_logged(record: logging.LogRecord) -> bool:
 
 
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
-    """Return the credentials that botocore finds. Raise TokenException if there are none.
+    """Return the AWS credentials that botocore finds.
 
-    profile: how messages name it.
+    Raise TokenException if it finds no credentials. profile: the name of the profile in messages.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,
@@ -172,7 +186,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         found = session.get_credentials()
         if found is not None:
             keys = found.get_frozen_credentials()
-            # botocore has no public attribute for it.
+            # botocore has no public attribute for the expiry time.
             expires_at = getattr(found, "_expiry_time", None)
             return AwsCredentials(
                 keys.access_key,
@@ -186,7 +200,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         code = str(error.response.get("Error", {}).get("Code", ""))
         why, is_final = f"STS refuses the role: {printable(code)}", code.startswith("Access")
     except BotoCoreError as error:
-        # Its message may have a URL with a token.
+        # The message of the exception may contain a URL with a token.
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
         why, is_final = "there are none: no variables, profile, role or metadata service", False

@@ -1,7 +1,8 @@
 """NetworkClient: sends requests to nodes, over connections that it makes and keeps.
 
-It owns the known nodes and their connections. It acts on `connect` and `send`, and `poll` returns
-the results as events. The meaning of requests is left to its callers. One thread uses it.
+It owns the known nodes and their connections. The caller calls `connect` and `send`, and `poll`
+returns the results as events. The client does not interpret the requests of its callers. One thread
+uses it.
 
 ::
 
@@ -15,21 +16,21 @@ the results as events. The meaning of requests is left to its callers. One threa
 
 What is hard:
 
-- Every request that was taken ends in exactly one event, whatever happens: a response, a broken
-  connection, request.timeout.ms, an unknown version, or a login that is refused. A response that
-  has come in before a connection breaks still counts, so what was received is read first.
+- Every request that was passed to `send` ends in exactly one event: a response, a broken
+  connection, request.timeout.ms, an unsupported version, or a refused login. A response that
+  arrived before a connection broke still counts, so received bytes are read first.
 - Thousands of tasks must not reconnect at the same time. A connection is made only to a node that
-  was requested by `connect`, or for a request to any node. After a failure, the next attempt waits
-  reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a jitter of 20 %.
-  It uses the next address of the host.
+  was passed to `connect`, or for a request that any node may answer. After a failure, the next
+  attempt waits reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a
+  jitter of 20 %. It uses the next address of the host.
 - An open connection proves little: a listener that expects SASL answers ApiVersions, and closes
   the connection at the first request. So the last error of a node is kept for messages until the
   node has answered a request.
-- Brokers may all have moved. When no known node can be reached, the bootstrap addresses are asked
-  again, in time for max.block.ms.
+- All brokers may have moved to other addresses. When no known node can be reached, the client
+  connects to the bootstrap addresses again, in time for max.block.ms.
 
-The sender limits the Produce requests in flight per node. The few other requests, which go to any
-node, do not count against that limit.
+The sender limits the Produce requests in flight per node. The few requests that any node may answer
+do not count against that limit.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _NEVER: Final = float("inf")
 
 
 class NetworkClient:
-    """Connections by node id; bootstrap addresses have negative ids.
+    """Connections by node id. Bootstrap addresses have negative ids.
 
     security: None if connections use neither TLS nor SASL.
     """
@@ -103,7 +104,7 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has answered a request of a caller.
+        # Whether any broker has answered a request of a caller, so not only ApiVersions or a login.
         self._was_ever_answered = False
         if security is not None:
             security.wake = selector.wakeup
@@ -121,15 +122,15 @@ class NetworkClient:
         self._unassigned: list[tuple[ClientRequest, float]] = []
         self._events: list[Event] = []
 
-    # -- what is asked for ------------------------------------------------------------------------
+    # -- called by the owner ----------------------------------------------------------------------
 
     def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster, until the metadata arrives.
 
-        They spread the first requests over all brokers, while otherwise all clients would ask the
-        bootstrap addresses. If a broker fails (it may be busy, down, or unreachable from here),
-        another one is used. After a few failures all of them are dropped, and the bootstrap
-        addresses are used.
+        The first requests are then spread over all brokers. Without these brokers, all clients
+        would send them to the bootstrap addresses. If a broker fails (it may be busy, down, or
+        unreachable from here), another broker is used. After a few failures all of these brokers
+        are dropped, and the bootstrap addresses are used.
         """
         nodes = {node.id: node for node in brokers}
         if nodes:
@@ -137,7 +138,7 @@ class NetworkClient:
             self._nodes.tolerate_failures(self._clock())
 
     def set_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Replace the known brokers by those in the metadata, and disconnect from the others.
+        """Replace the known brokers by those in the metadata; disconnect from removed brokers.
 
         If `nodes` is empty, close every connection and start again from the bootstrap addresses.
         """
@@ -150,11 +151,14 @@ class NetworkClient:
             self._disconnect(state, reason)
 
     def connect(self, node_ids: set[int]) -> None:
-        """Set the nodes to keep connecting to; other nodes are not connected to."""
+        """Set the nodes to keep connected.
+
+        Other nodes are connected to only for requests that any node may answer.
+        """
         self._connect_to = node_ids
 
     def send(self, request: ClientRequest) -> None:
-        """Send a request. The result is an event of a later poll."""
+        """Send a request. A later poll returns its result as an event."""
         now = self._clock()
         if request.node_id is None:
             self._unassigned.append((request, now + self._config.request_timeout_s))
@@ -167,25 +171,25 @@ class NetworkClient:
         self._send_to(state, request, now)
 
     def wakeup(self) -> None:
-        """End a poll early. Any thread may call this."""
+        """End the current or the next poll early. Any thread may call this."""
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Return a description of the nodes with errors. Any thread may call this."""
+        """Return a description of the nodes with errors, for messages. Any thread may call this."""
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
 
     @property
     def principal(self) -> str:
-        """The name by which brokers know this client, empty if unknown; any thread may read it."""
+        """The name of the client's principal, empty if unknown; any thread may read it."""
         return "" if self._security is None else self._security.principal
 
     def in_flight_count(self) -> int:
-        """Return the number of requests that wait for their response. Any thread may call this."""
+        """Return the number of requests without a response yet. Any thread may call this."""
         return sum(state.load for state in self._nodes)
 
     def connection_count(self) -> int:
-        """Return the number of connections, including unfinished ones. Any thread may call this."""
+        """Return the number of connections, also those being made. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:
@@ -196,7 +200,7 @@ class NetworkClient:
             self._security.close()
         self._selector.close_all()
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[Event]:
         """Make connections, send pending requests, wait for the network, and return the events."""
@@ -227,7 +231,7 @@ class NetworkClient:
         return min([of_nodes, *waiting])
 
     def _warn_of_no_response(self, now: float) -> None:
-        """Log the nodes that fail, once, long before a caller's timeout."""
+        """Log a warning that lists the failing nodes, once, long before a caller's timeout."""
         is_needed = bool(self._unassigned or self._connect_to)
         silent_s = self._nodes.silence_s(now, is_needed=is_needed)
         if silent_s is not None:
@@ -261,7 +265,7 @@ class NetworkClient:
             why = event.reason
             if event.error is None:
                 why += state.why_closed
-                # It is not certain, so it is a warning.
+                # The reason is only likely, not certain, so it is logged as a warning.
                 if not self._was_ever_answered and state.may_have_other_protocol:
                     with safe_logging():
                         warn_once(logger, f"{state.node}: {why}", "protocol")
@@ -308,7 +312,7 @@ class NetworkClient:
             code = error_codes.UNSUPPORTED_VERSION
             self._failed(request, state.node.id, code, f"{state.node}: {error}")
             return
-        except (ProtocolError, UnicodeError) as error:  # text that cannot be encoded
+        except (ProtocolError, UnicodeError) as error:  # invalid text
             reason = f"the request cannot be encoded: {error}"
             self._failed(request, state.node.id, error_codes.INVALID_REQUEST, reason)
             return
@@ -324,10 +328,10 @@ class NetworkClient:
     def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
         self._events.append(RequestFailed(request, node_id, code, reason))
 
-    # -- requests to any node ---------------------------------------------------------------------
+    # -- requests that any node may answer --------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send requests for any node to the least loaded one, or connect to it."""
+        """Send the requests that any node may answer to the least loaded node, or connect to it."""
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
@@ -387,7 +391,7 @@ class NetworkClient:
         self._selector.connect(state.channel, address, layer)
 
     def _has_login(self, state: NodeState, now: float) -> bool:
-        """Return whether a new connection can log in now; it may have to wait."""
+        """Return whether a new connection can log in now. If not, fetch a ticket or token."""
         if self._security is None or self._security.has_login(state.node):
             state.awaits_login_since = None
             return True
@@ -404,7 +408,7 @@ class NetworkClient:
     ) -> None:
         """Drop a connection: fail its requests, add the event, and set the back-off.
 
-        error: set if the broker and this client reject each other.
+        error: set if the broker rejected this client, or this client rejected the broker.
         """
         connection = state.connection
         was = "ready" if state.is_ready else "being made"
@@ -438,7 +442,7 @@ class NetworkClient:
             self._selector.close(state.channel)
 
     def _disconnect(self, state: NodeState, reason: str) -> None:
-        """Close a connection that has not failed; the node's last error is kept."""
+        """Close a connection that has not failed. Keep the node's last error."""
         if state.connection is not None:
             said = state.last_error
             state.named_by = None
@@ -448,7 +452,7 @@ class NetworkClient:
     def _expire(self, now: float) -> None:
         """Close connections that exceeded the setup timeout or the request timeout.
 
-        Also end the attempts to connect that got no ticket or token in time.
+        Also end the connection attempts that got no ticket or token in time.
         """
         for state in self._nodes:
             if state.is_late_for_login(now) and not self._has_login(state, now):
@@ -460,9 +464,9 @@ class NetworkClient:
                 self._connection_lost(state, expired.reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
-        """Begin the logins that requests wait for: their sessions are over.
+        """Re-authenticate connections whose session has ended and whose requests wait.
 
-        The selector is woken when there is a login.
+        The selector wakes up when a ticket or token is available.
         """
         for state in self._nodes:
             connection = state.connection
@@ -483,13 +487,16 @@ class NetworkClient:
                 )
 
     def _no_login(self, state: NodeState, reason: str, now: float) -> None:
-        """Drop a connection, or an attempt, that has waited for a login for too long."""
+        """Drop a connection, or a connection attempt, that got no ticket or token in time."""
         if self._security is not None:
             self._security.give_up(state.node)
         self._connection_lost(state, reason, now)
 
     def _close_idle(self, now: float) -> None:
-        """Close the connection that was unused for longest, if that is too long; one per poll."""
+        """Close the connection that has been idle longest, if it exceeds connections.max.idle.ms.
+
+        At most one connection is closed per poll.
+        """
         oldest = self._nodes.oldest_unused()
         if oldest is None or oldest.connection is None:
             return

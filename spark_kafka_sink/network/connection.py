@@ -1,17 +1,19 @@
-"""Connection: the protocol of one broker connection, bytes in and bytes out. No socket, no clock.
+"""Connection: the Kafka protocol on one broker connection. It uses no socket and no clock.
 
-It owns the connection's state, its requests in flight and the frames being received. The first
-request on every connection is ApiVersions, after the TLS handshake and before the SASL login, if
-there are any. The connection is READY after all of these.
+It turns received bytes into responses, and requests into bytes to send. It owns the connection's
+state, its requests in flight and the frames being received. The first request on every connection
+is ApiVersions. It follows the TLS handshake and precedes the SASL login, if the connection has
+them. The connection is READY after all of these steps.
 
-While the connection logs in again (`SaslAuthenticator`), requests are held, in order, because the
-broker would read them as SASL tokens.
+While the connection re-authenticates (`SaslAuthenticator`), requests are held, in order, because
+the broker would read them as SASL tokens.
 
-If a broker rejects the version of ApiVersions, the client retries with a version from its error
-response (KIP-511), and with version 0 if neither that list nor the response can be read: some
-implementations write them differently from Kafka.
+If a broker does not support the version of the ApiVersions request, the client retries with a
+version from the error response (KIP-511). It retries with version 0 if the error response lists no
+version of ApiVersions or cannot be parsed: some implementations encode responses differently from
+Kafka.
 
-The table in `connection_state` defines the states and what each event leads to.
+The table in `connection_state` defines the states and the transitions.
 """
 
 from __future__ import annotations
@@ -68,9 +70,10 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """A request on the wire; `request` is None for the connection's own ApiVersions.
+    """A request on the wire.
 
-    throttled_s: for how long the broker does not read from the connection, as it has announced.
+    request: None for the connection's own requests, such as ApiVersions. throttled_s: the throttle
+    times of the broker since the request was sent, in seconds, which extend its timeout.
     """
 
     request: ClientRequest | None
@@ -83,24 +86,24 @@ class InFlightRequest:
 
 
 class InFlightRequests:
-    """One connection's requests, oldest first; times are seconds of the producer's clock."""
+    """The requests in flight on one connection, oldest first; times are seconds of the clock."""
 
     def __init__(self, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
         self._requests: deque[InFlightRequest] = deque()
-        # Those whose frames are not written yet.
+        # The requests whose frames are not written yet.
         self._unwritten: deque[InFlightRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._requests)
 
     def add(self, request: InFlightRequest) -> None:
-        """Note a request that is being sent."""
+        """Add a request that is being sent."""
         self._requests.append(request)
         self._unwritten.append(request)
 
     def oldest(self) -> InFlightRequest | None:
-        """Return the request whose response comes next, None if no response can come now."""
+        """Return the request that the next response belongs to, None if no response is due."""
         if not self._requests or not self._requests[0].expects_response:
             return None
         return self._requests[0]
@@ -110,7 +113,7 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Note that the next frame is written; return its request if that completes it."""
+        """Record that the next frame is written. Return its request if it expects no response."""
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -118,33 +121,36 @@ class InFlightRequests:
         return request
 
     def throttle(self, pause_s: float) -> None:
-        """Extend the time of requests in flight: a throttling broker reads them later (KIP-219)."""
+        """Extend the timeout of the requests in flight by a throttle time.
+
+        The broker does not read from the connection during the throttle time (KIP-219).
+        """
         for request in self._requests:
             request.throttled_s += pause_s
 
     def expires_at(self) -> float:
-        """Return when the oldest request times out; infinity if none is in flight."""
+        """Return when the oldest request times out; infinity if no request is in flight."""
         if not self._requests:
             return float("inf")
         oldest = self._requests[0]
         return oldest.sent_at + self._request_timeout_s + oldest.throttled_s
 
     def clear(self) -> list[InFlightRequest]:
-        """Remove and return all requests, oldest first."""
+        """Remove and return all requests in flight, oldest first."""
         requests = list(self._requests)
         self._requests.clear()
         self._unwritten.clear()
         return requests
 
 
-# Correlation ids above are kept for SASL, as in the Java client (SaslClientAuthenticator).
+# Greater correlation ids are reserved for SASL, as in the Java client (SaslClientAuthenticator).
 MAX_CORRELATION_ID: Final = 2**31 - 1 - 8
-# Metadata of 200,000 partitions is 10 MB; nothing that a producer asks for is larger.
+# Metadata of 200,000 partitions is 10 MB. No other response to a producer is larger.
 MAX_RESPONSE_BYTES: Final = 100 * 1024 * 1024
-# Until the client has logged in, responses are small.
+# Responses are small until the client has logged in.
 _SETUP_RESPONSE_BYTES: Final = 1024 * 1024
-# The version of each API, by its key, from which on a broker that throttles answers at once and
-# leaves the pause to the client (KIP-219); before, it has paused already.
+# By API key: the first version in which a throttling broker responds at once, and the client must
+# wait for the throttle time (KIP-219). In lower versions the broker waits before it responds.
 _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
     0: 6, 1: 8, 2: 3, 3: 6, 9: 4, 10: 2, 18: 2, 19: 3, 20: 2, 22: 1, 24: 1, 25: 1, 26: 1, 28: 1,
     32: 2, 37: 1, 38: 1, 39: 1, 40: 1, 41: 1,
@@ -152,12 +158,12 @@ _CLIENT_PAUSES_SINCE: Final[Mapping[int, int]] = {
 _NEVER: Final = 2**15
 _SOFTWARE_NAME: Final = "spark-kafka-sink"
 _RENEWALS: Final = (ConnectionState.RENEWAL_HANDSHAKE, ConnectionState.RENEWAL_TOKENS)
-# The version of a bare token, which has no header and no correlation id.
+# The version that stands for a bare SASL token, which has no header and no correlation id.
 _BARE: Final = -1
 
 
 class Connection:
-    """The protocol of one connection to the node `node_id`; times are the clock's seconds.
+    """The protocol state of one connection to the node `node_id`; times are seconds of the clock.
 
     peer: the name of the node in messages.
     """
@@ -177,8 +183,8 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """When requests began to wait for a login, because the session is over; else None."""
-        # What waits for the end of a renewal.
+        """When requests began to wait for a login because the session ended, None otherwise."""
+        # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
         self._has_tls = has_tls
@@ -191,7 +197,7 @@ class Connection:
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
         self.has_answered = False
-        """Whether the broker has answered anything but ApiVersions."""
+        """Whether the broker has answered any request other than ApiVersions."""
         self._outgoing: list[list[Buffer]] = []
 
     @property
@@ -206,11 +212,11 @@ class Connection:
 
     @property
     def is_renewing(self) -> bool:
-        """Whether the session is being renewed."""
+        """Whether the connection is re-authenticating."""
         return self._state in _RENEWALS
 
     def take_renewals(self) -> list[float]:
-        """Return how many seconds each renewal since the last call took."""
+        """Return the duration in seconds of each re-authentication since the last call."""
         return self._authenticator.take_renewals()
 
     @property
@@ -220,20 +226,20 @@ class Connection:
 
     @property
     def is_inside_answer(self) -> bool:
-        """Whether a part of a response has arrived."""
+        """Whether a response has arrived in part."""
         return self._splitter.is_inside_frame
 
     def take_outgoing(self) -> list[list[Buffer]]:
-        """Return the frames to write, each as the buffers of one send."""
+        """Return the frames to write. The buffers of each frame are one send."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def connected(self, now: float) -> None:
-        """Note that TCP is up; ApiVersions goes out, unless there is a TLS handshake before."""
+        """Record that TCP is connected. Send ApiVersions, unless a TLS handshake comes first."""
         self._begin(ConnectionEvent.CONNECT_TLS if self._has_tls else ConnectionEvent.CONNECT, now)
 
     def secured(self, now: float) -> None:
-        """Note that the TLS handshake is done; ApiVersions goes out."""
+        """Record that the TLS handshake is complete, and send ApiVersions."""
         self._begin(ConnectionEvent.SECURE, now)
 
     def _begin(self, event: ConnectionEvent, now: float) -> None:
@@ -243,8 +249,8 @@ class Connection:
     def send(self, request: ClientRequest, now: float) -> None:
         """Send a request in the highest version that both sides support.
 
-        Raise UnsupportedVersionException if there is none, IllegalStateException if the connection
-        is not ready.
+        Raise UnsupportedVersionException if there is no such version, and IllegalStateException if
+        the connection is not ready.
         """
         if self._versions is None or not self.is_ready:
             message = f"node {self.node_id} is {self._state.value} and accepts no requests"
@@ -255,7 +261,8 @@ class Connection:
         )
         correlation_id = self._correlation_id()
         frame = encode_request(api, version, correlation_id, self._client_id, request.message)
-        # Only after the request is known to be valid: the caller writes what is due afterwards.
+        # Re-authenticate only after the request is known to be valid: the caller writes the frames
+        # of the re-authentication only if `send` returns.
         if self._state is ConnectionState.READY and self._authenticator.may_renew(now):
             self._renew(now)
         sent = InFlightRequest(request, api, version, correlation_id, now, request.expects_response)
@@ -266,11 +273,11 @@ class Connection:
         self._outgoing.append(frame)
 
     def received(self, data: Buffer, now: float) -> Iterator[Answered | NodeReady | NodeThrottled]:
-        """Process bytes from the broker, and yield their events, frame by frame.
+        """Process bytes from the broker, and yield the events of each complete frame.
 
         Raise ProtocolError for an invalid frame, and AuthenticationException if the broker or this
-        client rejects the login. The connection is then unusable; the request of that response and
-        later ones are still in flight (`closed`).
+        client rejects the login. The connection is then unusable. The request of the failed
+        response and all later requests are still in flight; `closed` returns them.
         """
         for frame in self._frames(data):
             sent = self.in_flight.oldest()
@@ -312,7 +319,7 @@ class Connection:
     def _throttled(
         self, sent: InFlightRequest, response: Response, now: float
     ) -> list[NodeThrottled]:
-        """Return the pause that a response asks for, if the client has to keep it."""
+        """Return the event for a response's throttle time, if the client has to wait."""
         pause_ms: int = getattr(response, "throttle_time_ms", 0)
         if pause_ms <= 0 or sent.version < _CLIENT_PAUSES_SINCE.get(sent.api.key, _NEVER):
             return []
@@ -320,14 +327,14 @@ class Connection:
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
-        """Note that the next send was written: that completes a request without a response."""
+        """Record that the next frame was written. Return an event if it expects no response."""
         done = self.in_flight.written()
         if done is None or done.request is None:
             return None
         return Answered(done.request, self.node_id, None)
 
     def closed(self) -> list[ClientRequest]:
-        """Note that the connection is closed, and return its unanswered requests."""
+        """Record that the connection is closed, and return its unanswered requests."""
         if self._state is not ConnectionState.CLOSED:
             self._handle(ConnectionEvent.CLOSE)
         self._outgoing.clear()
@@ -344,7 +351,7 @@ class Connection:
         self._ask(API_VERSIONS, version, message, now)
 
     def _ask(self, api: Api, version: int, message: Request, now: float) -> None:
-        """Send a request of the connection's own."""
+        """Send a request that the connection itself makes, such as ApiVersions."""
         correlation_id = self._correlation_id()
         self._outgoing.append(
             encode_request(api, version, correlation_id, self._client_id, message)
@@ -366,23 +373,23 @@ class Connection:
             if response.error_code != error_codes.NONE:
                 raise self._authenticator.refusal(response.error_code, response.error_message)
             lifetime_ms = response.session_lifetime_ms if sent.version > 0 else None
-            # The Java client also takes a missing token as an empty one.
+            # The Java client also treats a missing token as an empty one.
             yield from self._token_came(bytes(response.auth_bytes or b""), lifetime_ms, now)
 
     # -- the login --------------------------------------------------------------------------------
 
     def _renew(self, now: float) -> None:
-        """Begin to log in again, unless there are no credentials."""
-        # The session is valid for a while. An error now may be gone at the next request.
+        """Begin to re-authenticate, unless there are no credentials."""
+        # The session is still valid for a while. The next request tries again after an error.
         with suppress(KafkaException):
             is_over = self._authenticator.is_over(now)
             if not self.go_on(now) and is_over and self.awaits_login_since is None:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Start to log in again; return whether it has started, since a login may not be ready.
+        """Begin to re-authenticate if a login is ready, and return whether it has begun.
 
-        Raise KafkaException if there is no login.
+        Raise KafkaException if there will be no login.
         """
         return self._begin_login(ConnectionEvent.RENEW, now)
 
@@ -392,7 +399,8 @@ class Connection:
             return False
         self.awaits_login_since = None
         self._handle(event)
-        # After version 0, tokens have no header. It is for brokers without SaslAuthenticate.
+        # SaslHandshake version 0 is for brokers without SaslAuthenticate. After it, tokens have no
+        # header.
         version = self._version(SASL_HANDSHAKE, 1 if self._has_authenticate else 0)
         self._ask(SASL_HANDSHAKE, version, SaslHandshakeRequest(mechanism=mechanism), now)
         return True
@@ -420,9 +428,10 @@ class Connection:
         self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
-        """Take a token of the broker: answer it, or complete the login.
+        """Process a SASL token of the broker: respond to it, or complete the login.
 
-        lifetime_ms: of the session, 0 for no limit, None if the broker does not say it.
+        lifetime_ms: the lifetime of the session, 0 for no limit, None if the broker does not return
+        it.
         """
         answer = self._authenticator.step(token)
         if answer is not None:
@@ -445,7 +454,8 @@ class Connection:
         code = int.from_bytes(frame[4:6], "big", signed=True)
         refused = code == error_codes.UNSUPPORTED_VERSION
         try:
-            # An error response has version 0, and lists the versions of the broker (KIP-511).
+            # An error response has version 0, and lists the versions that the broker supports
+            # (KIP-511).
             response = decode_response(API_VERSIONS, 0 if refused else version, frame)
         except ProtocolError:
             if version == 0:

@@ -1,7 +1,7 @@
-"""The states of a connection, as one table: state and event to the next state and what to do.
+"""The states of a connection, as one table: state and event to the next state and the action.
 
-`Connection` turns what comes from the socket into events and carries the actions out. An event that
-a state does not have is a bug: it raises IllegalStateException and nothing changes. The diagram in
+`Connection` turns what happens on the socket into events and executes the actions. An event that a
+state does not accept is a bug: it raises IllegalStateException and nothing changes. The diagram in
 docs/states.md is made from the table.
 
 ::
@@ -14,7 +14,8 @@ docs/states.md is made from the table.
                               RENEWAL_TOKENS <── RENEWAL_HANDSHAKE <──────┘ │
                                     └───────────────────────────────────────┘
 
-Each state but CLOSED becomes CLOSED when the connection is gone.
+A renewal is a re-authentication (KIP-368). Each state except CLOSED changes to CLOSED when the
+connection is closed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionEvent(Enum):
-    """An event of a connection. Some are only for connections with TLS or SASL."""
+    """An event of a connection. Some events occur only on connections with TLS or SASL."""
 
     CONNECT = "TCP is up"
     CONNECT_TLS = "TCP is up, and the TLS handshake comes next"
@@ -53,7 +54,7 @@ class ConnectionEvent(Enum):
 
 
 class ConnectionAction(Enum):
-    """The action of a connection after an event."""
+    """The action that a connection takes after an event."""
 
     WAIT = "wait for what comes"
     ASK_API_VERSIONS = "ask for the broker's versions"
@@ -65,7 +66,7 @@ class ConnectionAction(Enum):
 
 
 class Transition(NamedTuple):
-    """The next state after an event, and the action."""
+    """The state after an event, and the action to take."""
 
     state: ConnectionState
     action: ConnectionAction

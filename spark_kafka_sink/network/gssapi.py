@@ -1,10 +1,10 @@
-"""Kerberos by the library gssapi, the extra ``kerberos``; only this module imports it.
+"""Kerberos with the library gssapi (the extra ``kerberos``); only this module imports it.
 
-Credentials of a keytab are kept in the memory of the process, without kinit. The library renews
-them after half of their lifetime, as it does for any client keytab. Tickets of a cache belong to
-another program: they are read for each login.
+Tickets that come from a keytab are kept in the memory of the process, without kinit. The library
+renews them after half of their lifetime, as it does for any client keytab. The tickets in a ticket
+cache are managed by another program, so each login reads them again.
 
-Nothing here looks up names in DNS: krb5.conf defines the host names in principals.
+This module looks up no names in DNS: krb5.conf sets how the host names in principals are found.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
 )
 
-# The library's numbers of errors: unsigned here, and from this one on (krb5.h).
+# The first error code of the library, as an unsigned number (krb5.h).
 _FIRST_CODE: Final = -1765328384 + (1 << 32)
 _C_PRINCIPAL_UNKNOWN, _S_PRINCIPAL_UNKNOWN = 6, 7
 _PREAUTH_FAILED, _BAD_INTEGRITY = 24, 31
 _NO_CACHE: Final = (141, 195)
-# Errors that may pass: the KDC cannot be reached, or client or service are not valid yet.
+# Errors that a retry may overcome: the KDC cannot be reached, or the client or the service is not
+# valid yet.
 _PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
 _KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
 
 
 def check_kerberos() -> None:
-    """Raise ConfigException if the library is not here."""
+    """Raise ConfigException if the library gssapi cannot be imported."""
     try:
         import gssapi  # noqa: F401, PLC0415
     except (ImportError, OSError) as error:
@@ -47,7 +48,7 @@ def check_kerberos() -> None:
 
 
 def check_keytab(content: bytes, origin: str) -> None:
-    """Raise ConfigException if a file is not a keytab."""
+    """Raise ConfigException if the contents of a file are not a keytab."""
     if not content.startswith(_KEYTAB_MAGIC):
         raise ConfigException(f"{origin} is not a keytab: make one with ktutil or kadmin")
 
@@ -55,7 +56,7 @@ def check_keytab(content: bytes, origin: str) -> None:
 def cached_principal(options: KerberosOptions) -> str:
     """Return the principal of the ticket cache.
 
-    Raise SaslAuthenticationException if there are none.
+    Raise SaslAuthenticationException if the cache has no tickets.
     """
     return str(_credentials(options, b"").name)
 
@@ -63,10 +64,11 @@ def cached_principal(options: KerberosOptions) -> str:
 def gssapi_exchange(
     options: KerberosOptions, host: str, keytab: bytes, principal: str | None = None
 ) -> GssapiExchange:
-    """Return a login at the broker `host`. The KDC may be asked, which takes time.
+    """Return a Kerberos login at the broker `host`. This may block, while the KDC sends a ticket.
 
-    keytab: the contents of the file. principal: of earlier logins by the same cache. Raise
-    SaslAuthenticationException if there are no tickets, and NetworkException if that may pass.
+    keytab: the contents of the keytab. principal: the principal of earlier logins with the same
+    ticket cache. Raise SaslAuthenticationException if there are no tickets, and NetworkException if
+    a retry may find tickets.
     """
     from gssapi import MechType, Name, NameType, RequirementFlag, SecurityContext  # noqa: PLC0415
     from gssapi.exceptions import GSSError  # noqa: PLC0415
@@ -95,7 +97,7 @@ def gssapi_exchange(
 
 
 class _Context:
-    """A context of the library."""
+    """A security context of the library gssapi."""
 
     def __init__(self, context: Any) -> None:  # noqa: ANN401 - of the library, which may be absent
         self._context = context
@@ -126,13 +128,14 @@ class _Context:
 
 
 def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN401 - of the library
-    """Return the tickets to log in with."""
+    """Return the credentials of the library gssapi, with the tickets to log in with."""
     from gssapi import Credentials, Name, NameType  # noqa: PLC0415
     from gssapi.exceptions import ExpiredCredentialsError, GSSError  # noqa: PLC0415
 
     store: dict[str, str] | None = None
     if options.keytab is not None:
-        # The cache has the tickets of this principal and key. Another key does not use them.
+        # The name of the cache has a digest of the principal and the key, so that another key does
+        # not use these tickets.
         digest = hashlib.sha256(b"\0".join((str(options.principal).encode(), keytab))).hexdigest()
         store = {"client_keytab": f"FILE:{options.keytab}", "ccache": f"MEMORY:kafka-{digest}"}
     elif options.cache is not None:
@@ -142,7 +145,7 @@ def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN40
         if options.principal is not None:
             name = Name(options.principal, NameType.kerberos_principal)
         credentials = Credentials(name=name, usage="initiate", store=store)
-        # The library returns expired tickets, too. Brokers reject them only some minutes later.
+        # The library also returns expired tickets, and brokers reject them only some minutes later.
         if not credentials.lifetime:
             raise _expired(options)
     except ExpiredCredentialsError:
@@ -164,7 +167,7 @@ def _failure(
     options: KerberosOptions,
     what: str,
 ) -> SaslAuthenticationException | NetworkException:
-    """Return the error to raise, with the library's words and what to do."""
+    """Return the error to raise. Its message has the library's error text and a remedy."""
     code = error.min_code - _FIRST_CODE
     words = options.for_message(_words(error))
     if code in _PASSING:

@@ -1,7 +1,8 @@
-"""Threads beside the network's thread, for slow calls such as asking a KDC for a ticket.
+"""Threads for slow calls, such as requesting a ticket from a KDC, outside the network's thread.
 
-Calls are made one after the other. A call may never return, for example if a KDC accepts
-connections and does not answer. So the other calls get a new thread after a while, up to a limit.
+A thread makes its calls one after the other. A call may never return, for example if a KDC accepts
+connections and does not respond. So another thread is started for the other calls after a while, up
+to a limit.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from typing import Final, Generic, TypeVar
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 
 _T = TypeVar("_T")
-# For how long an object is kept that no connection has taken. Kerberos tokens expire in minutes.
+# For how long an object that no connection has taken is kept. Kerberos tokens expire in minutes.
 _STALE_S: Final = 60.0
-# If a call takes longer, the other calls get another thread.
+# If a call takes longer, another thread is started for the other calls.
 _SLOW_S: Final = 2.0
 _MOST_THREADS: Final = 8
 
 
 class HelperThreads:
-    """Makes calls in a thread, which ends when there are no more calls.
+    """Makes calls in a thread that ends when there are no more calls.
 
-    If all threads are at slow calls, another one is started, up to `_MOST_THREADS`.
+    If every thread is busy with a slow call, another one is started, up to `_MOST_THREADS`.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], object]] = deque()
-        # When each thread began its present call.
+        # When each thread began its current call.
         self._since: dict[object, float] = {}
 
     def run(self, call: Callable[[], object]) -> None:
-        """Make a call in a thread; it must not raise. Any thread may call this.
+        """Make a call in a helper thread. The call must not raise. Any thread may call this method.
 
-        Raise RuntimeError, and make no call, if no thread can be started.
+        Raise RuntimeError, and do not make the call, if no thread can be started and none is
+        running.
         """
         with self._lock:
             self._calls.append(call)
@@ -50,9 +52,9 @@ class HelperThreads:
             raise
 
     def look(self) -> None:
-        """Start a thread if calls wait and all threads are slow.
+        """Start a thread if calls wait and every thread is busy with a slow call.
 
-        Raise RuntimeError if that is not possible, and no other thread will make them.
+        Raise RuntimeError if no thread can be started and no other thread is running.
         """
         thread = object()
         with self._lock:
@@ -72,7 +74,7 @@ class HelperThreads:
                     raise
 
     def drop(self, call: Callable[[], object]) -> None:
-        """Do not make a call that has not begun."""
+        """Remove a call that has not begun."""
         with self._lock, suppress(ValueError):
             self._calls.remove(call)
 
@@ -95,27 +97,27 @@ class _Made(Generic[_T]):
 
 
 class _Making:
-    """An object that is being made, and the call that makes it."""
+    """A placeholder for an object that is being made, with the call that makes it."""
 
     call: Callable[[], object]
 
 
 class MadeAhead(Generic[_T]):
-    """Objects that helper threads make in advance, by key; each is taken once.
+    """Objects by key that helper threads make in advance; each object is taken once.
 
-    make: may take long, and raises KafkaException on failure. wake: called from a helper thread
-    when an object is ready.
+    make: makes the object of a key. It may take long, and raises KafkaException on failure. wake:
+    called from a helper thread when an object is ready.
     """
 
     def __init__(self, make: Callable[[str], _T], wake: Callable[[], None]) -> None:
         self._make = make
         self._wake = wake
         self._threads = HelperThreads()
-        # Each change is one step, which no other thread sees half done.
+        # Each change is one atomic operation, so no lock is needed.
         self._made: dict[str, _Made[_T] | _Making] = {}
 
     def is_there(self, key: str) -> bool:
-        """Return whether `take` returns or raises; otherwise it is being made from now on."""
+        """Return whether `take` returns an object or raises. If not, start to make the object."""
         found = self._made.get(key)
         if isinstance(found, _Making):
             with suppress(RuntimeError):
@@ -129,16 +131,16 @@ class MadeAhead(Generic[_T]):
         try:
             self._threads.run(making.call)
         except RuntimeError:
-            # The program ends, or the system has no room for a thread.
+            # The interpreter is exiting, or the system cannot start another thread.
             error = KafkaException("no thread can be started to log in")
             self._made[key] = _Made(None, error, time.monotonic())
             return True
         return False
 
     def take(self, key: str) -> _T | None:
-        """Return the object, None while it is being made. Raise KafkaException if that failed.
+        """Return and remove the object, None while it is being made.
 
-        The next one is not started.
+        Raise KafkaException if making it failed. This does not start to make the next object.
         """
         if not self.is_there(key):
             return None
@@ -150,7 +152,7 @@ class MadeAhead(Generic[_T]):
         return found.value
 
     def give_up(self, key: str) -> None:
-        """Stop waiting for the object that is being made. The next `is_there` makes another."""
+        """Discard the object that is being made. The next `is_there` starts to make another one."""
         found = self._made.get(key)
         if isinstance(found, _Making):
             del self._made[key]

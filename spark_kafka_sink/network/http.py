@@ -1,8 +1,8 @@
-"""HTTP to a token endpoint: one POST, limited in time and size, without redirects.
+"""HTTP requests to a token endpoint: one POST, limited in time and size, without redirects.
 
-One deadline limits the connection with its TLS handshake, and another one the complete response: a
-peer that sends a byte now and then does not extend it. Only ``http`` and ``https`` are supported.
-Proxies are those of the process's environment.
+One deadline limits the connection including its TLS handshake. A second deadline limits the
+complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
+and ``https`` are supported. Proxies come from the environment of the process.
 
 This is the only module that imports urllib.
 """
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     import ssl
 
 MOST_BYTES: Final = 1 << 20
-"""The largest body of a response."""
-# Status line, headers, the frames of chunks.
+"""The largest response body in bytes."""
+# The size limit for the status line, the headers and the chunk framing.
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
 
 
 class HttpException(Exception):
-    """There is no response; the message contains nothing that the peer sent.
+    """There is no complete response. The message contains nothing that the peer sent.
 
-    is_refused: whether a retry would end the same way.
+    is_refused: whether a retry would fail in the same way.
     """
 
     def __init__(self, message: str, *, is_refused: bool = False) -> None:
@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """The response. retry_after_s: the pause that the endpoint asks for, None without one."""
+    """An HTTP response. retry_after_s: the delay that Retry-After sets, None without it."""
 
     status: int
     body: bytes = field(repr=False)
@@ -65,14 +65,14 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """The time limits for the connection, and then for the complete response."""
+    """The time limits in seconds for the connection, and then for the complete response."""
 
     connect_s: float
     read_s: float
 
 
 def check_url(option: str, url: str) -> None:
-    """Raise ConfigException, which does not show the URL, if it cannot be asked by HTTP."""
+    """Raise ConfigException if a URL is not a valid HTTP URL. The message does not show the URL."""
     try:
         parts = urlsplit(url)
         scheme, host, has_user = parts.scheme, parts.hostname, parts.username is not None
@@ -92,13 +92,13 @@ def check_url(option: str, url: str) -> None:
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as messages show it: without what follows the path."""
+    """Return a URL as messages show it: without user, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def is_encrypted(url: str) -> bool:
-    """Return whether what is sent to a URL is encrypted."""
+    """Return whether data sent to a URL is encrypted."""
     return urlsplit(url).scheme == "https"
 
 
@@ -114,7 +114,7 @@ def is_remote(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text as a form has it."""
+    """Return a text as it is encoded in a form."""
     return quote_plus(text)
 
 
@@ -125,9 +125,10 @@ def post(
     limits: HttpLimits,
     context: ssl.SSLContext | None = None,
 ) -> HttpAnswer:
-    """Send a form and return the response, with any status.
+    """Send a form by POST and return the response, with any status.
 
-    context: the TLS of ``https``. Raise HttpException if there is no complete response in time.
+    context: the TLS context for ``https``. Raise HttpException if there is no complete response in
+    time.
     """
     request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
         url,
@@ -152,7 +153,7 @@ def post(
         failure = _failure(error, deadline)
     finally:
         deadline.close()
-    # Raised outside the handlers, because the other exception may have what the peer sent.
+    # Raised outside the handlers, because the caught exception may contain data that the peer sent.
     raise failure
 
 
@@ -161,7 +162,7 @@ class _TooLargeError(OSError):
 
 
 class _Deadline:
-    """The deadline for waits, and their socket."""
+    """The deadline for all waits on one socket, and that socket."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
@@ -170,19 +171,19 @@ class _Deadline:
         self._socket: socket.socket | None = None
 
     def connected(self) -> None:
-        """Begin the time for the answer."""
+        """Start the time limit of the response."""
         self.is_connected = True
         self._until = time.monotonic() + self.limits.read_s
 
     def left_s(self) -> float:
-        """Return the time that is left. Raise TimeoutError if there is none."""
+        """Return the time in seconds until the deadline. Raise TimeoutError if it has passed."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
-        """Connect to the first address of a host that can be reached."""
+        """Connect to the first reachable address of a host, and return the socket."""
         failure: OSError = OSError("the host has no address")
         for family, kind, protocol, _name, target in socket.getaddrinfo(
             *address, type=socket.SOCK_STREAM
@@ -199,7 +200,7 @@ class _Deadline:
                 made.close()
                 failure = error
                 continue
-            # The time limit of the TLS handshake.
+            # This is the time limit of the TLS handshake.
             made.settimeout(self.left_s())
             self._socket = made
             return made
@@ -212,7 +213,7 @@ class _Deadline:
 
 
 class _TimedReader(io.RawIOBase):
-    """The data of a peer, until the deadline and up to a size."""
+    """Reads the data of a peer, until the deadline and up to a maximum size."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -237,7 +238,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """A socket as HTTPResponse uses it."""
+    """A socket with a deadline, as far as HTTPResponse uses it."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer
@@ -258,7 +259,7 @@ def _response(
 
 
 class _Timed(HTTPConnection):
-    """A connection with a deadline."""
+    """An HTTP connection with a deadline."""
 
     def __init__(self, *arguments: Any, deadline: _Deadline, **more: Any) -> None:  # noqa: ANN401 - handed on
         super().__init__(*arguments, **more)
@@ -273,11 +274,11 @@ class _Timed(HTTPConnection):
 
 
 class _TimedTls(_Timed, HTTPSConnection):
-    """The same with TLS."""
+    """An HTTPS connection with a deadline."""
 
 
 def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirector:
-    """Return an opener that knows HTTP alone: no redirect, no file, no other scheme."""
+    """Return an opener that supports only HTTP and HTTPS, and follows no redirects."""
 
     class Http(HTTPHandler):
         def http_open(self, request: Request) -> HTTPResponse:
@@ -296,7 +297,7 @@ def _opener(deadline: _Deadline, context: ssl.SSLContext | None) -> OpenerDirect
 
 
 def _failure(error: object, deadline: _Deadline) -> HttpException:
-    """Return the error for a missing response."""
+    """Return the exception for a response that is missing or incomplete."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error
@@ -321,7 +322,7 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
 
 
 def _retry_after_s(value: str | None) -> float | None:
-    """Return the pause that Retry-After asks for, in seconds or by a date."""
+    """Return the delay in seconds that a Retry-After value sets, in seconds or as a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

@@ -1,7 +1,7 @@
 """Kerberos: the GSSAPI logins of one configuration, prepared outside the network's thread.
 
-The KDC is asked for a ticket for each broker, which may take long. So a login is prepared before
-its connection is made, and before a session is renewed.
+Each login requests a ticket for its broker from the KDC, which may take long. So a login is
+prepared before its connection is made, and before the connection re-authenticates.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from spark_kafka_sink.network.sasl_authenticator import Login
 
 
 class Kerberos:
-    """Makes the logins of one configuration. Raise ConfigException if it cannot.
+    """Makes the Kerberos logins of one configuration.
 
-    wake: called by another thread when a login is ready. identity: the principal of the ticket
-    cache, if that is known.
+    Raise ConfigException if the configuration is invalid. wake: called from another thread when a
+    login is ready. identity: the principal of the ticket cache, empty if it is not known yet.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class Kerberos:
         check_kerberos()
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now; if not, a login is being made."""
+        """Return whether `login` can be called now. If not, a login is being prepared."""
         return self._logins.is_there(_host(node))
 
     def give_up(self, node: Node) -> None:
-        """Wait no longer for the login that is being made."""
+        """Discard the login that is being prepared for a node."""
         self._logins.give_up(_host(node))
 
     def login(self, node: Node, chance: float) -> Login:
-        """Return the login of a connection; `has_login` has returned True.
+        """Return the login of a connection. Call this only after `has_login` has returned True.
 
         Raise SaslAuthenticationException if there are no tickets, and NetworkException if there may
-        be some later.
+        be tickets later.
         """
         host = _host(node)
-        # The connection begins with the login that it has waited for.
+        # The connection's first exchange is the login that was prepared for it.
         first = [self._logins.take(host)]
         user = self._options()[0].user
         if self._cached_principal is not None:
@@ -82,11 +82,11 @@ class Kerberos:
 
     @property
     def principal(self) -> str:
-        """The first part of the principal of the ticket cache, empty if it is not known yet."""
+        """The principal of the ticket cache up to its first "/" or "@"; empty if not known yet."""
         return (self._cached_principal or "").partition("@")[0].partition("/")[0]
 
     def identity(self) -> str:
-        """Return the principal of the ticket cache, empty if the options name one.
+        """Return the principal of the ticket cache, empty if the options set the principal.
 
         Raise SaslAuthenticationException if the cache has no tickets.
         """
@@ -94,16 +94,16 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at a broker; a helper thread calls this."""
+        """Return a login at the broker `host`; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
         return gssapi_exchange(options, host, keytab, self._cached_principal)
 
     def _options(self) -> tuple[KerberosOptions, bytes]:
-        """Return the options, and the contents of the keytab, empty if there is none.
+        """Return the Kerberos options, and the contents of the keytab, empty if there is no keytab.
 
-        Raise ConfigException if an option is missing, or the keytab cannot be used.
+        Raise ConfigException if an option is missing, or if the keytab cannot be used.
         """
         config = self._config
         if config.sasl_username is not None:
@@ -141,14 +141,14 @@ class Kerberos:
         return replace(options, keytab=self._values.path(options.keytab)), found
 
     def _in_jaas(self, name: str) -> str:
-        """Return an option of JAAS with its references unresolved, empty if there is none."""
+        """Return a JAAS option with its variables (``${…}``) unresolved, empty if it is not set."""
         jaas = self._config.sasl_jaas_config
         return "" if jaas is None else self._values.shown_jaas(jaas.value, name)
 
     def _checked_cache(self, cache: str | None) -> str | None:
-        """Return the ticket cache that JAAS names, by the real path of its file or folder.
+        """Return the ticket cache that JAAS names, with the real path of its file or folder.
 
-        Raise ConfigException if this process may not read it.
+        Raise ConfigException if this process may not read that path.
         """
         path = cache_path(cache or "")
         if cache is None or not path:

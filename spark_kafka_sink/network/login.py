@@ -1,11 +1,11 @@
 """The OAuth token of one configuration, fetched outside the network's thread.
 
-All clients of a process with equal configurations share one `TokenSource`: producer, admin and
-reader. Slow calls, HTTP or a user's callable, run in the source's thread, which wakes the clients'
-selectors. The thread runs while a client may log in, and refreshes the token in time. Without
-clients, the token is kept for the next one.
+All clients of a process with equal configurations share one `TokenSource`: producer, admin client
+and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
+wakes the selectors of the clients. The thread runs while any client may log in, and refreshes the
+token before it expires. When there are no clients, the source keeps the token for the next client.
 
-A forked child starts without sources: tokens and threads are its parent's.
+A forked child starts without sources, because it must not use the tokens and threads of its parent.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from spark_kafka_sink.logs import never_raise_from_logging, safe_logging
 
 logger = logging.getLogger(__name__)
 
-# How often a source checks whether its clients still exist. A client that is closed detaches.
+# How often a source checks whether its clients still exist, in seconds. Closed clients detach.
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
 
 
 class LoginUser(Protocol):
-    """A client that logs in by a source's tokens."""
+    """A client that logs in with the tokens of a source."""
 
     def wake(self) -> None:
-        """Look again for a token; called from another thread."""
+        """Check again whether there is a token; called from another thread."""
 
 
 class TokenSource:
-    """Fetches tokens and returns the current one; any thread may call it.
+    """Fetches tokens and returns the current token; any thread may call it.
 
-    name: the source's name in messages. fetch: returns a token, or raises TokenException; any other
-    exception is a failure, too.
+    name: the name of the source in messages. fetch: returns a token, or raises TokenException; any
+    other exception also counts as a failure.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class TokenSource:
         self._is_fetching = False
 
     def attach(self, user: LoginUser) -> None:
-        """Fetch tokens for a client, and wake it when something has changed."""
+        """Fetch tokens for a client, and wake it after each fetch."""
         with self._changed:
             failure = self._renewal.failure
             if failure is not None and failure.is_final:
-                # The user who made this client may have mended the cause.
+                # The user may have fixed the cause before this client was made.
                 self._renewal.failure, self._renewal.fetch_at = None, 0.0
             self._users.add(user)
             self._go_on()
@@ -82,13 +82,14 @@ class TokenSource:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether any client may log in."""
+        """Whether the source has any clients."""
         return len(self._users) > 0
 
     def token(self) -> OAuthBearerToken | None:
-        """Return the current token to log in with, None while it is fetched.
+        """Return the current token to log in with, None while it is being fetched.
 
-        Raise SaslAuthenticationException if there is none and a retry would end the same way.
+        Raise SaslAuthenticationException if there is no token and a retry would fail in the same
+        way.
         """
         with self._changed:
             now = self._clock()
@@ -102,7 +103,7 @@ class TokenSource:
             return found
 
     def problem(self) -> str:
-        """Return why there is no token now; empty if there is one, or if the reason is unknown."""
+        """Return why there is no token now; empty if there is one or the reason is unknown."""
         with self._changed:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
@@ -110,13 +111,13 @@ class TokenSource:
             return self._described(failure)
 
     def refresh(self, token: OAuthBearerToken) -> None:
-        """Fetch another token now, if this is the valid one."""
+        """Fetch another token now, if `token` is the current one."""
         with self._changed:
             self._renewal.fetch_now(token, self._clock())
             self._changed.notify_all()
 
     def refused(self, token: OAuthBearerToken) -> None:
-        """Note that a broker has rejected a token."""
+        """Record that a broker has rejected a token."""
         with self._changed:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
@@ -125,7 +126,7 @@ class TokenSource:
         return f"{self._name} gives no token: {failure}"
 
     def _go_on(self) -> None:
-        """Wake the thread; the caller holds the lock."""
+        """Start or wake the thread; the caller holds the lock."""
         self._changed.notify_all()
         if self._thread is None and self.is_in_use:
             run = as_options_are_named_here(self._run)
@@ -133,7 +134,7 @@ class TokenSource:
             try:
                 self._thread.start()
             except RuntimeError:
-                # The program ends, or the system has no room for a thread.
+                # The interpreter is exiting, or the system cannot start another thread.
                 self._thread = None
                 failure = TokenException("no thread can be started to fetch one")
                 self._renewal.failed(failure, self._clock(), self._random)
@@ -144,7 +145,7 @@ class TokenSource:
             self._fetch_one()
 
     def _wait_until_due(self) -> bool:
-        """Wait for the time of the next fetch; return False if no client needs one any more."""
+        """Wait until the next fetch is due. Return False if there are no clients any more."""
         with self._changed:
             while True:
                 if not self.is_in_use:
@@ -192,14 +193,14 @@ class TokenSource:
 
 
 class TokenSources:
-    """The sources of a process, by their configurations."""
+    """The token sources of a process, by configuration."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sources: OrderedDict[Hashable, TokenSource] = OrderedDict()
 
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
-        """Return the source of a key; `make` makes it if there is none."""
+        """Return the source of a key. If the key has no source yet, call `make` to make it."""
         with self._lock:
             found = self._sources.pop(key, None)
             if found is None:
@@ -211,7 +212,7 @@ class TokenSources:
             return found
 
     def forget(self) -> None:
-        """Drop all sources, in a forked child: any lock may be held forever there."""
+        """Drop all sources in a forked child, where a lock of another thread stays locked."""
         self._lock = threading.Lock()
         self._sources = OrderedDict()
 

@@ -1,8 +1,8 @@
 """NetworkMetrics: traffic on the connections, and the time that the I/O thread spends on it.
 
-It owns the sensors of the Java client's Selector (SelectorMetrics), by its metric names. They are
-updated once per connection, request written, read and select. Updates between two polls count at
-the time of the first.
+It owns the sensors of the Java client's Selector (SelectorMetrics), with the same metric names. A
+sensor is updated once per connection, request written, read and select. All updates between two
+polls have the time of the first update.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         "connections",
         "connections that broker or client rejected at the TLS handshake or the first login",
     ),
-    # The value is the time in ms.
+    # The recorded value is the time in ms.
     "reauthentications": (
         *count_meter("successful-reauthentication", "logins", "sessions renewed"),
         *mean_and_maximum("reauthentication-latency", "ms", "time to renew a session"),
@@ -54,8 +54,8 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "failed_reauthentications": meter(
         "failed-reauthentication", "logins", "sessions whose renewal was rejected"
     ),
-    # The value is the request's size. One sensor serves all, because count and size are known
-    # together.
+    # The recorded value is the request's size. One sensor serves all these metrics, because the
+    # count and the size are known at the same time.
     "requests": (
         *meter("outgoing-byte", "bytes", "bytes of requests written"),
         *count_meter("request", "requests", "requests written"),
@@ -91,7 +91,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent reading and writing"),
     ),
 }
-# Gauges: each is the sum of the sensors for both directions.
+# These two are gauges: each adds the values of the sensors for requests and for responses.
 OPERATIONS: Final = count_meter(
     "network-io", "operations", "requests written and responses received"
 )
@@ -133,7 +133,7 @@ class _NodeSensors:
 
 
 class NetworkMetrics:
-    """The network's sensors. Only the I/O thread updates them; times are seconds of its clock."""
+    """The network's sensors. Only the I/O thread updates them, with its clock's time in seconds."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -145,7 +145,7 @@ class NetworkMetrics:
         self._nodes: dict[int, _NodeSensors] = {}
 
     def fold(self, now: float) -> None:
-        """Record that a wait is over, as `Metrics.fold` requires."""
+        """Record that a poll's wait is over, as `Metrics.fold` requires."""
         self._metrics.fold(now)
 
     def connected(self) -> None:
@@ -153,15 +153,15 @@ class NetworkMetrics:
         self._all.connections_created.add(1)
 
     def authenticated(self) -> None:
-        """Record a connection with TLS or SASL that can be used."""
+        """Record that a connection with TLS or SASL is ready for requests."""
         self._all.authentications.add(1)
 
     def reauthenticated(self, latency_ms: float) -> None:
-        """Record a session that was renewed, and how long that took."""
+        """Record a re-authentication, and its duration in ms."""
         self._all.reauthentications.add(latency_ms)
 
     def authentication_failed(self, *, is_renewal: bool) -> None:
-        """Record a connection that broker or client rejected, at first or later."""
+        """Record a rejected login. is_renewal: whether it was a re-authentication."""
         if is_renewal:
             self._all.failed_reauthentications.add(1)
         else:

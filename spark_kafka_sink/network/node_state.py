@@ -1,7 +1,8 @@
-"""NodeState: the connection of one node, its history, and the limits of connections.
+"""NodeState: the connection of one node, its past errors, and the timeouts of the connection.
 
-It decides when a node may be tried again, at which address, and how long an attempt may take (one
-node of the Java client's ClusterConnectionStates). It uses no socket and no clock.
+It determines when a node may be tried again, at which address, and how long an attempt may take
+(the state of one node in the Java client's ClusterConnectionStates). It uses no socket and no
+clock.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
 """The likely cause if a peer does not even answer ApiVersions."""
 WITHOUT_TLS: Final = "it may be a listener without TLS"
 """The likely cause if a peer closes the connection during the TLS handshake."""
-# An attempt to connect that takes longer than the first is reported as an error. A ready connection
-# that is older than the second no longer shows the last error.
+# `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
+# `_MIN_READY_S`: a connection that was made longer ago and is ready no longer shows the last error.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_READY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """The configuration of a client's connections; times in seconds, infinity for never.
+    """The network options of a client; times in seconds, infinity for no limit.
 
-    rebootstraps: whether to connect to bootstrap addresses when no broker can be reached (KIP-899).
+    rebootstraps: whether to connect to the bootstrap addresses when no broker can be reached
+    (KIP-899).
     """
 
     client_id: str
@@ -69,7 +71,7 @@ class NetworkConfig:
 
 
 class Expired(NamedTuple):
-    """Why a connection has taken too long, and the error code of its requests."""
+    """The timeout that a connection exceeded, and the error code for its requests."""
 
     reason: str
     code: int
@@ -77,7 +79,7 @@ class Expired(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NodeState:
-    """The connection of one node and its history; times are seconds of the producer's clock."""
+    """The connection of one node and its past errors; times are seconds of the producer's clock."""
 
     node: Node
     is_canonical: bool = True
@@ -87,52 +89,53 @@ class NodeState:
     connection: Connection | None = None
     addresses: list[Address] | None = None
     last_address: Address | None = None
-    # Failures since the last response, and attempts since the last TCP connection.
+    # The number of failures since the last response, and of failed attempts since the last TCP
+    # connection.
     failures: int = 0
     failed_connects: int = 0
     last_attempt: float = float("-inf")
     retry_at: float = 0.0
     setup_until: float = float("inf")
-    # When a connection began to wait for its login; None if none waits.
+    # When a connection attempt began to wait for its login; None if no attempt waits.
     awaits_login_since: float | None = None
     last_used: float = 0.0
     throttled_until: float = 0.0
     # The last error and its time; the error is empty after a response.
     last_error: str = ""
     failed_at: float = 0.0
-    # The version of the ApiVersions request of the next connection.
+    # The version of the ApiVersions request on the next connection.
     api_versions_version: int = API_VERSIONS.max_version
     # The bootstrap node whose metadata listed this broker; None once the broker was reached.
     named_by: Node | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests may be sent, apart from throttling."""
+        """Whether the connection accepts requests; a broker may still throttle it."""
         return self.connection is not None and self.connection.is_ready
 
     @property
     def load(self) -> int:
-        """The number of requests in flight."""
+        """The number of requests in flight or held."""
         return 0 if self.connection is None else self.connection.load
 
     @property
     def has_failed(self) -> bool:
-        """Whether every address of the node failed and none is being tried."""
+        """Whether every address of the node failed, and no address is being tried."""
         return bool(self.last_error) and self.connection is None and not self.addresses
 
     def can_send(self, now: float) -> bool:
-        """Whether requests may be sent and the broker does not throttle this client (KIP-219)."""
+        """Return whether requests may be sent and the broker does not throttle them (KIP-219)."""
         return self.is_ready and self.throttled_until <= now
 
     def can_connect(self, now: float) -> bool:
-        """Whether there is no connection and the back-off is over."""
+        """Return whether there is no connection and the back-off is over."""
         return self.connection is None and now >= self.retry_at
 
     def next_address(self, resolver: HostResolver) -> Address:
-        """Return the address to try: each address of the host in turn, then resolve again.
+        """Return the next address to try. After the last address, resolve the host name again.
 
         After resolving, the address that was tried last is skipped if there are others, because it
-        may be the broken one (KIP-302). Raise OSError or UnicodeError if the host has no address.
+        may not be reachable (KIP-302). Raise OSError or UnicodeError if the host has no address.
         """
         if not self.addresses:
             addresses = resolver.resolve(self.node.host, self.node.port)
@@ -146,18 +149,18 @@ class NodeState:
         return self.last_address
 
     def awaiting_login(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
-        """Record that an attempt waits for a login; it may take as long as a connection."""
+        """Record that a connection attempt waits for a login, at most for the setup timeout."""
         if self.awaits_login_since is None:
             self.awaits_login_since = now
             self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
     def is_late_for_login(self, now: float) -> bool:
-        """Return whether an attempt has waited for its login for as long as it may."""
+        """Return whether an attempt has waited for its login longer than the setup timeout."""
         is_waiting = self.connection is None and self.awaits_login_since is not None
         return is_waiting and now >= self.setup_until
 
     def connecting(self, now: float, setup_timeout: ExponentialBackoff, random: Random) -> None:
-        """Record an attempt; its timeout grows with each failed attempt (KIP-601)."""
+        """Record a connection attempt. The setup timeout grows with each failure (KIP-601)."""
         self.last_attempt = self.last_used = now
         self.setup_until = now + setup_timeout.delay_s(self.failed_connects, random)
 
@@ -169,20 +172,20 @@ class NodeState:
         self.named_by = None
 
     def set_up(self) -> None:
-        """Record that the connection is set up within its timeout."""
+        """Record that the connection is set up, which ends its setup timeout."""
         self.setup_until = float("inf")
 
     def succeeded(self) -> None:
-        """Record a response, or a written request that expects none; the errors before are over.
+        """Record a response, or a written request without a response; this clears the last error.
 
-        A connection alone does not prove this. A listener that expects SASL answers ApiVersions and
-        closes the connection at the first request.
+        An open connection alone does not clear it: a listener that expects SASL answers ApiVersions
+        and closes the connection at the first request.
         """
         self.failures = 0
         self.last_error = ""
 
     def problem(self, now: float) -> str:
-        """Return a description of the node's error, empty if none is known."""
+        """Return a description of the node's error, empty without an error."""
         if not self.last_error:
             return self._pending(now)
         waited = now - self.last_attempt
@@ -192,7 +195,7 @@ class NodeState:
         return self.last_error + (f", {minutes} min ago" if minutes else "")
 
     def _pending(self, now: float) -> str:
-        """Return a description of what the node has waited for, empty for a short wait."""
+        """Return a description of what the node is waiting for, empty for a short wait."""
         waited = now - self.last_attempt
         connection = self.connection
         if connection is None and self.awaits_login_since is not None:
@@ -209,7 +212,7 @@ class NodeState:
         return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
 
     def expired(self, now: float, request_timeout_s: float) -> Expired | None:
-        """Return whether the connection exceeded the setup timeout or the request timeout."""
+        """Return which timeout the connection exceeded, None if it is within all timeouts."""
         connection = self.connection
         if connection is None:
             return None
@@ -231,7 +234,7 @@ class NodeState:
         return None
 
     def next_deadline(self, config: NetworkConfig) -> float:
-        """Return when the connection expires, has to log in, or has been unused for too long."""
+        """Return when the next timeout of the connection is due: setup, request, login or idle."""
         connection, due = self.connection, self.setup_until
         if connection is None:
             return due
@@ -266,7 +269,7 @@ class NodeState:
 
     @property
     def may_have_other_protocol(self) -> bool:
-        """Whether a listener of another security protocol closes connections like this one."""
+        """Whether the peer may be a listener with another security protocol."""
         connection = self.connection
         is_in_handshake = (
             connection is not None and connection.state is ConnectionState.TLS_HANDSHAKE
@@ -286,8 +289,8 @@ class NodeState:
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
-        The next connection tries ApiVersions version 0, and the one after it the newest version
-        again: a broker that cannot answer the newest version may answer version 0 on a new
+        The next connection uses ApiVersions version 0, and the one after it the newest version
+        again: a broker that cannot respond to the newest version may respond to version 0 on a new
         connection.
         """
         if self.connection is None or self.connection.is_ready:
@@ -297,7 +300,7 @@ class NodeState:
 
     @property
     def advertised_hint(self) -> str:
-        """A hint for messages: this broker is unreachable, but the node that listed it is not."""
+        """A hint for messages if this broker is unreachable, but the node that listed it is not."""
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
             return ""
@@ -314,8 +317,9 @@ class NodeState:
     ) -> None:
         """Record that the connection broke or failed; it may be tried again after a back-off.
 
-        After an established connection, the host is resolved again, because its address may have
-        changed. by_tls: TLS refused this address; the host's next address is tried.
+        If the connection had been established, the host name is resolved again, because its address
+        may have changed. by_tls: the TLS handshake failed at this address, so the host's next
+        address is tried.
         """
         if self.connection is None or self.connection.state is ConnectionState.CONNECTING:
             self.failed_connects += 1

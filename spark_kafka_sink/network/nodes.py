@@ -15,8 +15,9 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.node_state import NetworkConfig, NodeState
 from spark_kafka_sink.network.selector import HostResolver
 
-# The limits for brokers learned from the driver: after this many failures, or the first failure
-# after this time, the bootstrap addresses are used. That leaves time for them within max.block.ms.
+# The limits for brokers that another client learned: the bootstrap addresses are used after this
+# many failures, or after the first failure once this time has passed. That leaves time for the
+# bootstrap addresses within max.block.ms.
 _INITIAL_NODES_FAILURES: Final = 2
 _INITIAL_NODES_S: Final = 15.0
 # The time without any response after which a warning lists the failing nodes.
@@ -31,31 +32,33 @@ class NodeStates:
         as_written = config.client_dns_lookup == "use_all_dns_ips"
         self._by_id = {node.id: NodeState(node, is_canonical=as_written) for node in bootstrap}
         self._rebootstraps = config.rebootstraps
-        # Failures still tolerated for brokers learned from the driver, and the time from which one
-        # failure is enough.
+        # How many failures are still tolerated for brokers that another client learned, and the
+        # time from which one failure is enough to drop them.
         self._failures_left = 0
         self._tolerant_until = float("inf")
         self._initial_nodes_error = ""
-        # Whether any broker has accepted this client, and the error if no broker ever will.
+        # `was_ever_ready`: whether any broker has accepted this client. `fatal_error`: set if no
+        # broker ever will.
         self.was_ever_ready = False
         self.fatal_error: AuthenticationException | None = None
         self._rejection: AuthenticationException | None = None
-        # Since when no node is ready although a connection is needed.
+        # The time since which no node is ready although a connection is needed.
         self._silent_since: float | None = None
         self._has_warned = False
 
     def __iter__(self) -> Iterator[NodeState]:
-        """Iterate over a copy, because the nodes may change meanwhile."""
+        """Iterate over a copy of the nodes, because they may change during the iteration."""
         return iter(list(self._by_id.values()))
 
     def get(self, node_id: int) -> NodeState | None:
-        """Return a node, None if it is not known."""
+        """Return the state of a node, None if the node is not known."""
         return self._by_id.get(node_id)
 
     def replace(self, nodes: Mapping[int, Node]) -> Iterator[tuple[NodeState, str]]:
-        """Replace the brokers; yield the nodes to disconnect from before it goes on, with reasons.
+        """Replace the brokers, and yield each node to disconnect from, with the reason.
 
-        If `nodes` is empty, these are all.
+        The caller disconnects from a node before it takes the next one. If `nodes` is empty, every
+        node is yielded.
         """
         self._failures_left = 0
         if nodes:
@@ -63,7 +66,7 @@ class NodeStates:
         for state in self:
             if not nodes:
                 yield state, "reconnecting to the bootstrap servers"
-            elif state.node.id < 0:  # the brokers are known, so its failure no longer matters
+            elif state.node.id < 0:  # the brokers are known now, so its error is over
                 state.last_error = ""
         for node_id in [n for n in self._by_id if n >= 0 and n not in nodes]:
             yield self._by_id.pop(node_id), "the cluster no longer lists this broker"
@@ -77,12 +80,12 @@ class NodeStates:
             self._by_id[node_id] = NodeState(node, named_by=named_by)
 
     def tolerate_failures(self, now: float) -> None:
-        """Tolerate some failures of the brokers, which another client has learned."""
+        """Tolerate a few failures of brokers that another client learned."""
         self._failures_left = _INITIAL_NODES_FAILURES
         self._tolerant_until = now + _INITIAL_NODES_S
 
     def are_given_up(self, state: NodeState, reason: str, now: float) -> bool:
-        """Note a failure; return whether brokers of another client are to be given up for it."""
+        """Count a failure. Return whether to drop the brokers that another client learned."""
         if not self._failures_left or state.node.id < 0 or state.addresses:
             return False
         self._failures_left -= 1
@@ -92,14 +95,14 @@ class NodeStates:
         return True
 
     def reject(self, error: AuthenticationException) -> None:
-        """Note that a node and this client reject each other."""
+        """Record that a broker rejected this client, or that this client rejected the broker."""
         self._rejection = error
 
     def check_rejection(self) -> None:
-        """Decide whether no broker will ever accept this client: that is the `fatal_error`.
+        """Set `fatal_error` if no broker will ever accept this client.
 
         All brokers check the same credentials, so one rejected login is enough. Certificates differ
-        between brokers, so every bootstrap address is tried.
+        between brokers, so every bootstrap address is tried first.
         """
         if self.was_ever_ready or self._rejection is None:
             return
@@ -109,7 +112,7 @@ class NodeStates:
         self.fatal_error = self._rejection
 
     def errors(self, now: float, problem: str = "") -> str:
-        """Return a description of all nodes with errors. problem: an error that all nodes have."""
+        """Return a description of all nodes with errors. problem: an error of all nodes."""
         found = [(state.node, state.problem(now)) for state in self]
         failures = [problem, *(f"{node}: {problem}" for node, problem in found if problem)]
         failures = list(filter(None, [*failures, self._initial_nodes_error]))
@@ -118,7 +121,7 @@ class NodeStates:
         return "; ".join(failures)
 
     def silence_s(self, now: float, *, is_needed: bool) -> float | None:
-        """Return for how long no node has answered, once it is time for a warning; else None.
+        """Return for how long no node has answered, if a warning is due; else None.
 
         is_needed: whether a connection is needed.
         """
@@ -140,15 +143,15 @@ class NodeStates:
     def next_deadline(
         self, now: float, config: NetworkConfig, connect_to: Container[int], *, is_any_needed: bool
     ) -> float:
-        """Return when something is due, if nothing happens before; infinity for never.
+        """Return the time of the next timeout or retry of any node; infinity if nothing is due.
 
-        connect_to: the nodes that are to be connected to; is_any_needed: whether a request waits
-        for any node.
+        connect_to: the ids of the nodes to connect to. is_any_needed: whether a request waits that
+        any node may answer.
         """
         due = [self._silence_ends_at]
         for state in self:
             if state.connection is None:
-                # The selector is woken when there is a login.
+                # The selector wakes up when a ticket or token is available.
                 if state.awaits_login_since is not None:
                     due.append(state.setup_until)
                 elif state.node.id in connect_to or (is_any_needed and state.retry_at > now):
@@ -160,12 +163,12 @@ class NodeStates:
         return min(due)
 
     def oldest_unused(self) -> NodeState | None:
-        """Return the node whose connection has been unused for longest, None if all are in use."""
+        """Return the node whose connection has been idle longest, None if all are in use."""
         unused = [state for state in self if state.is_ready and not state.load]
         return min(unused, key=lambda state: state.last_used, default=None)
 
     def canonical(self, state: NodeState, resolver: HostResolver) -> NodeState:
-        """Replace a bootstrap host by its canonical names, and return the first of them."""
+        """Replace a bootstrap host by its canonical names; return the node of the first name."""
         names = resolver.canonical_names(state.node.host)
         del self._by_id[state.node.id]
         next_id = min([-1, *self._by_id, state.node.id]) - 1
@@ -179,7 +182,7 @@ class NodeStates:
     def least_loaded(self, now: float, random: Random) -> NodeState | None:
         """Return the least loaded broker, or bootstrap address if there are no brokers.
 
-        A bootstrap connection that is still open counts as a broker, which saves a connection.
+        A bootstrap address with an open connection counts as a broker, which saves a connection.
         """
         brokers = [state for state in self if state.node.id >= 0]
         bootstrap = [state for state in self if state.node.id < 0]
@@ -195,8 +198,9 @@ class NodeStates:
 def least_loaded(states: Sequence[NodeState], now: float, random: Random) -> NodeState | None:
     """Return the node for a request that any node may answer (NetworkClient.leastLoadedNode).
 
-    A node that accepts requests is best, the one with the fewest in flight; then a node that is
-    being connected to; then one that can be connected to, the one tried longest ago. The search
+    The first choice is the node with the fewest requests in flight among those that accept
+    requests. The second choice is a node that is being connected to. The third choice is the node
+    whose last connection attempt was longest ago, among those that can be connected to. The search
     starts at a random node, so that many clients spread over the nodes. Return None if no node can
     be used now.
     """

@@ -1,8 +1,8 @@
-"""OAUTHBEARER: the source of tokens that the options of a configuration define.
+"""OAUTHBEARER: the token source that the options of a configuration define.
 
-A token comes from a file, which each login reads; from an HTTP endpoint, by a client secret or an
-assertion; or from a user's Python callable. The sources may be slow, so the thread of a
-`TokenSource` calls them.
+A token comes from one of three places: a file, which each login reads again; an HTTP endpoint, with
+a client secret or an assertion; or a Python callable of the user. Endpoints and callables may be
+slow, so the thread of a `TokenSource` calls them.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ _FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", r
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
-# The first requests of many workers are spread over this time.
+# The first token requests of many workers are spread over this time.
 _SPREAD_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """The OAuth options with their references resolved. Equal settings share their token.
+    """The OAuth options with their variables (``${…}``) resolved. Equal settings share one token.
 
-    retriever: one of Java's four by its simple name, or ``module.Name``. path: of a token's file.
-    shown_url: the endpoint in messages.
+    retriever: the simple name of one of Java's four retriever classes, or ``module.Name`` of a
+    Python callable. path: the file with the token. shown_url: the endpoint as messages show it.
     """
 
     retriever: str
@@ -106,14 +106,15 @@ class OAuthSettings:
 
     @property
     def is_java(self) -> bool:
-        """Whether the retriever is one of Java's, and no callable of the user's."""
+        """Whether the retriever is one of Java's four classes, not a Python callable."""
         return self.retriever in _RETRIEVERS
 
 
 class OAuth:
-    """The tokens of one configuration. Raise ConfigException if there is no way to get one.
+    """The OAUTHBEARER tokens of one configuration.
 
-    is_one_of_many: whether other processes begin to log in at the same time.
+    Raise ConfigException if no token can be fetched with the configuration. is_one_of_many: whether
+    other processes begin to log in at the same time.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class OAuth:
         self._named: object = None
         self._callable: Callable[[], object] | None = None
         self.source: TokenSource | None = None
-        """The source of fetched tokens, None if a file has the token."""
+        """The source that fetches the tokens, None if a file has the token."""
         if settings.path is not None:
             self.file_token()
             return
@@ -135,14 +136,15 @@ class OAuth:
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
-        # The object of a name may be redefined, as in a notebook.
+        # The name may be defined again as another callable, as in a notebook.
         key = (settings, renewal_options(self._config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
-        """Return the token that the file has now.
+        """Return the token that is in the file now.
 
-        Raise ConfigException if it cannot be read, and SaslAuthenticationException if it has none.
+        Raise ConfigException if the file cannot be read, and SaslAuthenticationException if it has
+        no valid token.
         """
         settings = self._settings()
         return bearer_token(
@@ -160,7 +162,10 @@ class OAuth:
         )
 
     def _fetch(self) -> OAuthBearerToken:
-        """Return a new token, which may take long. Raise TokenException if there is none."""
+        """Return a new token. This may take long.
+
+        Raise TokenException if no token can be fetched.
+        """
         try:
             settings = self._settings()
             if not settings.is_java:
@@ -169,10 +174,10 @@ class OAuth:
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
 
-    # -- from an endpoint --------------------------------------------------------------------------
+    # -- tokens from an endpoint -------------------------------------------------------------------
 
     def _check_endpoint(self, settings: OAuthSettings) -> None:
-        """Raise ConfigException if the options of an endpoint cannot be used."""
+        """Raise ConfigException if the options of the token endpoint are invalid."""
         from spark_kafka_sink.network.http import (  # noqa: PLC0415 - imports urllib
             is_encrypted,
             is_remote,
@@ -215,7 +220,10 @@ class OAuth:
         return client_context(settings.tls).context
 
     def _form(self, settings: OAuthSettings) -> tuple[dict[str, str], dict[str, str]]:
-        """Return form and headers. Raise ConfigException if credentials are missing."""
+        """Return the form and the headers of a token request.
+
+        Raise ConfigException if credentials are missing.
+        """
         from spark_kafka_sink.network.http import url_encoded  # noqa: PLC0415 - imports urllib
 
         if settings.retriever == _JWT_BEARER:
@@ -235,7 +243,7 @@ class OAuth:
         return by_secret(settings.scope), {"Authorization": header}
 
     def _assertion(self, settings: OAuthSettings) -> str:
-        """Return an assertion: that of the file, or one that is signed here."""
+        """Return an assertion: the text of the assertion file, or a newly signed one."""
         option = f"{_ASSERTION}.file"
         if settings.assertion_file is not None:
             found = self._values.file(option, settings.assertion_file).strip()
@@ -354,7 +362,7 @@ class OAuth:
         )
 
     def _endpoint_tls(self) -> TlsSettings:
-        """Return the TLS settings of the endpoint: the options ``ssl.*`` in JAAS, as in Java."""
+        """Return the TLS settings of the endpoint, from the ``ssl.*`` options in JAAS."""
         from spark_kafka_sink.network.ssl_options import tls_settings  # noqa: PLC0415 - imports ssl
 
         jaas = self._config.sasl_jaas_config
@@ -365,7 +373,7 @@ class OAuth:
         found = parse_jaas(text).options if text else {}
         options = {name: value for name, value in found.items() if name.startswith("ssl.")}
         with name_options("sasl.jaas.config: ".__add__):
-            # Messages about them show references, and not their values.
+            # Messages about these options show the variables, not their values.
             config = producer_config(
                 {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
             )
@@ -422,13 +430,13 @@ class OAuth:
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
-    """Return the option's value, or JAAS's if it is unset; without blanks, as in Java."""
+    """Return the option's value, or the JAAS value if the option is unset; trimmed, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
 
 
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:
-    """Return when tokens are renewed, and how long to wait after a failure."""
+    """Return when to refresh tokens, and the back-off after a failed fetch."""
     window = RefreshWindow(
         config.sasl_login_refresh_window_factor,
         config.sasl_login_refresh_window_jitter,
@@ -442,9 +450,9 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class AsWritten(OptionValues):
-    """Values whose references are resolved already."""
+    """Option values whose variables (``${…}``) are already resolved."""
 
     def resolved(self, option: str, text: str) -> str:
-        """Return the text."""
+        """Return the text unchanged."""
         del option
         return text

@@ -1,9 +1,9 @@
-"""Values of options with their references resolved, in the process that connects.
+"""Option values with their config provider variables resolved, in the process that connects.
 
-Values of ``ssl.*`` and ``sasl.*`` may have references, such as ``${env:NAME}``. They are resolved
-for each connection, so that no plan, pickle or pool contains the resolved values. Files that
-options name are read completely, up to a limit. A name without a folder may be that of a file that
-Spark has shipped to this process (`--files`).
+Values of ``ssl.*`` and ``sasl.*`` may contain variables, such as ``${env:NAME}``. They are resolved
+for each connection, so that no plan, pickle or producer pool contains the resolved values. Files
+that options name are read completely, up to a maximum size. A file name without a folder may name a
+file that Spark has shipped to this process (`--files`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import Secret
 
-# A limit on memory; it is far more than any store or file of secrets has.
+# This limits the memory; keystores and files with secrets are far smaller.
 _MAX_FILE_BYTES: Final = 16 << 20
-# Files of the kernel are not read, or a process's environment could be read in spite of the limits.
+# Kernel files are not read. Otherwise an option could read the environment of a process, in spite
+# of the limits.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
-# Files in memory, where some keep their secrets.
+# Files in memory, where some users keep their secrets.
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
-# A scheme such as dbfs: or s3://. A single letter may be a drive.
+# A scheme such as dbfs: or s3://. A single letter may be a drive, so it does not match.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:)/")
 
 _finders: list[Callable[[str], str | None]] = []
@@ -41,9 +42,9 @@ _names: list[Callable[[], str]] = [lambda: "this process"]
 
 
 def find_shipped_files(find: Callable[[str], str | None]) -> None:
-    """Look for names without a folder among shipped files, too.
+    """Search the shipped files for names without a folder, too.
 
-    find: returns the path of such a file, None if there is none.
+    find: returns the local path of a shipped file, None if no such file was shipped.
     """
     _finders[:] = [find]
 
@@ -51,36 +52,36 @@ def find_shipped_files(find: Callable[[str], str | None]) -> None:
 def name_process(name: Callable[[], str]) -> None:
     """Set the name of this process in messages about files and variables that it cannot read.
 
-    name: returns, for example, "the driver".
+    name: returns the name, for example "the driver".
     """
     _names[:] = [name]
 
 
 def shipped(path: str) -> str | None:
-    """Return where a shipped file is, None for any other."""
+    """Return the local path of a file shipped with the application, None for other files."""
     if not path or "/" in path:
         return None
     return next((found for find in _finders if (found := find(path)) is not None), None)
 
 
 class Disk:
-    """The files of this machine, as `auth.references.Files`."""
+    """The files of this machine; implements `auth.references.Files`."""
 
     def shipped(self, path: str) -> str | None:
-        """Return where a shipped file is, None for any other."""
+        """Return the local path of a file shipped with the application, None for other files."""
         return shipped(path)
 
     def real_path(self, path: str) -> str:
-        """Return the absolute path without links."""
+        """Return the absolute path with symbolic links resolved."""
         return os.path.realpath(path)
 
     def read(self, path: str) -> bytes:
-        """Return the contents of a file. Raise OSError or ValueError if it cannot be used."""
+        """Return the contents of a file. Raise OSError or ValueError if the file cannot be used."""
         return content(path)
 
 
 def _check_scheme(path: str) -> None:
-    """Raise ValueError, with the remedy, for a URL, such as that of a file in s3: or dbfs:."""
+    """Raise ValueError, with a remedy, if a path is a URL, such as s3:/… or dbfs:/…."""
     scheme = _SCHEME.match(path)
     if scheme is not None:
         raise ValueError(
@@ -92,7 +93,7 @@ def _check_scheme(path: str) -> None:
 def content(path: str) -> bytes:
     """Return the contents of a file.
 
-    Raise OSError or ValueError for other kinds and large files.
+    Raise OSError if the file cannot be read, and ValueError if it is no regular file or too large.
     """
     real = Path(os.path.realpath(path))
     # Check this before opening the file: opening a pipe would wait for a writer.
@@ -110,9 +111,9 @@ _JAAS_OPTION = "sasl.jaas.config"
 
 
 class OptionValues:
-    """The values of options as this process has them. Raise ConfigException for `config.providers`.
+    """The values of options, resolved in this process.
 
-    config: has the providers.
+    config: has the `config.providers`. Raise ConfigException if they are invalid.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -122,27 +123,30 @@ class OptionValues:
         self._references = References(providers(named), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
-        """Return a value of an option with its references resolved. Raise ConfigException."""
+        """Return an option's value with its variables (``${…}``) resolved.
+
+        Raise ConfigException if a variable cannot be resolved.
+        """
         return self._references.resolved(str(Option(option)), text)
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return the value of an option with its references resolved, None if it is unset."""
+        """Return an option's value with its variables (``${…}``) resolved, None if it is unset."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self.resolved(option, text)
 
     def has_reference(self, text: str) -> bool:
-        """Return whether a value has a reference."""
+        """Return whether a value contains a variable (``${…}``)."""
         return bool(self._references.within(text))
 
     def is_reference(self, text: str) -> bool:
-        """Return whether a value is one reference and nothing else."""
+        """Return whether a value is exactly one variable (``${…}``) and nothing else."""
         references = self._references.within(text)
         return len(references) == 1 and str(references[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
         if self.is_reference(text):
-            # The value of a reference is not searched for references again.
+            # The resolved value of a variable is not searched for variables again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
             entry = parse_jaas(text).resolved(lambda value: self.resolved(_JAAS_OPTION, value))
@@ -150,9 +154,9 @@ class OptionValues:
         return entry
 
     def shown_jaas(self, text: str, name: str) -> str:
-        """Return an option of `sasl.jaas.config` for messages, with its references unresolved.
+        """Return an option of `sasl.jaas.config` for messages, with variables unresolved.
 
-        If the entire text is a reference, return that.
+        If the entire text is one variable (``${…}``), return that variable.
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
@@ -161,10 +165,10 @@ class OptionValues:
         self._limits.check_url(url)
 
     def path(self, path: str) -> str:
-        """Return where a file is that this process may read.
+        """Return the real path of a file, if this process may read that file.
 
-        A name without a folder may be that of a shipped file. Raise ConfigException, which does not
-        show the path.
+        A name without a folder may name a shipped file. Raise ConfigException, which does not show
+        the path, if this process may not read the file.
         """
         try:
             return self._limits.allowed_path(path, self._files)
@@ -177,7 +181,8 @@ class OptionValues:
     def content(self, path: str, origin: str) -> bytes:
         """Return the contents of a file that this process may read.
 
-        origin: the file in messages. Raise ConfigException, which does not show the path.
+        origin: the name of the file in messages. Raise ConfigException, which does not show the
+        path, if the file cannot be read.
         """
         try:
             _check_scheme(path)
@@ -189,11 +194,11 @@ class OptionValues:
         raise ConfigException(f"{origin} cannot be read: {why}")
 
     def file(self, option: str, path: str) -> str:
-        """Return the text of a file that this process may read; messages do not show its path."""
+        """Return the text of a file that this process may read. Messages do not show its path."""
         origin = f"the file of {Option(option)}"
         try:
             return self.content(path, origin).decode()
         except UnicodeDecodeError:
             pass
-        # Raised outside the handler, because the other exception contains a part of the text.
+        # Raised outside the handler, because the caught exception contains a part of the file.
         raise ConfigException(f"{origin} cannot be read: it is not UTF-8")

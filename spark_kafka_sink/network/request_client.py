@@ -1,10 +1,10 @@
 """ConsumerNetworkClient: futures for requests to nodes that may not be connected yet.
 
-`NetworkClient` accepts requests only for nodes that are ready. Here a request waits in its node's
-queue until the node is ready. Its future is done when the response arrives, the connection breaks,
-or request.timeout.ms passes before it was sent. The caller checks its futures after each `poll`.
-There are no callbacks, and one thread does everything: `OneCaller` rejects a second thread that
-calls the owner of the client, as in Java's KafkaConsumer.
+`NetworkClient` accepts requests only for nodes that are ready. This client queues a request until
+its node is ready. The future is done when the response arrives, when the connection breaks, or when
+request.timeout.ms passes before the request was sent. The caller checks its futures after each
+`poll`. There are no callbacks, and a single thread uses the client: `OneCaller` rejects calls of a
+second thread to the object that owns the client, as Java's KafkaConsumer does.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ _NEVER: Final = float("inf")
 
 
 class RequestFuture:
-    """A request in flight; it is done once it has a response or an error.
+    """The future response to a request; it is done once it has a response or an error.
 
-    version: the version of the response. node_id: the node that responded. Both are None before.
+    version: the version of the response. node_id: the node that responded. Both are None until
+    then.
     """
 
     __slots__ = ("_response", "error", "expires_at", "node_id", "request", "version")
@@ -63,7 +64,7 @@ class RequestFuture:
 
     @property
     def response(self) -> Response:
-        """The response. Raise the error, or IllegalStateException if there is neither."""
+        """The response. Reading it raises the error, or IllegalStateException if it is not done."""
         if self.error is not None:
             raise self.error
         if self._response is None:
@@ -78,7 +79,7 @@ class RequestFuture:
         self._response, self.version, self.node_id = response, version, node_id
 
     def fail(self, code: int, reason: str, node_id: int | None) -> None:
-        """Set the error; `code` as in `RequestFailed`."""
+        """Set the error. code: the error code, as in `RequestFailed`."""
         api = API_OF[type(self.request.message)].name
         at = "" if node_id is None else f" to node {node_id}"
         message = f"{api}{at} failed: {error_code(code).name} ({code}); {reason}"
@@ -86,7 +87,7 @@ class RequestFuture:
 
 
 class ConsumerNetworkClient:
-    """Queues of requests by node id. Times are seconds of `clock`."""
+    """Queues of unsent requests by node id. Times are seconds of `clock`."""
 
     def __init__(
         self, client: NetworkClient, clock: Callable[[], float], request_timeout_s: float
@@ -108,7 +109,7 @@ class ConsumerNetworkClient:
         *,
         identity: str = "",
     ) -> Self:
-        """Return a client with its own network client; identity: see `Security`."""
+        """Return a client with its own network client. identity: as in `Security`."""
         security = Security.of(config, identity=identity)
         selector_class = Selector if security is None else security.selector_class
         client = NetworkClient(
@@ -141,7 +142,7 @@ class ConsumerNetworkClient:
         max_version: int | None = None,
         min_version: int = 0,
     ) -> RequestFuture:
-        """Send a request as soon as its node is ready; node_id: None for any node."""
+        """Send a request as soon as its node is ready. node_id: None if any node may answer."""
         request = ClientRequest(
             node_id=node_id, message=message, max_version=max_version, min_version=min_version
         )
@@ -155,11 +156,11 @@ class ConsumerNetworkClient:
         return future
 
     def versions(self, node_id: int) -> NodeApiVersions:
-        """Return the API versions of a node that has responded, as of its last connection."""
+        """Return the API versions that a node supported at its last connection."""
         return self._versions[node_id]
 
     def poll(self, timeout_s: float) -> None:
-        """Send pending requests, and wait at most `timeout_s` seconds for an event."""
+        """Send queued requests, and wait at most `timeout_s` seconds for an event."""
         now = self._clock()
         self._try_send(now)
         self._client.connect(set(self._unsent))
@@ -175,7 +176,7 @@ class ConsumerNetworkClient:
 
     @property
     def principal(self) -> str:
-        """The name by which brokers know this client, empty if unknown."""
+        """The name of the client's principal, empty if unknown."""
         return self._client.principal
 
     def close(self) -> None:
@@ -189,7 +190,7 @@ class ConsumerNetworkClient:
                     self._client.send(future.request)
 
     def _next_due(self) -> float:
-        """Return when the next request expires unsent, or may be sent because a throttle ends."""
+        """Return when a queued request expires, or may be sent because a throttle time ends."""
         due = [queue[0].expires_at for queue in self._unsent.values()]
         due += [self._throttled_until.get(n, _NEVER) for n in self._unsent if n in self._ready]
         return min(due, default=_NEVER)
@@ -239,7 +240,7 @@ _CALLER: Final = "caller"
 
 
 class OneCaller:
-    """The thread that currently calls an object; it may call the object again within a call.
+    """The thread that currently calls an object. Its calls may be nested.
 
     kind: the class of the object, for messages.
     """
@@ -252,13 +253,13 @@ class OneCaller:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a copy in a forked process; its connections belong to the parent."""
+        """Whether this is a copy in a forked child: its connections belong to the parent."""
         return os.getpid() != self._pid
 
     def run(self, call: Callable[[], _R]) -> _R:
         """Run a call.
 
-        Raise IllegalStateException in a forked child, or if another thread is inside.
+        Raise IllegalStateException in a forked child, or while another thread runs a call.
         """
         if self.is_forked:
             raise IllegalStateException(
@@ -275,7 +276,7 @@ class OneCaller:
                 )
             return call()
         finally:
-            # Also after an interrupt between setdefault and the call.
+            # This also runs after an interrupt between setdefault and the call.
             if is_outer and self._threads.get(_CALLER) == me:
                 del self._threads[_CALLER]
 
@@ -290,7 +291,7 @@ _S = TypeVar("_S", bound=_HasOneCaller)
 def by_one_caller(
     method: Callable[Concatenate[_S, _P], _R],
 ) -> Callable[Concatenate[_S, _P], _R]:
-    """Decorate a method so that `OneCaller.run` runs its calls."""
+    """Decorate a method so that its calls go through `OneCaller.run`."""
 
     @functools.wraps(method)
     def alone(self: _S, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:

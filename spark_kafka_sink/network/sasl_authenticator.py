@@ -1,8 +1,9 @@
-"""SaslAuthenticator: the SASL login of one connection, and its renewals (SaslClientAuthenticator).
+"""SaslAuthenticator: the SASL login and re-authentication of a connection.
 
-A SASL session may expire. Before it does, the connection logs in again after the responses in
-flight (KIP-368), when the next request is to be sent: an idle connection needs no timer. This
-module decides what a login needs next. `Connection` sends it.
+It corresponds to Java's SaslClientAuthenticator. A SASL session may expire. Before it expires, the
+connection re-authenticates (KIP-368). The re-authentication begins when the next request is to be
+sent, so an idle connection needs no timer. It waits for the responses in flight. This module
+determines the next step of a login, and `Connection` sends it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.wire.messages import SaslHandshakeResponse
 
-# Brokers reject a second renewal of a session within a second.
+# Brokers reject a second re-authentication of a session within a second.
 _RENEWAL_PAUSE_S: Final = 1.0
 # A slow broker may read a request some time after it was sent.
 _SLOWNESS_S: Final = 2.0
-# No mechanism has nearly as many steps.
+# No mechanism needs nearly as many steps.
 _MOST_STEPS: Final = 20
 
 
@@ -35,10 +36,11 @@ _MOST_STEPS: Final = 20
 class Login:
     """The login of a connection.
 
-    exchange: starts a SASL exchange, None while there are no credentials; raises
-    SaslAuthenticationException if there will be none. user: its text is the user in messages.
-    chance: a random number from 0 to 1. is_token: whether a delegation token logs in, so that each
-    session ends. hint: its text, if any, ends the message about a refusal.
+    exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
+    SaslAuthenticationException if there will be none. user: str(user) is the user in messages.
+    chance: a random number from 0 to 1. is_token: whether the login uses a delegation token, so
+    that each session ends. hint: str(hint), if not empty, is appended to the message about a
+    refused login.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -49,9 +51,9 @@ class Login:
 
 
 class SaslAuthenticator:
-    """One exchange after the other; times are the clock's seconds.
+    """Runs the SASL exchanges of a connection one after the other; times are seconds of the clock.
 
-    login: None for a connection without one. peer: the name of the node `node_id` in messages.
+    login: None for a connection without SASL. peer: the name of the node `node_id` in messages.
     """
 
     def __init__(self, login: Login | None, peer: str, node_id: int) -> None:
@@ -70,14 +72,14 @@ class SaslAuthenticator:
         return self._login is not None
 
     def take_renewals(self) -> list[float]:
-        """Return how many seconds each renewal since the last call took."""
+        """Return the duration in seconds of each re-authentication since the last call."""
         renewals, self._renewals = self._renewals, []
         return renewals
 
     def begin(self, now: float) -> str | None:
         """Start an exchange, and return its mechanism; None while there are no credentials.
 
-        Raise KafkaException if there will be none.
+        Raise KafkaException if there will be no credentials.
         """
         exchange = None if self._login is None else self._login.exchange()
         if exchange is None:
@@ -104,7 +106,7 @@ class SaslAuthenticator:
             raise self.refusal(code, None)
 
     def refusal(self, code: int, words: str | None) -> AuthenticationException:
-        """Return the exception for a login that a broker refused; words: the broker's."""
+        """Return the exception for a login that a broker refused. words: the broker's message."""
         user = "" if self._login is None else f" {self._login.user}"
         said = printable(words) if words else error_code(code).name
         hint = "" if self._login is None else str(self._login.hint)
@@ -115,11 +117,11 @@ class SaslAuthenticator:
         return SaslAuthenticationException(sentence)
 
     def first(self) -> bytes:
-        """Return the first token of the exchange."""
+        """Return the client's first token of the exchange."""
         return self._open_exchange().first()
 
     def step(self, token: bytes) -> bytes | None:
-        """Return the token that answers a broker's, None if the exchange is complete."""
+        """Return the response to the broker's token, None if the exchange is complete."""
         exchange = self._open_exchange()
         self._steps += 1
         if self._steps > _MOST_STEPS:
@@ -139,13 +141,14 @@ class SaslAuthenticator:
         return self._exchange
 
     def completed(self, lifetime_ms: int | None, now: float, *, is_renewal: bool) -> None:
-        """Note the end of the exchange, and how long the session may last.
+        """Record the end of the exchange and the lifetime of the session.
 
-        lifetime_ms: 0 for no limit, None if the broker does not say it.
+        lifetime_ms: 0 for no limit, None if the broker does not return it.
         """
         self._exchange = None
         if lifetime_ms == 0 and self._login is not None and self._login.is_token:
-            # Brokers accept an expired token until they delete it, and then close the connection.
+            # Brokers accept an expired delegation token until they delete it, and then close the
+            # connection.
             code = error_codes.SASL_AUTHENTICATION_FAILED
             raise self.refusal(code, "the delegation token has expired")
         self._logged_in_at = now
@@ -156,7 +159,7 @@ class SaslAuthenticator:
         self._ends_at = now + lifetime_s
 
     def _time_to_renew(self, lifetime_s: float) -> float:
-        """Return after how long a session is to be renewed (as SaslClientAuthenticator does)."""
+        """Return after how many seconds to re-authenticate (as SaslClientAuthenticator)."""
         if lifetime_s <= 0:
             return float("inf")
         chance = 0.0 if self._login is None else self._login.chance
@@ -164,8 +167,9 @@ class SaslAuthenticator:
         return min(share, lifetime_s - _SLOWNESS_S) if lifetime_s > 1.5 * _SLOWNESS_S else share
 
     def may_renew(self, now: float) -> bool:
-        """Return whether the session is to be renewed now, and the last login is old enough."""
-        # From the end of the last login, since a slow broker may have read its beginning late.
+        """Return whether re-authentication is due, and the last login ended long enough ago."""
+        # The pause counts from the end of the last login, because a slow broker may have read its
+        # first request late.
         return now >= self._renew_at and now >= self._logged_in_at + _RENEWAL_PAUSE_S
 
     def is_over(self, now: float) -> bool:

@@ -1,11 +1,13 @@
 """Security: the TLS and SASL of a client's connections, from its configuration.
 
-Producer, admin and reader all use it. Files are read for each connection, so that renewed
-certificates are used from the next connection on; equal contents share one context. Errors in files
-are found when the client is constructed. Without TLS, the module ssl is not imported.
+Producer, admin client and reader all use it. Files are read again for each connection, so that
+replaced certificates are used from the next connection on; equal contents share one TLS context.
+Invalid files are reported when the client is constructed. Without TLS, the module ssl is not
+imported.
 
-Values may have references, such as ``${env:NAME}``. They are resolved for each connection, in the
-process that connects, so that their values are in no plan, no pickle and no pool.
+Values may contain config provider variables, such as ``${env:NAME}``. They are resolved for each
+connection, in the process that connects, so that no plan, pickle or producer pool contains the
+resolved values.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """Credentials. user: as it is sent. name: the user in messages, with unresolved references."""
+    """A user and a password. user: as sent. name: the user in messages, unresolved."""
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -76,13 +78,13 @@ class _Credentials:
     is_token: bool = False
 
     def description(self, mechanism: str) -> str:
-        """Return the description of the credentials for messages."""
+        """Return a description of the credentials for messages."""
         kind = "the delegation token" if self.is_token else "user"
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
 
 class _TokenHint:
-    """The str is why brokers may refuse a delegation token, at the time of the call."""
+    """Its str() is the likely reason why brokers refuse the delegation token at that time."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -92,9 +94,9 @@ class _TokenHint:
 
 
 def login_identity(config: ProducerConfig) -> str:
-    """Return the principal of the ticket cache that a configuration uses, empty for others.
+    """Return the principal of the ticket cache that a configuration uses, empty without a cache.
 
-    Two clients with equal configurations may log in as different users only by such a cache.
+    Two clients with equal configurations can log in as different users only with a ticket cache.
     """
     if not config.has_sasl or config.sasl_mechanism != GSSAPI:
         return ""
@@ -104,9 +106,10 @@ def login_identity(config: ProducerConfig) -> str:
 
 
 class _TokenLogin:
-    """The logins of a connection with tokens. Its str describes the token of the last one.
+    """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, None while it is fetched; the first login has the one of now.
+    token: returns the valid token, None while it is being fetched. It is called now for the first
+    login, and later for each re-authentication.
     """
 
     def __init__(
@@ -129,9 +132,9 @@ class _TokenLogin:
         return f"by {OAUTHBEARER} ({facts})"
 
     def exchange(self) -> SaslExchange | None:
-        """Return a login, None while the token is fetched.
+        """Return a SASL exchange, None while the token is being fetched.
 
-        Raise SaslAuthenticationException if there is none.
+        Raise SaslAuthenticationException if no token can be fetched.
         """
         token, self._first = self._first, None
         try:
@@ -145,7 +148,7 @@ class _TokenLogin:
             self._last = token
             return OAuthBearerExchange(token)
         if token is self._last and session_ended_with(token, self._last_at, now):
-            # A session with the same token would have the same end.
+            # A new session with the same token would end at the same time.
             self._source.refresh(token)
             return None
         self._last, self._last_at = token, now
@@ -153,11 +156,12 @@ class _TokenLogin:
 
 
 class Security:
-    """Makes the TLS layers and the logins of connections. Raise ConfigException if it cannot.
+    """Makes the TLS layers and the SASL logins of connections.
 
-    wake: called by another thread when a login is ready that a connection waits for.
-    is_one_of_many: whether other processes log in at the same time. identity: `login_identity`,
-    if that is known; no other principal of the ticket cache may log in then.
+    Raise ConfigException if the configuration is invalid. wake: called from another thread when a
+    login is ready that a connection waits for. is_one_of_many: whether other processes log in at
+    the same time. identity: the result of `login_identity`, if it is known. The principal of the
+    ticket cache must then be this one.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class Security:
     def of(
         cls, config: ProducerConfig, *, is_one_of_many: bool = False, identity: str = ""
     ) -> Self | None:
-        """Return the security of a configuration, None for PLAINTEXT."""
+        """Return the Security object of a configuration, None for PLAINTEXT."""
         if config.security_protocol == "PLAINTEXT":
             return None
         return cls(config, is_one_of_many=is_one_of_many, identity=identity)
@@ -200,7 +204,7 @@ class Security:
 
     @property
     def selector_class(self) -> type[Selector]:
-        """The class of the selector that the connections need."""
+        """The class of the selector for these connections."""
         if not self._config.has_tls:
             return Selector
         from spark_kafka_sink.network.tls_selector import TlsSelector  # noqa: PLC0415 - imports ssl
@@ -211,14 +215,14 @@ class Security:
         """Return the TLS layer of a new connection, None without TLS.
 
         Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
-        no certificate can have the host's name.
+        the host's name cannot occur in a certificate.
         """
         if not self._config.has_tls:
             return None
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, `wake` is called once it can be."""
+        """Return whether `login` can be called now. If not, `wake` is called when it can be."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
@@ -229,7 +233,7 @@ class Security:
             return True
 
     def give_up(self, node: Node) -> None:
-        """Stop waiting for the login of a node. The next `has_login` begins to make another."""
+        """Discard the login that is being prepared. The next `has_login` prepares another."""
         if self._kerberos is not None:
             self._kerberos.give_up(node)
 
@@ -242,9 +246,9 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """The name by which brokers know the client, if logins have shown it; any thread may read.
+        """The name of the client's principal, if a login has shown it; any thread may read it.
 
-        It is empty without a login, and for mechanisms whose name is in the configuration.
+        It is empty before a login, and for mechanisms whose user is in the configuration.
         """
         return self._subject if self._kerberos is None else self._kerberos.principal
 
@@ -271,12 +275,12 @@ class Security:
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether a login that a broker refused now may succeed soon: the token is new to it."""
+        """Whether a refused login may succeed soon, because the token is new to the broker."""
         token = delegation_token(self._config)
         return token is not None and is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
-        """Return the mechanism. Raise ConfigException if it is not supported."""
+        """Return the SASL mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
@@ -288,13 +292,13 @@ class Security:
         return mechanism
 
     def _has_reference(self) -> bool:
-        """Return whether the user or the password has a reference."""
+        """Return whether the user or the password contains a variable (``${…}``)."""
         config = self._config
         if config.sasl_jaas_config is not None:
             text = config.sasl_jaas_config.value
             if self._values.is_reference(text):
                 return True
-            # Search the parsed values, because escapes can hide a reference in the text.
+            # Search the parsed values, because escapes can hide a variable in the text.
             options = parse_jaas(text).options
             values = [options.get("username", ""), options.get("password", "")]
         else:
@@ -303,9 +307,9 @@ class Security:
         return any(self._values.has_reference(value) for value in values)
 
     def _token(self) -> OAuthBearerToken | None:
-        """Return the current token to log in with, None while it is fetched.
+        """Return the current token to log in with, None while it is being fetched.
 
-        Raise KafkaException if there is none.
+        Raise KafkaException if no token can be fetched.
         """
         if self._oauth is None:
             return None
@@ -318,7 +322,7 @@ class Security:
         return token
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
-        """Raise ConfigException for credentials with which every login fails."""
+        """Raise ConfigException if every login with the credentials would fail."""
         if self._config.has_aws_tokens:
             self._oauth = AwsTokens(self._config, self._values)
             self._oauth.source.attach(self)
@@ -335,7 +339,7 @@ class Security:
         self.wake()
 
     def _exchange(self, given: _Credentials) -> SaslExchange:
-        """Return a login. Raise KafkaException if the credentials cannot be used."""
+        """Return a SASL exchange. Raise KafkaException if the credentials cannot be used."""
         if self._mechanism == PLAIN:
             return PlainExchange(given.user, given.password)
         return ScramExchange(
@@ -349,9 +353,9 @@ class Security:
         )
 
     def _exchange_again(self) -> SaslExchange:
-        """Return another exchange.
+        """Return the SASL exchange of a re-authentication.
 
-        Raise SaslAuthenticationException if the credentials became invalid.
+        Raise SaslAuthenticationException if the credentials are no longer valid.
         """
         try:
             return self._exchange(self._credentials())
@@ -359,7 +363,7 @@ class Security:
             raise SaslAuthenticationException(str(error)) from None
 
     def _credentials(self) -> _Credentials:
-        """Return the credentials. Raise ConfigException if the options have none."""
+        """Return the user and the password. Raise ConfigException if the options set neither."""
         config = self._config
         token = delegation_token(config)
         if token is not None:

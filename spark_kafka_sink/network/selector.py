@@ -1,12 +1,12 @@
 """Selector: non-blocking TCP connections; the only module that imports socket.
 
-It owns the sockets and the data to write to each. It knows only bytes and channel ids;
-`NetworkClient` knows which node and which request they belong to. One thread uses it. Only `wakeup`
-may be called from other threads; it ends a `poll` early.
+It owns the sockets and the data to write to each socket. It knows only bytes and channel ids;
+`NetworkClient` maps a channel to its node and its requests. One thread uses it. Only `wakeup` may
+be called from other threads; it ends a `poll` early.
 
-A channel's sends are written in order, with as many buffers per ``sendmsg`` as the system accepts
-(IOV_MAX). A partial write continues inside the buffer at which it stopped. Nothing is joined or
-copied.
+The sends of a channel are written in order, with as many buffers per ``sendmsg`` as the system
+accepts (IOV_MAX). After a partial write, writing continues inside the buffer where it stopped. No
+buffers are joined or copied.
 
 A channel is read before it is written, and read to its end after a failed write. Otherwise a
 response that arrived before the connection broke would be lost, and its request would be sent again
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.network.tls import TlsLayer
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-# As getaddrinfo returns it: the family, and the address in that family's form.
+# An address as getaddrinfo returns it: the family, and the address in that family's format.
 _SocketAddress: TypeAlias = tuple[str, int] | tuple[str, int, int, int]
 Address: TypeAlias = tuple[int, _SocketAddress]
 
@@ -62,7 +62,7 @@ class Secured:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Bytes were received."""
+    """Bytes were received from the channel."""
 
     channel: int
     data: bytes
@@ -79,7 +79,7 @@ class Sent:
 class Closed:
     """The channel is closed: it broke, was rejected, or the peer closed it.
 
-    error: set if one side rejected the other (TLS); None for network failures.
+    error: set if the TLS handshake was rejected by one side; None for network failures.
     """
 
     channel: int
@@ -97,24 +97,28 @@ class Channel:
     id: int
     socket: socket.socket
     connecting: bool = True
-    # The unsent buffers, and the number of them in each send.
+    # The unsent buffers, and how many of the buffers belong to each send.
     buffers: deque[memoryview] = field(default_factory=deque)
     sends: deque[int] = field(default_factory=deque)
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """Return the addresses of a host, in the resolver's order. Raise OSError."""
+    """Return the addresses of a host, in the resolver's order.
+
+    Raise OSError if the host name cannot be resolved.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses: dict[Address, None] = {}
     for family, _, _, _, address in found:
-        # Python returns addresses without a host if it was built without IPv6; they cannot be used.
+        # If Python was built without IPv6, it returns some addresses without a host; they cannot be
+        # used.
         if isinstance(address[0], str):
             addresses[family, address] = None
     return list(addresses)
 
 
 def canonical_names(host: str) -> list[str]:
-    """Return the names of a host's addresses; an address without a name is returned itself.
+    """Return the names of a host's addresses. An address without a name is returned as it is.
 
     Raise OSError if the host has no address.
     """
@@ -158,21 +162,21 @@ class Selector:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
 
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
-        """Start connecting. The result is a Connected or Closed event.
+        """Start connecting. A later poll returns a Connected or Closed event.
 
-        layer: only for `TlsSelector`.
+        layer: used only by `TlsSelector`.
         """
         del layer
         family, target = address
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # such as IPv6 on a machine without it
+        except OSError as error:  # such as IPv6 on a machine without IPv6
             self._pending.append(Closed(channel_id, error.strerror or str(error)))
             return
         try:
             self._configure(connection)
             code = connection.connect_ex(target)
-        except (OSError, OverflowError) as error:  # OverflowError: a port that no host has
+        except (OSError, OverflowError) as error:  # OverflowError: an invalid port number
             reason = getattr(error, "strerror", None) or str(error)
         else:
             reason = "" if code in _IN_PROGRESS else os.strerror(code)
@@ -194,7 +198,7 @@ class Selector:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_bytes)
 
     def send(self, channel_id: int, buffers: Sequence[Buffer]) -> None:
-        """Queue one send. A Sent event follows when it is written. Closed channels are ignored."""
+        """Queue one send. A Sent event follows once it is written. Ignore closed channels."""
         channel = self._channels.get(channel_id)
         if channel is None:
             return
@@ -223,7 +227,7 @@ class Selector:
         self._wake_in.close()
 
     def wakeup(self) -> None:
-        """End the current or the next poll at once. Any thread may call this, also after close."""
+        """End the current or the next poll at once. Any thread may call this, even after close."""
         # An error means that a wakeup is already pending, or that the selector is closed.
         with suppress(OSError):
             self._wake_out.send(b"\0")
@@ -280,7 +284,7 @@ class Selector:
         return events
 
     def _after_write_error(self, channel: Channel, error: OSError) -> list[SelectorEvent]:
-        """Read whatever arrived before the connection broke, then close the channel."""
+        """Read the data that arrived before the connection broke, then close the channel."""
         events: list[SelectorEvent] = []
         with suppress(OSError):
             while channel.id in self._channels and (
@@ -325,7 +329,7 @@ class Selector:
 
 
 def _advance(buffers: deque[memoryview], written: int) -> int:
-    """Remove `written` bytes from the front; return the number of buffers completed by them."""
+    """Remove `written` bytes from the front; return how many buffers are completely written."""
     finished = 0
     while buffers and written >= len(buffers[0]):
         written -= len(buffers.popleft())
@@ -336,7 +340,7 @@ def _advance(buffers: deque[memoryview], written: int) -> int:
 
 
 def finish_sends(sends: deque[int], finished_buffers: int) -> int:
-    """Subtract completed buffers from the sends; return the number of sends completed by them."""
+    """Remove completed buffers from the sends; return how many sends are completely written."""
     finished = 0
     while sends and sends[0] <= finished_buffers:
         finished_buffers -= sends.popleft()

@@ -1,6 +1,7 @@
-"""The options ``ssl.*`` as settings of TLS: cipher suites, truststores and keystores.
+"""The ``ssl.*`` options as TLS settings: cipher suites, truststores and keystores.
 
-Java uses the standard's names of cipher suites. OpenSSL has its own names for those of TLS 1.2.
+Java uses the names of cipher suites in the TLS standard. OpenSSL has other names for TLS 1.2
+suites.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EVERYWHERE: Final = {
 _CHACHA20: Final = {"CHACHA20_POLY1305_SHA256": "CHACHA20-POLY1305"}
 _SHA384: Final = {"AES_256_CBC_SHA384": "AES256-SHA384"}
 _SHA256: Final = {"AES_256_CBC_SHA256": "AES256-SHA256"}
-# The ciphers of each key exchange.
+# The ciphers of each key exchange, by Java's name.
 _CIPHERS: Final = {
     "ECDHE_ECDSA": _EVERYWHERE | _CHACHA20 | _SHA384,
     "ECDHE_RSA": _EVERYWHERE | _CHACHA20 | _SHA384,
@@ -42,7 +43,7 @@ _CIPHERS: Final = {
     "DHE_DSS": _EVERYWHERE | _SHA256,
     "RSA": _EVERYWHERE | _SHA256,
 }
-# Java's names to OpenSSL's, which omit RSA.
+# From Java's names to OpenSSL's names, which omit RSA.
 TLS_1_2_SUITES: Final = {
     f"TLS_{exchange}_WITH_{java}": f"{exchange}-{ours}".replace("_", "-").removeprefix("RSA-")
     for exchange, ciphers in _CIPHERS.items()
@@ -53,9 +54,10 @@ _OPENSSL_NAMES: Final = frozenset(TLS_1_2_SUITES.values())
 
 @dataclass(frozen=True, slots=True)
 class CipherSuites:
-    """TLS 1.2 suites by OpenSSL's names, separated by colons, and the versions that have a suite.
+    """The TLS 1.2 suites and the TLS versions that may be used.
 
-    `openssl` is None if no TLS 1.2 suite is listed.
+    openssl: OpenSSL's names of the suites, separated by colons, None if no TLS 1.2 suite is listed.
+    protocols: the versions that have a suite.
     """
 
     openssl: str | None
@@ -63,9 +65,9 @@ class CipherSuites:
 
 
 def cipher_suites(names: Sequence[str]) -> CipherSuites:
-    """Return the suites and versions for a list of names; an empty list means the defaults.
+    """Return the suites and versions for a list of suite names; an empty list means the defaults.
 
-    Raise ConfigException for an unknown name, or for some of TLS 1.3's suites without the others.
+    Raise ConfigException for an unknown name, or if only some of the TLS 1.3 suites are listed.
     """
     new = [name for name in names if name in TLS_1_3_SUITES]
     old = [_known(name) for name in names if name not in TLS_1_3_SUITES]
@@ -97,7 +99,7 @@ logger = logging.getLogger(__name__)
 
 
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
-    """Return the TLS settings of a configuration, with the present contents of its files.
+    """Return the TLS settings of a configuration, with the current contents of its files.
 
     Raise ConfigException if a file cannot be used.
     """
@@ -144,12 +146,12 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM and its name in messages; None if no option names one."""
+        """Return a store as PEM, and its name in messages; None if the option is unset."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
-        # With unresolved references.
+        # The location in messages has its variables unresolved.
         origin = f"the file {masked(location)} of {option}"
         found = self._values.content(path, origin)
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:

@@ -1,8 +1,8 @@
-"""TLS of one connection without a socket, and TLS contexts made from PEM.
+"""The TLS of one connection without a socket, and TLS contexts made from PEM.
 
-A `TlsLayer` has no socket. Received bytes are passed in, and it returns the decrypted data. Data to
-send is passed in as pieces of 256 KiB, and it returns the encrypted bytes. One call encrypts an
-entire piece without the GIL, and one system call sends it.
+A `TlsLayer` decrypts the received bytes that are passed to it, and encrypts the data to send. Data
+is encrypted in pieces of up to 256 KiB. One call encrypts a piece without holding the GIL, and one
+system call sends it.
 
 This is the only module that imports ssl.
 """
@@ -28,11 +28,11 @@ from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 256 * 1024
-# The largest payload of one TLS record.
+# The largest payload of one TLS record in bytes.
 _RECORD_BYTES: Final = 16 * 1024
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 PROTOCOLS: Final = frozenset(_VERSIONS)
-# The certificate files of common systems, in case Python was built for another place.
+# The certificate files of common systems, in case Python was built for another system.
 SYSTEM_FILES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -47,11 +47,11 @@ _KEYSTORE: Final = "ssl.keystore.location, or ssl.keystore.key and ssl.keystore.
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """The values of the options `ssl.*`, with the contents of their files.
+    """The values of the ``ssl.*`` options, with the contents of their files.
 
-    truststore: None for the system's certificates. key: the private key, or None; its certificates
-    are in `chain`, or next to the key if `chain` is None. The origins name the source of the texts
-    in messages.
+    truststore: None for the system's certificates. key: the private key, or None. chain: the
+    certificates of the key, None if they are in the same text as the key. The two origins name the
+    source of truststore and key in messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -61,26 +61,26 @@ class TlsSettings:
     truststore_origin: str = "ssl.truststore.certificates"
     key_origin: str = "ssl.keystore.key"
     protocols: frozenset[str] = PROTOCOLS
-    # OpenSSL's names of TLS 1.2 suites, separated by colons; None for OpenSSL's default.
+    # OpenSSL's names of TLS 1.2 suites, separated by colons; None for OpenSSL's default suites.
     ciphers: str | None = None
     checks_host: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """The part of TLS that all connections of one configuration share."""
+    """The TLS context that all connections of one configuration share."""
 
     context: ssl.SSLContext
     has_certificate: bool
 
     def layer(self, host: str, peer: str) -> TlsLayer:
-        """Return the layer of a new connection; see `TlsLayer`."""
+        """Return the TLS layer of a new connection; see `TlsLayer`."""
         return TlsLayer(self.context, host, peer, has_certificate=self.has_certificate)
 
 
 @lru_cache(maxsize=_MAX_CONTEXTS)
 def client_context(settings: TlsSettings) -> TlsContext:
-    """Return the context for some settings; equal settings share one context.
+    """Return the TLS context for settings; equal settings share one context.
 
     Raise ConfigException if a certificate or the key cannot be read.
     """
@@ -88,7 +88,7 @@ def client_context(settings: TlsSettings) -> TlsContext:
     versions = [_VERSIONS[name] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # Any certificate of the truststore is a trust anchor, as in Java.
+    # Every certificate in the truststore is a trust anchor, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = settings.checks_host
     if settings.ciphers is not None:
@@ -119,7 +119,7 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
             why = _reason(error)
         else:
             continue
-        # Raised outside the handlers, here and below, so that the SSLError is not chained.
+        # Raised outside the handler, here and below, so that the SSLError is not chained.
         raise ConfigException(f"{origin}: certificate {number} cannot be read: {why}")
 
 
@@ -132,7 +132,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         context.set_default_verify_paths()
         return
     for path in SYSTEM_FILES:
-        with suppress(OSError):  # ssl.SSLError is one
+        with suppress(OSError):  # also catches ssl.SSLError
             context.load_verify_locations(path)
             return
     with suppress(ImportError):
@@ -145,7 +145,7 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
 
 
 def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
-    """Load the key and its certificates, which are sent to brokers that request a certificate."""
+    """Load the client's key and certificates, for brokers that request a certificate."""
     origin = settings.key_origin
     key = private_key(key_text, origin)
     if settings.chain is None:
@@ -176,7 +176,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
 
 @contextmanager
 def _key_file(text: str) -> Iterator[str]:
-    """Return a path from which OpenSSL can read a key, in memory and not on a disk if possible."""
+    """Return a path from which OpenSSL can read a key: in memory if possible, not on a disk."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("key")
         try:
@@ -188,7 +188,7 @@ def _key_file(text: str) -> Iterator[str]:
                 return
         finally:
             os.close(number)
-    # Only this user may read the file, and it is deleted before the caller continues.
+    # Only the current user may read the file, and it is deleted when the block ends.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(text)
         file.flush()
@@ -199,8 +199,8 @@ class TlsLayer:
     """The TLS of one connection, including its handshake.
 
     host: the name that the broker's certificate must have. peer: the broker's name in messages.
-    After each call, even one that raised, `outgoing` returns bytes to send: handshake messages,
-    alerts and responses to key updates.
+    After each call, even one that raised, the caller must send the bytes that `outgoing` returns:
+    handshake messages, alerts and responses to key updates.
     """
 
     def __init__(
@@ -220,25 +220,25 @@ class TlsLayer:
             self._ssl = context.wrap_bio(
                 self._incoming, self._outgoing, server_hostname=_checked_name(host)
             )
-        except (ValueError, TypeError):  # TypeError: of NUL
+        except (ValueError, TypeError):  # TypeError: the name contains NUL
             raise SslAuthenticationException(
                 f"{peer} is at {host!r}, which cannot be a name in a certificate"
             ) from None
         self._do_handshake()
 
     def received(self, data: Buffer) -> bytes:
-        """Process received bytes and return the data decrypted from them.
+        """Process received bytes and return the decrypted data.
 
-        Raise SslAuthenticationException if one side rejects the other, and ConnectionError if the
-        connection broke for another reason.
+        Raise SslAuthenticationException if the broker or the client rejects the other, and
+        ConnectionError if the connection broke for another reason.
         """
         self._incoming.write(data)
         if not self.is_secured and not self._do_handshake():
             return b""
         pieces: list[bytes] = []
         try:
-            # Checking `pending` is cheaper than the exception for no data. Each read takes one
-            # record, so an incomplete record stays in the buffer.
+            # Checking `pending` is cheaper than the exception that a read without data raises. Each
+            # read returns at most one record, so an incomplete record stays in the buffer.
             while self._incoming.pending:
                 piece = self._ssl.read(_RECORD_BYTES)
                 if not piece:
@@ -252,18 +252,18 @@ class TlsLayer:
         except ssl.SSLError as error:
             if not pieces:
                 self._raise(error)
-            # Return the data before the error first; `check` raises the error.
+            # First return the data before the error; `check` raises the error later.
             self._failure = error
         self._has_answer = self._has_answer or bool(pieces)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def check(self) -> None:
-        """Raise as `received` does if an error follows the data that it returned last."""
+        """Raise the error that followed the data which `received` last returned, if any."""
         if self._failure is not None:
             self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
-        """Return the encrypted bytes of a piece. Raise as `received` does."""
+        """Return the encrypted bytes of a piece. Raise the exceptions of `received`."""
         try:
             self._ssl.write(piece)
         except ssl.SSLError as error:
@@ -271,7 +271,7 @@ class TlsLayer:
         return self._outgoing.read()
 
     def outgoing(self) -> bytes:
-        """Return other bytes to send; each byte is returned once."""
+        """Return the pending TLS bytes that are not application data. Each is returned once."""
         return self._outgoing.read()
 
     def end(self) -> bytes:
@@ -282,7 +282,7 @@ class TlsLayer:
         return self._outgoing.read()
 
     def at_end_of_stream(self) -> str:
-        """Return the message for a connection that the broker closed without a TLS alert."""
+        """Return the message if the broker closed the connection without a TLS alert."""
         if self.is_secured:
             return "the broker closed the connection"
         return (
@@ -302,7 +302,7 @@ class TlsLayer:
 
     def _raise(self, error: ssl.SSLError) -> NoReturn:
         reason = _reason(error)
-        # In TLS 1.3 a broker rejects the client's certificate after the handshake.
+        # In TLS 1.3 a broker may reject the client's certificate only after the handshake.
         is_refusal = not self.is_secured or (not self._has_answer and _ALERT.search(reason))
         if not is_refusal:
             raise ConnectionError(f"TLS: {_words(reason)}") from None
@@ -347,8 +347,8 @@ class TlsLayer:
 def take_piece(buffers: deque[memoryview]) -> tuple[Buffer, int]:
     """Remove up to 256 KiB from the front of `buffers`.
 
-    Return these bytes, and the number of buffers that end with them. A larger buffer is cut;
-    smaller ones are joined.
+    Return these bytes, and the number of buffers that end in them. A large buffer is split, and
+    small buffers are joined.
     """
     parts: list[memoryview] = []
     size = finished = 0
@@ -383,7 +383,7 @@ _NOT_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG",
      "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
 )  # fmt: skip
-# X509_V_ERR_… of OpenSSL.
+# OpenSSL's error numbers X509_V_ERR_….
 _UNKNOWN_ISSUER: Final = frozenset({2, 20, 21})
 _SELF_SIGNED: Final = frozenset({18, 19})
 _NOT_YET_VALID: Final = 9
@@ -432,5 +432,5 @@ def _words(reason: str) -> str:
 
 
 def _checked_name(host: str) -> str:
-    """Return the name to expect in the certificate, without a trailing dot and an IPv6 zone."""
+    """Return the name to expect in the certificate: without trailing dot and IPv6 zone."""
     return host.strip("[]").partition("%")[0].removesuffix(".")

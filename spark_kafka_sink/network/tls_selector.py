@@ -1,9 +1,9 @@
 """TlsSelector: a selector whose channels use TLS.
 
 A channel reports Connected when TCP is connected, and Secured when the TLS handshake is complete.
-Received data is decrypted. Data to send is joined to pieces of 256 KiB, and a piece is encrypted
-when the previous one is sent, so that a connection holds at most one piece of ciphertext. Each read
-empties the TLS layer, so no decrypted data waits there for the socket's next event.
+Received data is decrypted. Data to send is joined to pieces of up to 256 KiB. A piece is encrypted
+when the previous piece is sent, so that a connection holds at most one encrypted piece. Each read
+takes all decrypted data from the TLS layer, so no data stays there until the socket's next event.
 
 ::
 
@@ -35,9 +35,9 @@ from spark_kafka_sink.network.tls import TlsLayer, take_piece
 
 @dataclass(slots=True, eq=False)
 class _Tls:
-    """The layer of a channel, and encrypted data that is not sent yet.
+    """The TLS layer of a channel, and the encrypted data that is not sent yet.
 
-    finished: the number of buffers that are completed when it is sent.
+    finished: the number of buffers that are completely written once this data is sent.
     """
 
     layer: TlsLayer
@@ -64,7 +64,7 @@ class TlsSelector(Selector):
         self._tls: dict[int, _Tls] = {}
 
     def connect(self, channel_id: int, address: Address, layer: TlsLayer | None = None) -> None:
-        """Start connecting. The result is a Secured or Closed event."""
+        """Start connecting. A later poll returns a Secured or Closed event."""
         if layer is None:
             raise IllegalStateException("a TLS connection needs a TLS layer")
         super().connect(channel_id, address)
@@ -72,9 +72,9 @@ class TlsSelector(Selector):
             self._tls[channel_id] = _Tls(layer)
 
     def close(self, channel_id: int) -> None:
-        """Close a channel without an event; send close_notify if the socket accepts it."""
+        """Close a channel without an event. Send close_notify if the socket accepts it at once."""
         channel, tls = self._channels.get(channel_id), self._tls.pop(channel_id, None)
-        # After a partly sent record, the broker would read close_notify as a part of that record.
+        # After an incomplete record, the broker would read close_notify as a part of that record.
         if channel is not None and tls is not None and not tls.encrypted:
             _send_last(channel, tls.layer.end())
         super().close(channel_id)
@@ -96,7 +96,7 @@ class TlsSelector(Selector):
         return self._tls[channel.id].layer.at_end_of_stream()
 
     def _take(self, channel: Channel, size: int) -> list[SelectorEvent]:
-        """Return the events for what is decrypted from the receive buffer."""
+        """Return the events for the data decrypted from the receive buffer."""
         tls = self._tls[channel.id]
         events: list[SelectorEvent] = []
         try:
@@ -114,7 +114,7 @@ class TlsSelector(Selector):
         return events
 
     def _failed(self, channel: Channel, error: Exception) -> Closed:
-        """Close a channel whose TLS failed, and send the alert first."""
+        """Send the TLS alert, then close a channel whose TLS failed. Return the Closed event."""
         tls = self._tls.pop(channel.id)
         _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
         closed = self._broken(channel, str(error))
@@ -139,9 +139,9 @@ class TlsSelector(Selector):
         return events
 
     def _encrypt(self, channel: Channel, tls: _Tls, events: list[SelectorEvent]) -> bool:
-        """Record finished sends and prepare the next bytes.
+        """Record the sends that are completely written, and prepare the next bytes to send.
 
-        Return whether there are any to send.
+        Return whether there are bytes to send.
         """
         if tls.encrypted:
             return True

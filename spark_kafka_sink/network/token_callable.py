@@ -1,7 +1,7 @@
-"""A user's own Python callable that returns tokens: loading it, and checking what it returns.
+"""Tokens from a user's Python callable: importing the callable, and checking its result.
 
-It may raise anything. No message shows what it returns or what its exception says, because either
-may have a token or a password.
+The callable may raise any exception. No message shows its result or the text of its exception,
+because either may contain a token or a password.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _RETURNS: Final = (
 
 
 def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return the object of a name, and the user's callable; a class is instantiated.
+    """Return the object that a name refers to, and the callable. A class is instantiated.
 
-    Raise ConfigException if there is none.
+    Raise ConfigException if the name cannot be imported or is not callable.
     """
     module, _, attribute = name.rpartition(".")
     try:
@@ -47,11 +47,11 @@ def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]
 def call_for_token(
     call: Callable[[], object] | None, extensions: dict[str, str]
 ) -> OAuthBearerToken:
-    """Return the token of a callable. Raise TokenException if there is none."""
+    """Return the token from a callable. Raise TokenException if it returns no valid token."""
     try:
         found = None if call is None else call()
     except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
-        # Its message may have a URL with credentials, or worse.
+        # The message may contain a URL with credentials, or a secret.
         why = f"it raised {type(error).__name__}{_place(error)}"
     else:
         return _checked(found, extensions)
@@ -59,7 +59,7 @@ def call_for_token(
 
 
 def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
-    """Return what the callable returned as a token."""
+    """Return the callable's result as a token. Raise TokenException if it is invalid."""
     parts = list(found) if isinstance(found, tuple | list) else []
     more = parts[2] if len(parts) == 3 else {}
     if len(parts) not in (2, 3) or not isinstance(parts[0], str):
@@ -88,7 +88,7 @@ def _place(error: BaseException) -> str:
 
 
 def _kinds(found: object) -> str:
-    """Return what a callable returned, by types alone: its values may be tokens."""
+    """Return the types in a callable's result, not the values, which may be tokens."""
     if isinstance(found, tuple | list):
         return f"({', '.join(type(each).__name__ for each in found[:5])})"
     return f"an object of the type {type(found).__name__}"

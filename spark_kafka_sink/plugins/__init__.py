@@ -1,1 +1,1 @@
-"""User code: loading it, and calling it so that its exceptions do no harm."""
+"""Load user code, and call it in a way that its exceptions do not stop a producer."""

@@ -1,12 +1,13 @@
-"""The user's own partitioner: a callable that chooses the partitions of a whole Arrow batch.
+"""The user's own partitioner: a callable that chooses the partition of each row in an Arrow batch.
 
 partitioner.class is the callable, or its name as ``module.Name``. It is called as
-``partitioner(topic, batch, partitions)``: with the name of the topic, a pyarrow.RecordBatch (for
-`append` with its own columns, for `send` with key, value and timestamp) and the partition count of
-the topic. It returns an Arrow array, a numpy array or a list with one integer per row; null leaves
-the row to the built-in partitioner. An explicit partition of a row has precedence. The thread of
-`append` calls it; rows of `send` have their own threads for it (`client.partitioner_threads`).
-Several threads may call it at once.
+``partitioner(topic, batch, partitions)``: with the topic name, a pyarrow.RecordBatch and the
+partition count of the topic. For `append`, the batch has the columns of the appended batch. For
+`send`, it has the columns key, value and timestamp. The callable returns an Arrow array, a numpy
+array or a list with one integer per row. For a null, the built-in partitioner chooses the
+partition. The partition column has precedence over the partitioner. For `append`, the partitioner
+is called in the thread that appends. For `send`, it is called in threads of
+`client.partitioner_threads`. Several threads may call it at the same time.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _LEFT_OPEN: Final = -1
 
 
 def load_partitioner(given: object) -> BatchPartitioner | None:
-    """Return the callable that partitioner.class names, None for a built-in one.
+    """Return the callable that partitioner.class names, None for a built-in partitioner.
 
-    Raise ConfigException.
+    Raise ConfigException if it cannot be loaded or called.
     """
     option = str(Option(PARTITIONER_CLASS))
     if not names_own_partitioner(given):
@@ -61,11 +62,11 @@ def with_partitions(
     topics: Sequence[TopicMetadata],
     partitioner: BatchPartitioner,
 ) -> Rows:
-    """Return `rows` with partitions that the partitioner chooses for rows without one.
+    """Return `rows` with the partitioner's choice for each row that has no partition.
 
-    batch: the rows as the partitioner sees them; topics: the metadata of each of ``rows.topics``.
-    Raise DataException if the result is not one partition per row, and exceptions of the
-    partitioner.
+    batch: the batch to pass to the partitioner, with the same rows. topics: the metadata of each
+    topic in ``rows.topics``. Raise DataException if the partitioner does not return one valid
+    partition per row, and the exceptions of the partitioner.
     """
     explicit = rows.partitions
     if explicit is not None and (explicit >= 0).all():
@@ -81,7 +82,7 @@ def with_partitions(
 
 
 def sent_batch(rows: Rows) -> pa.RecordBatch:
-    """Return rows of `send` as the batch that a partitioner sees."""
+    """Return rows of `send` as the batch to pass to a partitioner."""
     columns = rows.columns
     keys = pa.nulls(len(rows), pa.binary()) if columns.key is None else _arrow(columns.key)
     times = pa.array(columns.timestamps_ms)
@@ -101,8 +102,8 @@ def chosen_partitions(
 ) -> Int64s:
     """Return the partitions that a partitioner chooses for the rows of a batch, int64, -1 for null.
 
-    partitions: the partition count of the topic. Raise DataException if the result is not one
-    partition per row, and exceptions of the partitioner.
+    partitions: the partition count of the topic. Raise DataException if the partitioner does not
+    return one valid partition per row, and the exceptions of the partitioner.
     """
     option = Option(PARTITIONER_CLASS)
     given = partitioner(topic, batch, partitions)
@@ -121,7 +122,7 @@ def chosen_partitions(
             f"{topic}: expected one for each row"
         )
         raise DataException(message, topic=topic)
-    # The filter drops nulls. -1 is refused above, and means null only below.
+    # The filter drops nulls. A -1 of the user is rejected here. Further below, -1 means null.
     is_wrong = pc.or_(pc.less(chosen, 0), pc.greater_equal(chosen, partitions))
     wrong = chosen.filter(is_wrong)
     if len(wrong):
@@ -135,9 +136,10 @@ def chosen_partitions(
 
 
 class Topics(NamedTuple):
-    """Topics whose partitions have consecutive numbers, one topic after the other.
+    """Topics whose partitions are numbered consecutively, one topic after the other.
 
-    partitions: the count of each topic; first: the number of its first one; tasks: the total count.
+    partitions: the partition count of each topic. first: the number of each topic's first
+    partition. tasks: the total partition count, because atomic_layout makes one task per partition.
     """
 
     names: list[str]
@@ -147,17 +149,17 @@ class Topics(NamedTuple):
 
     @classmethod
     def of(cls, partitions: Mapping[str, int]) -> Topics:
-        """Return the topics; partitions: the count of each topic."""
+        """Return the topics and their numbering; partitions: the partition count by topic name."""
         counts = list(partitions.values())
         *first, tasks = accumulate(counts, initial=0)
         return cls(list(partitions), counts, first, tasks)
 
 
 def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Return the partition count of each row's topic and the number of its first partition, int32.
+    """Return, for each row, the partition count of the topic and the number of its first partition.
 
-    names: the topic of each row, a string or null. Both are null for a topic that is not in
-    `topics`.
+    names: the topic of each row, a string or null. Both fields are int32, and null for a topic that
+    is not in `topics`.
     """
     numbers = pc.index_in(names, pa.array(topics.names, names.type))
     counts, first = (
@@ -172,9 +174,9 @@ def keys_count(config: ProducerConfig) -> bool:
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Return the positive murmur2 of each key, int32, null for a null key.
+    """Return the positive murmur2 hash of each key, int32, null for a null key.
 
-    keys: string or binary, also large ones.
+    keys: string, binary, large_string or large_binary.
     """
     column = BinaryColumn.of(keys)
     mask = None if column.valid is None else ~column.valid
@@ -189,10 +191,11 @@ def own_partitions(
 ) -> pa.Array:
     """Return the partition that the user's own partitioner chooses for each row, int32.
 
-    name: the value of partitioner.class; topics: of each row, a string or null; partitions: the
-    partition count of the topic of each row, int32 or null. Raise ConfigException if the
-    partitioner cannot be loaded, DataException if it returns an invalid partition, and its own
-    exceptions.
+    name: the value of partitioner.class. topics: the topic of each row, a string or null.
+    partitions: the partition count of each row's topic, int32 or null. rows: the columns to pass to
+    the partitioner. The result is null if the partitioner returns null or the count is null. Raise
+    ConfigException if the partitioner cannot be loaded, DataException if it returns an invalid
+    partition, and the exceptions of the partitioner.
     """
     partitioner = _load(name)
     if partitioner is None:

@@ -1,8 +1,8 @@
 """Interceptors: user code that sees every record before it is sent and after it is acknowledged.
 
-An interceptor that raises is logged and skipped (ProducerInterceptors of the Java client). An
-exception that is not an Exception, such as SystemExit, reaches the caller, but never the I/O
-thread.
+If an interceptor raises an Exception, it is logged and the next interceptor is called
+(ProducerInterceptors of the Java client). Any other BaseException, such as SystemExit, is raised to
+the caller. In the I/O thread, it is only logged.
 """
 
 from __future__ import annotations
@@ -23,30 +23,37 @@ INTERCEPTORS = "interceptor.classes"
 
 
 class ProducerInterceptor:
-    """The interface of interceptors; derive from it or implement some of its methods."""
+    """The interface of interceptors. Derive from it, or implement some of its methods."""
 
     def configure(self, configs: Mapping[str, object]) -> None:
-        """Take the producer's configuration; called once, for interceptors given as classes."""
+        """Receive the producer's configuration.
+
+        It is called once, if interceptor.classes has a class or its name, and not an instance.
+        """
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record to send, before it is serialized; in the caller's thread."""
+        """Return the record to send in place of `record`.
+
+        It is called before the record is serialized, in the thread that calls `send`.
+        """
         return record
 
     def on_acknowledgement(
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """Take the result of a record, before its own callback; in the I/O thread.
+        """Receive the result of a record.
 
-        For a record that `send` itself refuses, it is called in the caller's thread; metadata is
-        None if there is no topic.
+        It is called in the I/O thread, before the on_delivery of the record. If `send` itself
+        rejects the record, it is called in the thread that calls `send`. metadata is None if the
+        record has no topic.
         """
 
     def close(self) -> None:
-        """Release resources; called when the producer is closed."""
+        """Release resources. It is called when the producer is closed."""
 
 
 class ProducerInterceptors:
-    """The chain, in the order configured."""
+    """The chain of a producer's interceptors, in the order of interceptor.classes."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
@@ -56,7 +63,11 @@ class ProducerInterceptors:
         return bool(self._interceptors)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record after all interceptors; each gets the last valid one."""
+        """Call all interceptors, and return the record to send.
+
+        Each interceptor receives the record that the interceptor before it returned. An invalid
+        result is ignored.
+        """
         for interceptor in self._interceptors:
             try:
                 made = interceptor.on_send(record)
@@ -76,21 +87,24 @@ class ProducerInterceptors:
     def on_acknowledgement(
         self, metadata: RecordMetadata | None, error: BaseException | None
     ) -> None:
-        """Call all for a record that is acknowledged or has failed; in the I/O thread."""
+        """Call all interceptors for an acknowledged or failed record, in the I/O thread."""
         for interceptor in self._interceptors:
             call_in_io_thread("interceptor", interceptor.on_acknowledgement, metadata, error)
 
     def on_send_error(
         self, topic: str, partition: int | None, error: BaseException
     ) -> BaseException | None:
-        """Call all for a record that `send` refuses; return the caller's exception to raise."""
+        """Call all interceptors for a record that `send` rejects, in the caller's thread.
+
+        Return the exception of an interceptor that the caller must raise, None without any.
+        """
         if not self._interceptors:
             return None
         calls = [interceptor.on_acknowledgement for interceptor in self._interceptors]
         return call_in_caller("interceptor", calls, unsent_metadata(topic, partition), error)
 
     def close(self) -> BaseException | None:
-        """Close all, each once; return the exception that the caller must raise."""
+        """Close each interceptor once. Return the exception that the caller must raise, if any."""
         return call_in_caller("interceptor", self._closes())
 
     def _closes(self) -> Iterator[Callable[[], None]]:
@@ -99,15 +113,15 @@ class ProducerInterceptors:
 
 
 def unsent_metadata(topic: str, partition: int | None) -> RecordMetadata:
-    """Return the metadata of a record that is not in the log: its target, with -1 for the rest."""
+    """Return the metadata of a record that was not written; offset, timestamp and sizes are -1."""
     return RecordMetadata(topic, -1 if partition is None else partition, -1, -1, -1, -1)
 
 
 def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerInterceptors:
     """Return the chain for the value of interceptor.classes.
 
-    given: a list of objects, classes and names, or names separated by commas; a repeated name or
-    class is instantiated once. Raise ConfigException.
+    given: a list of objects, classes and names, or names separated by commas. A class or a name
+    that is repeated is instantiated once. Raise ConfigException if one cannot be loaded.
     """
     if isinstance(given, str):
         given = [name for name in given.split(",") if name.strip()]
@@ -130,7 +144,7 @@ def load_interceptors(given: object, configs: Mapping[str, object]) -> ProducerI
 
 
 def _each_once(given: Iterable[object]) -> Iterator[object]:
-    """Yield names and classes once, as lists of Java's ConfigDef; objects as often as given."""
+    """Yield each name and class once, as Java's ConfigDef does, and every other object always."""
     seen: set[object] = set()
     for item in given:
         name = item.strip() if isinstance(item, str) else item
@@ -145,7 +159,7 @@ def _each_once(given: Iterable[object]) -> Iterator[object]:
 
 
 class _Adapted(ProducerInterceptor):
-    """An interceptor from an object that has some of the methods."""
+    """An interceptor that calls an object which has some of the interceptor's methods."""
 
     _METHODS = ("on_send", "on_acknowledgement", "close")
 

@@ -1,4 +1,4 @@
-"""Objects of a configuration: as they are, as a class, or as a name ``module.Name``."""
+"""Load user objects that an option has: as an object, a class, or a name ``module.Name``."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
 
-# A package that begins with a reversed domain name, as usual in Java.
+# A class in a package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
 
 
 def load(option: str, given: object) -> object:
-    """Return the class or object that an option names. Another value than a str is returned as is.
+    """Return the class or object that an option names. Return any value that is not a str as it is.
 
     Raise ConfigException if the name cannot be imported.
     """
@@ -30,7 +30,7 @@ def load(option: str, given: object) -> object:
     try:
         found: object = getattr(import_module(module_name), name)
     except (Exception, SystemExit) as error:
-        # A user's module may raise anything, and scripts exit.
+        # A user's module may raise anything when it is imported, and a script may call sys.exit().
         why = _described(error)
         if _JAVA_CLASS.fullmatch(given.strip()):
             why += "; it looks like a Java class, which this Python producer cannot run"
@@ -43,7 +43,7 @@ def load(option: str, given: object) -> object:
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:
-    """Return the object of an option, and whether it was instantiated here."""
+    """Return the object that an option has or names, and whether it was instantiated here."""
     found = load(option, given)
     if not isinstance(found, type):
         return found, False
@@ -60,10 +60,10 @@ def _described(error: BaseException) -> str:
 
 
 def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
-    """Call the object's ``configure``, if it has one (Configurable of the Java client).
+    """Call the object's ``configure``, if it has this method (Configurable of the Java client).
 
-    Passwords, keys and JAAS are given in the type `Secret`, so that an object that prints its
-    options shows none.
+    The values of passwords, keys and sasl.jaas.config are passed as `Secret`, so that an object
+    that prints its options does not show them.
     """
     method = getattr(plugin, "configure", None)
     if method is not None:
@@ -80,9 +80,9 @@ def _without_secrets(configs: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def close_plugin(option: str, plugin: object) -> KafkaException | None:
-    """Call the object's ``close``, if it has one; log and return its failure.
+    """Call the object's ``close``, if it has this method. Log and return its failure.
 
-    Raise an exception that is not an Exception, such as SystemExit.
+    Only Exceptions are logged and returned. Raise any other BaseException, such as SystemExit.
     """
     close = getattr(plugin, "close", None)
     if close is None:

@@ -1,7 +1,7 @@
-"""Serializers: convert keys and values of the row API to bytes.
+"""Serializers: convert the keys and values of `send` to bytes.
 
-A serializer is a function of the value, or an object with ``serialize(topic, value)``. Without one,
-bytes, str (as UTF-8) and None are accepted.
+A serializer is a function of the value, or an object with a method ``serialize(topic, value)``.
+Without a serializer, bytes, str (encoded as UTF-8) and None are accepted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ Serializer: TypeAlias = Callable[[str, object], bytes | None]
 
 
 class LoadedSerializer(NamedTuple):
-    """A serializer: the function to call, and the user's object."""
+    """A serializer: the function to call, and the user's object, which is closed at the end."""
 
     serialize: Serializer
     plugin: object
 
 
 def as_bytes(option: str, data: object) -> bytes | None:
-    """Return the bytes of bytes, str or None.
+    """Return bytes as bytes, str as UTF-8 and None as None.
 
-    option: the serializer's option, for the message. Raise SerializationException.
+    option: the name of the serializer's option, for the message. Raise SerializationException for
+    another type.
     """
     if data is None or isinstance(data, bytes):
         return data
@@ -51,9 +52,10 @@ def _utf8(option: str, text: str) -> bytes:
 def load_serializer(
     option: str, given: object, configs: Mapping[str, object]
 ) -> LoadedSerializer | None:
-    """Return the serializer of an instance or of the value of an option, None for None.
+    """Return the serializer that `given` is or names, None if `given` is None.
 
-    option: key.serializer or value.serializer. Raise ConfigException.
+    option: key.serializer or value.serializer. given: an object, a class, or a name
+    ``module.Name``. Raise ConfigException if it cannot be loaded.
     """
     if given is None:
         return None

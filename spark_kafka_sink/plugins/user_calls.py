@@ -1,11 +1,11 @@
-"""Calls of user code whose result the producer does not need, and the queue of the I/O thread's.
+"""Call user code that returns nothing to the producer, and queue such calls for the I/O thread.
 
-Callbacks, interceptors and plugins may raise anything, also SystemExit or asyncio's CancelledError.
-In the I/O thread everything is logged and dropped: nobody could catch it, and a producer whose I/O
-thread ends delivers nothing any more. In a caller's thread an Exception is logged, as in the Java
-client. Other exceptions are returned to the caller, who raises them after all other work.
+Callbacks, interceptors and plugins may raise anything, even SystemExit or asyncio's CancelledError.
+In the I/O thread, every exception is logged and dropped: no caller could catch it, and without its
+I/O thread a producer delivers nothing any more. In a caller's thread, an Exception is logged, as in
+the Java client. Any other BaseException is returned, and the caller raises it after all other work.
 
-`UserCalls` has the calls of the I/O thread, which it makes in order and without a lock.
+`UserCalls` is the queue of the calls that the I/O thread makes, in order and without a lock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 def call_in_io_thread(what: str, function: Callable[..., object], *arguments: object) -> None:
-    """Call user code from the I/O thread; log and drop whatever it raises.
+    """Call user code in the I/O thread; log and drop any exception.
 
-    what: the function's role for the log line, which also has the first argument.
+    what: the role of the function, for the log line, which also shows the first argument.
     """
     try:
         function(*arguments)
     except BaseException as error:  # noqa: BLE001 - see above
-        # A handler or a __repr__ of the user may raise as well.
+        # A logging handler or a __repr__ of the user may raise too.
         with suppress(BaseException):
             _log(what, function, arguments, error)
 
@@ -34,10 +34,10 @@ def call_in_io_thread(what: str, function: Callable[..., object], *arguments: ob
 def call_in_caller(
     what: str, functions: Iterable[Callable[..., object]], *arguments: object
 ) -> BaseException | None:
-    """Call user code from a caller's thread; return the exception that the caller must raise.
+    """Call user code in a caller's thread. Return the exception that the caller must raise, if any.
 
-    functions: all are called, whatever others raise. Exceptions are logged; the first BaseException
-    that is not an Exception is returned, also if a log handler raised it.
+    All functions are called, even if one raises. Exceptions are logged. The first BaseException
+    that is not an Exception is returned, even if a logging handler raised it.
     """
     raised: BaseException | None = None
     for function in functions:
@@ -66,11 +66,12 @@ def _log(
 
 
 class UserCalls:
-    """The I/O thread's calls. due, made: how many are to make and how many were made, ever.
+    """The queue of user calls for the I/O thread.
 
-    A flush waits for the calls that were due before it. After the end of the I/O thread, another
-    thread replaces it for as long as there are calls, because a caller may wait for one of them.
-    But for `make`, the caller of each method holds the producer's lock.
+    due: how many calls were queued since the beginning. made: how many of them were made. A flush
+    waits until the calls that were queued before it are made. If a call is queued after the I/O
+    thread has ended, another thread is started to make the calls, because a caller may wait for
+    them. The caller of every method except `make` holds the producer's lock.
     """
 
     def __init__(self) -> None:
@@ -81,11 +82,11 @@ class UserCalls:
         self._start_thread: Callable[[], None] = lambda: None
 
     def start_later_threads(self, start: Callable[[], None]) -> None:
-        """Set the function that starts a thread in place of the ended I/O thread."""
+        """Set the function that starts a thread to make calls after the I/O thread has ended."""
         self._start_thread = start
 
     def add(self, call: Callable[[], object]) -> None:
-        """Queue a call after the others."""
+        """Queue a call after all calls that are queued already."""
         self._calls.append(call)
         self.due += 1
         if self._has_ended:
@@ -93,18 +94,22 @@ class UserCalls:
             self._has_ended = False
 
     def make(self) -> int:
-        """Make the calls that are due, also those that they cause; return how many there were.
+        """Make all queued calls, and the calls that these queue. Return the number of calls made.
 
-        By the thread that makes calls, without the lock.
+        It runs in the I/O thread or the thread that replaces it, without the producer's lock.
         """
         made = 0
         while self._calls:
-            # User code is guarded at its call, so an exception here is a bug.
+            # The queued call itself catches the exceptions of user code. An exception here is a
+            # bug.
             call_in_io_thread("call", self._calls.popleft())
             made += 1
         return made
 
     def end(self) -> bool:
-        """End the thread that makes calls, unless there are more; return whether it ends."""
+        """Return whether no call is queued, so that the thread that makes calls ends.
+
+        If it ends, the next `add` starts another thread.
+        """
         self._has_ended = not self._calls
         return self._has_ended

@@ -1,7 +1,7 @@
 """The user code of a producer: serializers, interceptors and a partitioner.
 
-They are made from a configuration and closed with their producer, each once. One that raises does
-not keep others from being closed (closeQuietly of the Java client).
+The objects are created from the configuration, and each is closed once when the producer is closed.
+If closing one of them raises, the others are closed nevertheless (closeQuietly of the Java client).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALUE_SERIALIZER = "value.serializer"
 
 
 def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the options that name user code."""
+    """Return the configuration without the options whose values are user code."""
     named = {KEY_SERIALIZER, VALUE_SERIALIZER, INTERCEPTORS}
     if names_own_partitioner(given.get(PARTITIONER_CLASS)):
         named.add(PARTITIONER_CLASS)
@@ -37,10 +37,11 @@ def without_user_code(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class UserCode:
-    """The user code of a configuration; None or empty if the user named none.
+    """The user code of a configuration.
 
-    given: the configuration; key_serializer, value_serializer: in place of its options. Raise
-    ConfigException, after closing what was made or given until then.
+    An attribute is None or empty if the configuration does not set it. given: the configuration.
+    key_serializer, value_serializer: used instead of the options if they are not None. Raise
+    ConfigException if an object cannot be loaded; the objects that were loaded before are closed.
     """
 
     def __init__(
@@ -65,9 +66,10 @@ class UserCode:
             raise
 
     def close(self) -> KafkaException | None:
-        """Close everything; return the first failure, besides those of interceptors.
+        """Close all objects. Return the first failure of a serializer or the partitioner.
 
-        When all is closed, raise an exception that is not an Exception, such as SystemExit.
+        If an object raises a BaseException that is not an Exception, such as SystemExit, raise it
+        after all objects are closed.
         """
         raised = self.interceptors.close()
         failures: list[KafkaException] = []
@@ -76,7 +78,7 @@ class UserCode:
             VALUE_SERIALIZER: self.value_serializer and self.value_serializer.plugin,
             KEY_SERIALIZER: self.key_serializer and self.key_serializer.plugin,
         }
-        # An object with several roles has the first one in which it is closed.
+        # An object with several roles is closed once, in the first of its roles.
         once = {id(plugin): (option, plugin) for option, plugin in plugins.items()}
         for option, plugin in reversed(once.values()):
             if id(plugin) in self._closed:

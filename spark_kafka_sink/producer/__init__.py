@@ -1,1 +1,1 @@
-"""The producer's state machines: pure, with events and the time as arguments."""
+"""The producer's state machines. They are pure: events and the time are arguments."""

@@ -1,7 +1,8 @@
-"""RecordAccumulator: per partition a queue of batches, and the memory that they take.
+"""RecordAccumulator: a queue of batches for each partition, and the memory that the batches use.
 
-Why: rows come in slices of many partitions, and brokers want few large batches. So rows wait here
-until a batch of their partition is full, has lingered, or must make room.
+Rows come in slices with rows of many partitions, but brokers work best with few large batches. So
+rows wait here until the batch of their partition is full, has waited for linger.ms, or must be sent
+to free memory.
 
 ::
 
@@ -11,24 +12,26 @@ until a batch of their partition is full, has lingered, or must make room.
                      partition, the      of its queue       ^          │
                      last of its queue                      └──────────┘ reenqueue, split
 
-What is hard:
+The difficult parts:
 
-- Rows are encoded outside the lock, with offset deltas that continue the open batch. So appending
-  has three steps: `hold` the partitions, encode, `append`. A held open batch is neither sealed nor
-  sent nor expired meanwhile. `let_go` ends that.
-- Full batches are compressed by the thread that appends, outside the lock. They stand in their
-  queue, in order, but are not sent before `packed`.
-- Memory is charged for what batches keep (`BufferPool`), which changes four times: when rows are
-  copied, when a slice is referenced, when a batch is compressed, and when it is done. A slice that
-  several batches reference is paid for until the last of them is done.
-- While memory is short, the oldest open batches go, and no more than have to: what is on its way to
-  a broker counts as free soon (`draining`). To send all of them would halve what batches hold.
-- A batch that is sent again goes to the head of its queue, behind batches with lower sequences.
-- Order: the oldest first, and of one age each partition in its turn, so that no partition starves
-  behind others that always have more. `_open` and `_incomplete` are kept in order of age, so that
-  the first one that is too young ends each search.
+- Rows are encoded outside the lock, with offset deltas that continue those of the open batch. So
+  rows are appended in three steps: `hold` the partitions, encode, `append`. While an open batch is
+  held, it is neither sealed nor sent, and does not expire. `let_go` ends the hold.
+- The thread that appends compresses full batches, outside the lock. These batches keep their place
+  in the queue, but are not sent before `packed`.
+- Batches are charged for the memory that they keep (`BufferPool`). That memory changes when rows
+  are copied, when a slice is referenced, when a batch is compressed, and when a batch is done. If
+  several batches reference a slice, it is charged until the last of them is done.
+- While memory is short, open batches are sent, the oldest first, but no more than needed: the
+  memory of batches that are on their way to a broker will soon be free (`draining`). If all open
+  batches were sent, batches would have half as many records.
+- A batch that is sent again goes to the head of its queue, but behind batches with lower sequences.
+- The oldest batches are sent first, and among batches of the same age the partitions take turns. So
+  no partition waits forever behind partitions that always have more data. `_open` and `_incomplete`
+  are sorted by age, so each search ends at the first batch that is too young.
 
-It has no lock and no clock: its callers hold the producer's lock, and the time is an argument.
+The accumulator has no lock and no clock: its callers hold the producer's lock, and pass the time as
+an argument.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ _Key = TypeVar("_Key")
 
 
 class RecordAccumulator:
-    """Batches waiting to be sent. Times are seconds of the producer's clock."""
+    """Batches that wait to be sent. Times are seconds of the producer's clock."""
 
     def __init__(
         self,
@@ -75,13 +78,13 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # The most bytes that a batch of a topic may have, where that is known: by the topic's
-        # configuration, and by batches that brokers found too large.
+        # The largest batch size of topics in bytes, where it is known: from max.message.bytes, and
+        # from batches that brokers found too large.
         self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
-        # The partitions whose first batch is sealed; the partitions with an open batch, the oldest
-        # first; and all incomplete batches, the oldest first.
+        # The partitions whose first batch is sealed; the open batch of each partition that has one,
+        # oldest first; and all incomplete batches, oldest first.
         self._sealed: dict[TopicPartition, None] = {}
         self._open: dict[TopicPartition, ProducerBatch] = {}
         self._incomplete: dict[ProducerBatch, ProducerBatch] = {}
@@ -94,17 +97,17 @@ class RecordAccumulator:
 
     @property
     def has_incomplete(self) -> bool:
-        """Whether any batch is neither acknowledged nor failed."""
+        """Whether there is a batch that is neither acknowledged nor failed."""
         return bool(self._incomplete)
 
     @property
     def has_undrained(self) -> bool:
-        """Whether any batch waits to be sent."""
+        """Whether there is a batch that waits to be sent."""
         return bool(self._sealed or self._open)
 
     @property
     def waiting_partitions(self) -> set[TopicPartition]:
-        """The partitions of which a batch waits to be sent."""
+        """The partitions that have a batch waiting to be sent."""
         return {*self._sealed, *self._open}
 
     @property
@@ -113,7 +116,7 @@ class RecordAccumulator:
         return list(self._incomplete)
 
     def undelivered(self) -> Counter[str]:
-        """Return by topic the number of records that are neither acknowledged nor failed."""
+        """Return the number of records that are neither acknowledged nor failed, by topic."""
         records = Counter[str]()
         for batch in self._incomplete:
             records[batch.topic_partition.topic] += batch.record_count
@@ -122,11 +125,11 @@ class RecordAccumulator:
     def topic_load(
         self, name: str, topic: TopicMetadata, latencies: NodeLatencies, *, adaptive: bool
     ) -> TopicLoad:
-        """Return the partitions to spread rows over, and what each has waiting.
+        """Return the partitions to spread rows over, and the number of batches waiting for each.
 
-        These are the partitions with a leader, or all if none has one. adaptive: whether queue
-        lengths count, and whether partitions whose leader accepts no data are left out while others
-        do (KIP-794).
+        The partitions are those that have a leader, or all partitions if no partition has a leader.
+        adaptive: whether queue lengths count, and whether a partition is left out if its leader
+        accepts no data while the leaders of other partitions do (KIP-794).
         """
         with_leader = topic.available or list(range(len(topic.leaders)))
         batch_bytes = self.full_bytes(name)
@@ -139,9 +142,9 @@ class RecordAccumulator:
         return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
 
     def limit_topics(self, sizes_bytes: Mapping[str, int]) -> None:
-        """Keep batches below the limits of their topics, which replace the limits before.
+        """Replace the limits on the batch size of topics.
 
-        Where a limit was raised, the batches that brokers found too large before do not count.
+        If a topic's limit is raised, the limit that was learned from rejected batches is dropped.
         """
         for topic, size_bytes in sizes_bytes.items():
             if size_bytes > self._topic_limits.get(topic, size_bytes):
@@ -149,12 +152,12 @@ class RecordAccumulator:
         self._topic_limits = dict(sizes_bytes)
 
     def forget_limits(self) -> None:
-        """Forget the limits of all topics: they may have been raised since."""
+        """Forget the limits of all topics, because they may have been raised."""
         self._topic_limits.clear()
         self._found_limits.clear()
 
     def full_bytes(self, topic: str) -> int:
-        """Return how many bytes of records fill a batch, by how well they compress."""
+        """Return how many bytes of uncompressed records fill a batch of a topic."""
         size = self._batch_size_bytes
         for limits in (self._topic_limits, self._found_limits):
             size = min(size, limits.get(topic, size))
@@ -167,36 +170,36 @@ class RecordAccumulator:
 
     @property
     def flushes(self) -> int:
-        """The number of flushes in progress; nothing lingers while there are any."""
+        """The number of flushes in progress; no batch lingers during a flush."""
         return len(self._flushes)
 
     def begin_flush(self, flush: object) -> None:
-        """Make every batch sendable until `end_flush` of the same flush."""
+        """Make every batch sendable until `end_flush` is called with the same object."""
         self._flushes.add(flush)
 
     def end_flush(self, flush: object) -> None:
-        """End a flush; a flush that was interrupted may be ended twice."""
+        """End a flush; an interrupted caller may end its flush twice."""
         self._flushes.discard(flush)
 
     def stop_lingering(self) -> None:
-        """Make every batch sendable from here on: the producer is to end."""
+        """Make every batch sendable from now on, because the producer is about to end."""
         self._lingers = False
 
     # -- withholding ------------------------------------------------------------------------------
 
     def withhold(self) -> None:
-        """Send nothing, also no full batch, until a flush begins or memory is short.
+        """Send no batch, not even a full one, until a flush begins or memory is short.
 
-        The wait does not count as linger, nor as delivery.timeout.ms.
+        The time until then counts neither for linger.ms nor for delivery.timeout.ms.
         """
         self._is_withheld = True
 
     def end_withholding(self) -> None:
-        """Send batches as usual again."""
+        """Send batches as usual from now on."""
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
-        """Return whether nothing is to be sent yet; if that is over, batches count as new."""
+        """Return whether batches are still withheld; when that ends, their age starts at `now`."""
         if not self._flushes and self._lingers and not self.pool.is_short:
             return True
         self._is_withheld = False
@@ -207,7 +210,7 @@ class RecordAccumulator:
     # -- appending: the caller's thread, under the lock -------------------------------------------
 
     def hold(self, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
-        """Keep the partitions' open batches as they are, and return how full they are."""
+        """Protect the partitions' open batches from changes, and return how full they are."""
         self._held.update(partitions)
         full = {topic: self.full_bytes(topic) for topic in {tp.topic for tp in partitions}}
         opens = []
@@ -224,7 +227,7 @@ class RecordAccumulator:
         return opens
 
     def let_go(self, partitions: Sequence[TopicPartition]) -> None:
-        """End `hold`."""
+        """End `hold`: these partitions' open batches may change and be sent again."""
         self._held.difference_update(partitions)
 
     def append(
@@ -235,12 +238,15 @@ class RecordAccumulator:
         now: float,
         owner: SpanOwner | None = None,
     ) -> list[ProducerBatch]:
-        """Append encoded cuts to the batches of their partitions; cuts are in order, without gaps.
+        """Append encoded rows to the batches of their partitions.
 
-        partitions: of each run of the layout; owner: who waits for the records one by one, if
-        anybody does (see `RecordSpan`). Returns the batches that became full and are to be
-        packed outside the lock: they are not sent before `packed`. Charges what is retained; the
-        caller returns its reservation.
+        partitions: the partition of each run of the grouped rows; cuts: where to cut the encoded
+        rows, in order and without gaps; owner: notified about the result of each record, None if
+        nobody needs it (see `RecordSpan`).
+
+        Return the batches that became full. The caller must compress them outside the lock, and
+        they are not sent before `packed`. Memory that the batches keep is charged; the caller
+        returns the bytes that it reserved.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
@@ -268,17 +274,18 @@ class RecordAccumulator:
         return full
 
     def packed(self, batch: ProducerBatch) -> None:
-        """Account for a compressed batch: it uses less memory, and its ratio is observed.
+        """Account for a compressed batch: charge less memory, and record its compression ratio.
 
-        Another call for the same batch, as in every attempt to send it, does nothing.
+        A second call for the same batch does nothing; every attempt to send the batch makes this
+        call.
         """
         if self.may_be_sent(batch):
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Note that no caller packs a batch any more, and its compression ratio.
+        """Record that no caller is compressing a batch any more, and its compression ratio.
 
-        Return whether `settle` is due. An interrupted caller may call this again.
+        Return whether `settle` must be called. An interrupted caller may call this again.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:
@@ -290,7 +297,7 @@ class RecordAccumulator:
         return True
 
     def settle(self, batch: ProducerBatch) -> None:
-        """Charge the bytes of a compressed batch in place of those of its records."""
+        """Charge the compressed size of a batch instead of the size of its records."""
         self.pool.free(batch.settle())
         if batch.state is BatchState.IN_FLIGHT:
             self.pool.draining_bytes += batch.draining(batch.copied_bytes)
@@ -310,16 +317,16 @@ class RecordAccumulator:
     # -- sending: the I/O thread, under the lock --------------------------------------------------
 
     def sendable(self, now: float, *, completes_transaction: bool = False) -> list[ProducerBatch]:
-        """Return the first batch of each partition that has one to send, the oldest first.
+        """Return the first batch of each partition whose first batch must be sent, oldest first.
 
-        An open batch is to be sent when it has lingered, or when it must not wait: while a flush, a
-        close or the end of a transaction is under way. `sendable_for_room` has more.
+        An open batch must be sent when it has waited for linger.ms, or at once during a flush, a
+        close or the end of a transaction. `sendable_for_room` returns further batches.
         """
         if self._is_withheld and self._is_still_withheld(now):
             return []
         heads = [self._queues[topic_partition][0] for topic_partition in self._sealed]
         found = [b for b in heads if b.retry_at <= now and b not in self._packing]
-        # An open batch behind a sealed one is not its partition's first.
+        # An open batch behind a sealed batch is not the first of its partition.
         excluded = self._held.union(self._sealed)
         hurry = bool(self._flushes) or not self._lingers or completes_transaction
         for topic_partition, batch in self._open.items():
@@ -330,11 +337,12 @@ class RecordAccumulator:
         return sorted(found, key=attrgetter("created_at"))
 
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
-        """Yield open batches, the oldest first, for as long as memory is short.
+        """Yield open batches, oldest first, while memory is short.
 
-        The batches that are taken count as free soon, so that no more go than have to, and the
-        others fill further. (Java's RecordAccumulator sends all of them once its pool is
-        exhausted.) None is of the partitions of `others`, which were sendable before.
+        The memory of the batches that the caller takes counts as free soon, so no more batches than
+        needed are sent, and the other batches can fill up. (Java's RecordAccumulator sends all
+        batches once its pool is exhausted.) others: batches that are sent anyway; their partitions
+        are skipped.
         """
         if self._is_withheld or not self.pool.is_short:
             return
@@ -346,7 +354,7 @@ class RecordAccumulator:
                 yield batch
 
     def next_sendable_at(self, now: float) -> float:
-        """Return when `sendable` will return more than now because of time alone."""
+        """Return when `sendable` will return more batches than now if nothing else happens."""
         if self._is_withheld:
             return float("inf")
         waits = [self._queues[tp][0].retry_at for tp in self._sealed]
@@ -357,20 +365,20 @@ class RecordAccumulator:
         return due
 
     def take(self, batch: ProducerBatch) -> None:
-        """Remove a batch that is sendable from its queue; it is sealed if it was open."""
+        """Remove a sendable batch from its queue; seal it if it is open."""
         topic_partition = batch.topic_partition
         self.pool.draining_bytes += batch.draining(batch.copied_bytes)
         if batch.state is BatchState.OPEN:
             self._seal(topic_partition, batch)
         queue = self._queues[topic_partition]
         queue.popleft()
-        # Partitions take turns: this one goes after the others.
+        # Partitions take turns: this partition goes behind the others.
         del self._sealed[topic_partition]
         if queue and queue[0].state is BatchState.SEALED:
             self._sealed[topic_partition] = None
 
     def reenqueue(self, batch: ProducerBatch) -> None:
-        """Put a batch back at the head of its queue, behind batches with lower sequences."""
+        """Put a batch back at the head of its queue, but behind batches with lower sequences."""
         self.pool.draining_bytes += batch.draining(0)
         queue = self._queues[batch.topic_partition]
         ahead = 0
@@ -382,10 +390,11 @@ class RecordAccumulator:
         self._sealed[batch.topic_partition] = None
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Put smaller batches in the place of one that a broker found too large; return them.
+        """Replace a batch that a broker found too large by smaller batches; return these.
 
-        New batches of the topic will be as small. In the Java client, every batch of the topic is
-        rejected once more; here only the first ones are (RecordAccumulator.splitAndReenqueue).
+        From now on, batches of the topic are limited to half of its size. In the Java client, every
+        further batch of the topic is rejected once; here only the batches that were already built
+        are (RecordAccumulator.splitAndReenqueue).
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))
@@ -401,9 +410,9 @@ class RecordAccumulator:
         return parts
 
     def expired(self, now: float) -> list[ProducerBatch]:
-        """Return the batches, in queues or in flight, whose delivery.timeout.ms has passed.
+        """Return the batches, queued or in flight, whose delivery.timeout.ms has passed.
 
-        `_incomplete` is in order of age, so only the expired batches are visited.
+        `_incomplete` is sorted by age, so only expired batches are visited.
         """
         if self._is_withheld:
             return []
@@ -426,10 +435,10 @@ class RecordAccumulator:
         ]
 
     def next_expiry_at(self, now: float) -> float:
-        """Return when to look at `expired` again: when the oldest batch expires.
+        """Return when `expired` must be called again, which is when the oldest batch expires.
 
-        Batches that a caller's thread works on past their time do not count. When it lets go of
-        them, the I/O thread looks again.
+        An expired batch that a caller's thread is still working on does not count. The I/O thread
+        calls `expired` again when that thread is finished.
         """
         if self._is_withheld:
             return float("inf")
@@ -443,7 +452,7 @@ class RecordAccumulator:
         return batch.topic_partition in self._held or batch in self._packing
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Take a batch that waits in its queue out of it, wherever it stands."""
+        """Remove a batch from its queue, at any place in the queue."""
         topic_partition = batch.topic_partition
         queue = self._queues[topic_partition]
         queue.remove(batch)
@@ -454,19 +463,20 @@ class RecordAccumulator:
             self._sealed[topic_partition] = None
 
     def complete(self, batch: ProducerBatch) -> None:
-        """Note that a batch is done; its memory stays charged until `deallocate`."""
+        """Record that a batch is done; its memory stays charged until `deallocate`."""
         self._incomplete.pop(batch, None)
 
     def deallocate(self, batch: ProducerBatch) -> None:
-        """Free the memory of a batch that is no longer on the wire."""
+        """Free the memory of a batch that no request in flight contains."""
         self.pool.draining_bytes += batch.draining(0)
         self.pool.free(batch.release())
 
 
 def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBatch) -> None:
-    """Insert a batch after those that are at least as old.
+    """Insert a batch behind all batches that are at least as old.
 
-    Usually it is the newest. But rows that have lingered in their chunk give it the chunk's age.
+    Usually the new batch is the youngest. But if its rows have waited in a chunk, its age is the
+    chunk's age.
     """
     newer = []
     for other in reversed(batches):
@@ -475,14 +485,14 @@ def _put_by_age(batches: dict[_Key, ProducerBatch], key: _Key, batch: ProducerBa
         newer.append(other)
     batches[key] = batch
     for each in reversed(newer):
-        # Instead of `pop`, after which an interrupt of the caller would lose the batch.
+        # `pop` is not used: an interrupt of the caller after it would lose the batch.
         moved = batches[each]
         del batches[each]
         batches[each] = moved
 
 
 def _is_before(batch: ProducerBatch, sequence: int) -> bool:
-    """Whether a queued batch carries a sequence before `sequence`, across the wrap."""
+    """Return whether a queued batch has a sequence before `sequence`, allowing for overflow."""
     if not batch.has_sequence:
         return False
     return 0 < (sequence - batch.base_sequence) % 2**31 < 2**30

@@ -1,8 +1,8 @@
-"""The errors of batches: the sentences that a user reads when an attempt or a batch has failed.
+"""The errors of batches: the messages that a user reads when an attempt or a batch has failed.
 
-Owns the words and the class of each error, no decision and no state: `BatchCompletion` decides what
-the result of a batch is. What a sentence needs and a batch does not have (why a node cannot be
-reached, how long it wants to be left alone) is an argument.
+This module defines the text and the class of each error. It decides nothing and has no state:
+`BatchCompletion` determines the result of a batch. Information that the batch does not have (why a
+node cannot be reached, its throttle time) is passed as an argument.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from spark_kafka_sink.producer.metadata import ClusterMetadata
 from spark_kafka_sink.producer.producer_batch import ProducerBatch
 from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
-# With a new sequence, records that are in the log already would be written a second time.
+# With a new sequence, the broker would write records again that are in the log already.
 IN_DOUBT: Final = (
     "it is a part of a batch that may have been written before the broker found that too large"
 )
 
 
 def abortable(error: KafkaException) -> KafkaException:
-    """Return the error of a transaction for that of a batch.
+    """Return the error of a transaction for the error of one of its batches.
 
-    Where a retry might have helped, a retry by the caller does not help any more: the transaction
-    has to be aborted (KAFKA-19176).
+    If the error is retriable, it becomes a TransactionAbortableException: the transaction must be
+    aborted, so a retry by the caller cannot help (KAFKA-19176).
     """
     if not isinstance(error, RetriableException | InvalidTxnStateException):
         return error
@@ -59,7 +59,7 @@ def abortable(error: KafkaException) -> KafkaException:
 
 
 def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
-    """Return the broker's message, with the first record that it rejected."""
+    """Return the broker's message, and the first record that it rejected."""
     said = [answer.error_message] if answer.error_message else []
     if answer.record_errors:
         first = answer.record_errors[0]
@@ -76,12 +76,12 @@ def reason_of(batch: ProducerBatch, answer: PartitionProduceResponse) -> str:
 def record_errors(
     batch: ProducerBatch, answer: PartitionProduceResponse, error: ApiException
 ) -> dict[int, KafkaException]:
-    """Return the errors of the records that the broker rejected, by their number in the batch.
+    """Return the errors of the records that the broker rejected, by record number in the batch.
 
-    As in the Java client, a single rejected record gets the batch's error; with several, each gets
-    an InvalidRecordException.
+    As in the Java client, a single rejected record gets the batch's error; if several records are
+    rejected, each gets an InvalidRecordException.
     """
-    # A number outside the batch matches no record.
+    # A record number outside the batch is ignored.
     numbers = range(batch.record_count)
     refused = [record for record in answer.record_errors if record.batch_index in numbers]
     kind = type(error) if len(refused) == 1 else InvalidRecordException
@@ -102,7 +102,7 @@ def record_errors(
 def error_of_attempt(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None
 ) -> ApiException:
-    """Return the error of an attempt that another one follows."""
+    """Return the error of a failed attempt that will be retried."""
     said = (_named(code, node_id), reason, advice(code))
     return _api_exception(batch, code, node_id, said)
 
@@ -110,17 +110,18 @@ def error_of_attempt(
 def error_of_batch(
     batch: ProducerBatch, code: int, reason: str, node_id: int | None, hint: str | None
 ) -> ApiException:
-    """Return the error of a batch that fails for an error code; hint: what to do."""
+    """Return the error of a batch that fails with an error code; hint: what the user can do."""
     text = f"{batch.topic_partition}: {batch.record_count} record(s) were not written"
     attempts = f" after {batch.attempts + 1} attempts" if batch.attempts else ""
     if code == codes.TOPIC_AUTHORIZATION_FAILED:
-        # The same message as from the driver, and from Metadata without the permission DESCRIBE.
+        # The same message as in the driver, and as after a Metadata request without the permission
+        # DESCRIBE.
         where = "" if node_id is None else f" by node {node_id}"
         cause = words_of_refusal(code, batch.topic_partition.topic, hint)
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
     named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
-        # As it is said where the topic's limit is known before.
+        # The same message as where the topic's max.message.bytes is known before the send.
         return _api_exception(batch, code, node_id, (_too_large(batch), named, reason))
     text += f": {named}"
     return _api_exception(batch, code, node_id, (text, reason, hint))
@@ -140,7 +141,7 @@ def _too_large(batch: ProducerBatch) -> str:
 
 
 def _named(code: int, node_id: int | None) -> str:
-    """Return the name of an error code, and which node has answered with it."""
+    """Return the name of an error code, and the node that returned it."""
     text = f"{error_code(code).name} ({code})"
     return text if node_id is None else f"{text} from node {node_id}"
 
@@ -160,7 +161,7 @@ def _api_exception(
 
 
 def joined(parts: Iterable[str | None]) -> str:
-    """Return the parts that there are as one sentence."""
+    """Join the non-empty parts to one sentence."""
     return "; ".join(part for part in parts if part)
 
 
@@ -174,9 +175,10 @@ def error_of_expired_batch(
 ) -> ApiException:
     """Return the error of a batch whose delivery.timeout.ms has passed.
 
-    timeout: the option with its value; throttle: a note that a node throttles this client; where:
-    the leader of the partition. Either of the last two may be empty. refusal: why the leader and
-    this client reject each other, which is then the error; None if they do not.
+    timeout: the option and its value; throttle: a note that a node throttles this client, empty if
+    no node does; where: the leader of the partition, empty if unknown. refusal: the authentication
+    error if the leader and this client reject each other, which then becomes the batch's error;
+    otherwise None.
     """
     waited_ms = round((now - batch.created_at) * 1000)
     state = "in flight" if batch.state is BatchState.IN_FLIGHT else "waiting to be sent"
@@ -199,7 +201,7 @@ def error_of_expired_batch(
 
 
 def why_no_leader(metadata: ClusterMetadata, name: str, partition: int) -> str:
-    """Return why a partition has no leader as far as is known."""
+    """Return why a partition has no known leader."""
     topic = metadata.topic(name)
     if topic is None:
         error = metadata.topic_error(name)

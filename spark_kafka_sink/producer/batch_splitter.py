@@ -1,8 +1,8 @@
-"""Replace a batch that is too large for its topic by smaller ones (RecordAccumulator.split).
+"""Replace a batch that is too large for its topic by smaller batches (RecordAccumulator.split).
 
-The encoded records are decoded and encoded again, because each part counts its offset deltas from
-0. Headers stay encoded. This happens only after a broker rejected a batch, so its cost does not
-matter. The accumulator queues the parts, and `Sequences` puts them in the place of the batch.
+The encoded records are decoded and encoded again, because the offset deltas of each part start at
+0. Headers stay encoded. A batch is only split after a broker rejected it, so the cost does not
+matter. The accumulator queues the parts, and `Sequences` puts the parts in the place of the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.records.layout import OpenBatch, Runs, lay_out
 
 
 class RecordsPart(NamedTuple):
-    """Encoded records for one batch; `stop` is the index of the record that follows them."""
+    """Encoded records for one batch; `stop` is the index of the record after the last one."""
 
     records: memoryview
     start: int
@@ -40,8 +40,8 @@ def split_records(
 ) -> list[RecordsPart]:
     """Divide the `count` records of an uncompressed section into parts of about `target_bytes`.
 
-    A larger record becomes a part of its own. Raise CorruptRecordException if the section is
-    invalid.
+    A record that is larger becomes a part of its own. Raise CorruptRecordException if the section
+    is invalid.
     """
     fields = read_fields(section, count, 0, base_timestamp_ms)
     all_valid = np.ones(count, np.bool_)
@@ -71,16 +71,17 @@ def split_records(
 
 
 def split(batch: ProducerBatch) -> list[ProducerBatch]:
-    """Return two batches or more with the records of a packed batch of two records or more.
+    """Divide the records of a compressed batch, at least two, among two or more new batches.
 
-    They are sealed, and have its age, its attempts and, one after the other, its sequences. Its
-    spans are divided among them. Where it may have been written, so may they.
+    The parts are sealed, and have the age, the attempts and the spans of the batch. They divide the
+    batch's sequence numbers among themselves. If the batch may have been written, each part is
+    marked as possibly written, too.
     """
     origin = batch.origin
     if batch.is_unanswered and not batch.is_in_doubt:
         origin = SplitOrigin()
     section = decompress(batch.codec.id, batch.records, batch.records_bytes)
-    # Half as large each, so that every part is clearly smaller than the original.
+    # Half the size, so that every part is clearly smaller than the original.
     target = max(1, batch.records_bytes // 2)
     parts = []
     spans = batch.spans

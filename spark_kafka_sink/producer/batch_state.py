@@ -1,9 +1,9 @@
-"""The states of a batch, as one table: state and event to the next state and an action.
+"""The states of a batch, as one table: a state and an event give the next state and an action.
 
-`ProducerBatch` has a method for each event, which returns the action. Its callers carry it out,
-because they own the queues, sequences and memory. An event that is not in the table for a state is
-a bug: it raises IllegalStateException and changes nothing. The diagram in docs/states.md is made
-from the table.
+`ProducerBatch` has a method for each event, which returns the action. Its callers perform the
+action, because the queues, sequences and memory are theirs. An event that is not in the table for a
+state is a bug: it raises IllegalStateException and changes nothing. The diagram in docs/states.md
+is made from the table.
 
 ::
 
@@ -16,9 +16,9 @@ from the table.
          └─────────────────┴───────────────────│─┴────────────────> FAILED
                                        abandon └──> ABANDONED ─late──^
 
-ABANDONED is special: the batch has failed for the user, but the request is still at a broker, which
-may write it. So its sequence stays taken until the response comes or the connection breaks. So does
-its memory, from which the request may still be sent.
+In the state ABANDONED, the batch has failed for the user, but a broker still has the request and
+may write the batch. So the batch keeps its sequence until the response comes or the connection
+breaks. It also keeps its memory, because the request may still be sent from there.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Final, NamedTuple
 
 
 class BatchState(Enum):
-    """The state of a batch."""
+    """A state of a batch."""
 
-    # object's __hash__ is in C. Enum's is in Python, and would be called at each step of each
-    # batch.
+    # object.__hash__ is written in C. Enum.__hash__ is written in Python, and would be called for
+    # each event of each batch.
     __hash__ = object.__hash__
 
     OPEN = "takes records"
@@ -45,7 +45,7 @@ class BatchState(Enum):
 
 
 class BatchEvent(Enum):
-    """An event of a batch."""
+    """An event that changes the state of a batch."""
 
     __hash__ = object.__hash__
 
@@ -61,7 +61,7 @@ class BatchEvent(Enum):
 
 
 class BatchAction(Enum):
-    """The action after an event: for queues, sequences, memory and the batch's waiters."""
+    """What a caller must do after an event: with queues, sequences, memory and waiting callers."""
 
     KEEP = "nothing else changes"
     REENQUEUE = "it goes back to the head of its queue"
@@ -73,7 +73,7 @@ class BatchAction(Enum):
 
 
 class Transition(NamedTuple):
-    """The next state after an event, and the action."""
+    """The next state after an event, and the action to perform."""
 
     state: BatchState
     action: BatchAction

@@ -1,13 +1,13 @@
-"""BufferPool: the bytes of buffer.memory, and the calls that wait for some, in order.
+"""BufferPool: the number of free bytes of buffer.memory, and the queue of calls that wait for them.
 
-It counts bytes and nothing else. The rows themselves are in batches: Python has no memory to hand
-out, whereas the Java client's BufferPool keeps buffers. It has no lock and no clock: the caller of
-every method holds the producer's lock, and waits outside of it.
+It only counts bytes. The rows themselves are in batches; the Java client's BufferPool also keeps
+buffers, which Python does not need. It has no lock and no clock: the caller of each method holds
+the producer's lock, and waits without the lock.
 
-A call takes the bytes of the rows that it is about to encode (`reserve`). When the rows are in
-batches, the accumulator charges for the memory that the batches keep, and the call returns its
+A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
+batches, the accumulator charges the memory that the batches keep, and the call returns the reserved
 bytes. Waiting calls are served in the order of their arrival, so that a large slice does not wait
-forever behind small ones.
+forever behind small slices.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from spark_kafka_sink.model import TopicPartition
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.producer_batch import ProducerBatch
 
-# The part of buffer.memory that must be free, or about to become free, for open batches to linger.
+# Open batches may linger while at least this fraction of buffer.memory is free or will soon be
+# free.
 _ROOM: Final = 1 / 4
 
 
 class PendingAppend:
-    """Rows on their way into batches (a slice of columns, or a chunk of rows), and what they hold.
+    """Rows that are being put into batches (a slice of columns or a chunk), and their resources.
 
-    That has to be returned if the caller is interrupted (Ctrl-C). Each resource is noted here
-    before it is taken, or in the same change, and returning it twice does no harm.
+    The resources must be returned if the caller is interrupted (Ctrl-C). So each resource is
+    recorded here before it is taken, or in the same change; returning it twice does no harm.
 
-    size_bytes: the bytes of buffer.memory, 0 before they are taken and again after they are
-    returned; partitions: those whose open batches are held; full: batches that are to be packed,
-    which are not sent before that; is_in_batches: whether the rows are in batches, all of them or
-    none.
+    size_bytes: the reserved bytes of buffer.memory, 0 before the reservation and after the return;
+    partitions: the partitions whose open batches are held; full: the batches that this call must
+    compress, which are not sent before that; is_in_batches: whether the rows are in batches (all
+    rows are, or no row is).
     """
 
     __slots__ = ("full", "is_in_batches", "partitions", "size_bytes")
@@ -47,10 +48,11 @@ class PendingAppend:
 
 
 class BufferPool:
-    """The credit of one producer.
+    """The free memory of one producer.
 
-    available_bytes: below 0 while batches keep more than was reserved for them. draining_bytes:
-    what sealed batches on their way to a broker will free. room_bytes: how much is to be free.
+    available_bytes: the free bytes, negative while batches keep more than was reserved for them.
+    draining_bytes: the bytes that sealed batches on their way to a broker will free. room_bytes:
+    the number of bytes that should be free.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -67,42 +69,42 @@ class BufferPool:
 
     @property
     def is_short(self) -> bool:
-        """Whether too little memory is free, or will be soon, so that open batches must go."""
+        """Whether too little memory is or will soon be free, so that open batches must be sent."""
         return self.available_bytes + self.draining_bytes < min(self.room_bytes, self.total_bytes)
 
     def reserve(self, pending: PendingAppend, size_bytes: int) -> bool:
-        """Take bytes for a call. Return whether they were free and no other call waits before it.
+        """Reserve bytes for a call; return False if it must wait for memory or for earlier calls.
 
-        More than buffer.memory is granted only when everything is free. If the first waiting call
-        asks for more bytes than usual, room_bytes becomes that size. When room_bytes grows, the I/O
-        thread has to check which batches to send.
+        A call for more than buffer.memory is only granted when all memory is free. If the first
+        waiting call asks for more bytes than usual, room_bytes becomes that size. When room_bytes
+        grows, the I/O thread must check which batches to send.
         """
         if self._waiting and self._waiting[0] is not pending:
             return False
         self.room_bytes = max(int(self.total_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.total_bytes:
             return False
-        # There is no call between these two, because the caller could be interrupted after one.
+        # No call between these two statements: an interrupt of the caller could come there.
         self.available_bytes -= size_bytes
         pending.size_bytes = size_bytes
         return True
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the bytes of an append, if they were not returned before."""
+        """Return the reserved bytes of an append; a second call does nothing."""
         self.available_bytes += pending.size_bytes
         pending.size_bytes = 0
 
     def wait(self, pending: PendingAppend) -> None:
-        """Add a call at the end of the waiting calls."""
+        """Add a call to the end of the waiting calls."""
         self._waiting.append(pending)
 
     def stop_waiting(self, pending: PendingAppend) -> None:
-        """Remove a call from those that wait, if it is one of them."""
+        """Remove a call from the waiting calls, if it waits."""
         if pending in self._waiting:
             self._waiting.remove(pending)
 
     def charge(self, size_bytes: int) -> None:
-        """Count bytes that batches keep from now on, reserved or not."""
+        """Count bytes that batches keep from now on, whether or not they were reserved."""
         self.available_bytes -= size_bytes
 
     def free(self, size_bytes: int) -> None:

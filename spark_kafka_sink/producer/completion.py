@@ -1,9 +1,10 @@
-"""BatchCompletion: decides the result of a batch, and carries it out.
+"""BatchCompletion: determines the result of a batch, and does what the result requires.
 
-It decides for every response to a Produce request (Sender.completeBatch of the Java client), by the
-rules of `error_actions`: retry the batch, split it, or fail it. `_decide` changes nothing; the
-decision and the batch's event are carried out afterwards. It never sends. The messages for users
-are in `batch_errors`. `Deliveries` counts the acknowledged records by partition.
+It handles every response to a Produce request (like Sender.completeBatch of the Java client), with
+the rules of `error_actions`: retry the batch, split it, or fail it. `_decide` only returns what to
+do; the state of the batch and everything else are changed afterwards. This module sends nothing.
+The messages for users are in `batch_errors`. `Deliveries` counts the acknowledged records of each
+partition.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
 
 
-# The wait of a batch that a broker refuses because it verifies another producer's of the same
-# transaction. With waits of these lengths, 100 producers have all written their first batches after
-# a fifth of a second.
+# The shortest and the longest wait, in seconds, of a batch that a broker rejects because the broker
+# is verifying a batch of another producer in the same transaction. With these waits, 100 producers
+# have all written their first batches after a fifth of a second.
 _CONCURRENT_WAIT_S: Final = (0.010, 0.060)
 
 
 class Decision(Enum):
-    """The decision about a batch whose attempt has failed."""
+    """What to do with a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
     RENUMBER = "send it again, under another sequence once nothing is at a broker"
@@ -56,9 +57,9 @@ class Decision(Enum):
 
 
 class BatchCompletion:
-    """Completes batches, and keeps the finished ones until `take_done`.
+    """Completes batches, and keeps the finished batches until `take_done`.
 
-    fatal_error: an error after which the producer cannot continue, None if there was none.
+    fatal_error: the error after which the producer cannot continue, None if there is no such error.
     """
 
     def __init__(
@@ -82,13 +83,15 @@ class BatchCompletion:
         self._retry_backoff = retry_backoff
         self._random = random
         self._done: list[ProducerBatch] = []
-        # For messages: why a node has no connection; how long a node throttles this client, and
-        # until when.
+        # For messages: why a node has no connection; and for how long (in seconds) a node throttles
+        # this client, and until when.
         self._node_troubles: dict[int, str] = {}
-        # What nodes rejected this client for, or this client them, since they were last ready.
+        # The authentication error by which a node and this client rejected each other since their
+        # last connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The codes of retried batches, and the warnings about the first of each.
+        # The error codes for which batches were retried, and a warning about the first batch of
+        # each.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -97,7 +100,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: TransactionManager | JoinedTransaction | None,
     ) -> None:
-        """Complete batches under other sequences, or in another transaction, from now on."""
+        """Use other sequences and another transaction, or none, from now on."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
@@ -108,23 +111,26 @@ class BatchCompletion:
         return done
 
     def take_warnings(self) -> list[str]:
-        """Return what is to be logged since the last call; not here, under the producer's lock."""
+        """Return the warnings since the last call; the caller logs them without the lock."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
     def node_ready(self, node_id: int) -> None:
-        """Note that a node has a connection."""
+        """Record that a node has a connection."""
         self._node_troubles.pop(node_id, None)
         self._refusals.pop(node_id, None)
 
     def node_down(self, node_id: int, reason: str, error: AuthenticationException | None) -> None:
-        """Note that a node has no connection; error: if node and client reject each other."""
+        """Record that a node has no connection.
+
+        error: the authentication error, if node and client reject each other.
+        """
         self._node_troubles[node_id] = reason
         if error is not None:
             self._refusals[node_id] = error
 
     def node_throttled(self, node_id: int, until: float, now: float) -> None:
-        """Note that a node throttles this client until a time, as for a quota (KIP-219)."""
+        """Record that a node throttles this client until a time, as for a quota (KIP-219)."""
         self._throttles[node_id] = (until - now, until)
 
     # -- responses --------------------------------------------------------------------------------
@@ -132,10 +138,10 @@ class BatchCompletion:
     def answered(
         self, batch: ProducerBatch, answer: PartitionProduceResponse, node_id: int, now: float
     ) -> None:
-        """Complete a batch by a broker's response."""
+        """Complete a batch according to the broker's response."""
         if error_action(answer.error_code, Call.PRODUCE, self._kind) is Action.SUCCEED:
             if answer.error_code == codes.NONE and batch.origin is not None:
-                # A broker takes no part of what it has already.
+                # A broker that has the original batch accepts none of its parts as new.
                 batch.origin_not_written()
             self.succeeded(batch, answer.base_offset, answer.log_append_time_ms)
         else:
@@ -143,7 +149,7 @@ class BatchCompletion:
             self.failed(batch, answer.error_code, reason, node_id, now, answer)
 
     def succeeded(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
-        """Complete a batch that a broker has (or, with acks=0, was sent)."""
+        """Complete a batch that a broker has written (or, with acks=0, that was sent)."""
         if batch.state is BatchState.ABANDONED:
             self._late(batch, succeeded=True)
             return
@@ -161,8 +167,8 @@ class BatchCompletion:
         now: float,
         answer: PartitionProduceResponse | None = None,
     ) -> None:
-        """Retry a batch, or fail it, for an error code of a broker or of the network."""
-        # Also if the batch has failed meanwhile: others of its partition go the same way.
+        """Retry or fail a batch after an error code of a broker or a network error."""
+        # Also if the batch has failed meanwhile, because other batches of the partition follow.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -184,7 +190,7 @@ class BatchCompletion:
     def _decide(
         self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
     ) -> Decision:
-        """Return what to do with a batch in flight that was not written, as far as is known."""
+        """Return what to do with a batch in flight that, as far as is known, was not written."""
         action = error_action(code, Call.PRODUCE, self._kind)
         if action is Action.SPLIT and batch.record_count > 1:
             return Decision.SPLIT
@@ -207,7 +213,7 @@ class BatchCompletion:
     # -- what follows -----------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
-        """Send a batch again as smaller ones, without counting an attempt."""
+        """Replace a batch by smaller batches to send, without counting an attempt."""
         parts = self._accumulator.split(batch)
         if self._sequences is not None:
             self._sequences.replace(batch, parts)
@@ -224,7 +230,7 @@ class BatchCompletion:
         *,
         is_unanswered: bool,
     ) -> None:
-        # If a newer leader is known already, there is no need to wait (KIP-951).
+        # If the metadata has a newer leader already, there is no need to wait (KIP-951).
         moved = self._metadata.leader_epoch(batch.topic_partition) != batch.leader_epoch
         transactions = self._transactions
         is_concurrent = transactions is not None and transactions.is_concurrent(
@@ -251,7 +257,7 @@ class BatchCompletion:
         now: float,
         answer: PartitionProduceResponse | None,
     ) -> None:
-        """Report the error of a batch's last attempt."""
+        """Fail a batch with the error of its last attempt."""
         action = error_action(code, Call.PRODUCE, self._kind)
         if batch.is_in_doubt and _is_not_written(code, answer):
             reason = joined((reason, IN_DOUBT))
@@ -270,8 +276,8 @@ class BatchCompletion:
     def expired(self, batch: ProducerBatch, now: float) -> None:
         """Fail a batch whose delivery.timeout.ms has passed.
 
-        If it is at a broker, its memory and its sequence stay taken until the response comes or the
-        connection breaks.
+        If a broker may still write the batch, it keeps its memory and its sequence until the
+        response comes or the connection breaks.
         """
         leader = self._metadata.leader(batch.topic_partition)
         error = error_of_expired_batch(
@@ -292,11 +298,11 @@ class BatchCompletion:
         self._end(batch, ends, succeeded=False)
 
     def _late(self, batch: ProducerBatch, *, succeeded: bool) -> None:
-        """Free what an abandoned batch has: no response to it can come any more."""
+        """Free the memory and the sequence of an abandoned batch: no response can come any more."""
         self._end(batch, batch.late(), succeeded=succeeded)
 
     def _end(self, batch: ProducerBatch, ends: BatchAction, *, succeeded: bool) -> None:
-        """Do what the end of a batch asks for."""
+        """Perform the action that ends a batch."""
         if ends is BatchAction.DEQUEUE:
             self._accumulator.remove(batch)
         if ends is not BatchAction.FREE:
@@ -317,7 +323,7 @@ class BatchCompletion:
     def _fail_transaction(
         self, batch: ProducerBatch, error: KafkaException, action: Action
     ) -> None:
-        """Note that the batch's transaction, if there is one, is not to be committed any more."""
+        """Mark the transaction of the batch, if there is one, as not to be committed."""
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 
@@ -327,7 +333,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return how long the batch's node has throttled this client since the batch was made."""
+        """Return a note on the throttling by the batch's node, or an empty text."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""
@@ -347,9 +353,9 @@ class BatchCompletion:
 
 
 def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
-    """Return whether the log has no batch of this sequence, in spite of earlier attempts.
+    """Return whether the log certainly has no batch with this sequence, despite earlier attempts.
 
-    A broker recognises a batch that it has, unless retention has deleted it since.
+    A broker recognises a batch that it has written, unless retention has deleted the batch.
     """
     if code == codes.UNKNOWN_PRODUCER_ID:
         return answer is not None and answer.log_start_offset != -1
@@ -359,7 +365,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return the decision of an idempotent producer after an unexpected sequence at a broker."""
+    """Return what an idempotent producer does after a broker did not expect a sequence."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:
@@ -374,7 +380,7 @@ def _decide_in_transaction(
     sequences: Sequences,
     transactions: TransactionManager | JoinedTransaction,
 ) -> Decision:
-    """Return whether a transaction survives that a broker did not expect a batch's sequence."""
+    """Return what to do in a transaction after a broker did not expect a batch's sequence."""
     if transactions.gives_up:
         return Decision.GIVE_UP
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -387,7 +393,7 @@ def _decide_in_transaction(
     was_deleted = sequences.last_acked_offset(batch.topic_partition) < log_start_offset
     if not was_deleted:
         return Decision.GIVE_UP
-    # Retention has removed the producer's last records: the broker accepts sequence 0 again.
+    # Retention has deleted the producer's last records, so the broker accepts sequence 0 again.
     return Decision.RENUMBER
 
 
@@ -404,8 +410,9 @@ class PartitionDelivery:
     """The acknowledged records of one partition; without slots, so that `vars` returns its fields.
 
     Offsets are -1 if the broker does not return them (acks=0). Records of other producers may be
-    between first_offset and last_offset. bytes: of records before compression; compressed_bytes: of
-    batches as sent, with any codec, including their headers.
+    between first_offset and last_offset. bytes: the size of the records before compression;
+    compressed_bytes: the size of the batches as they were sent, compressed or not, including their
+    headers.
     """
 
     records: int = 0
@@ -418,16 +425,17 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over finished batches, and the first failure that was not reported yet."""
+    """Sums over the finished batches, and the first delivery error that was not raised yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         self.error: KafkaException | None = None
 
     def add(self, batch: ProducerBatch) -> None:
-        """Take a batch that succeeded or failed."""
+        """Count a batch that succeeded or failed."""
         if batch.error is not None:
-            # The owners of spans learn of each failure; the first error is for the other records.
+            # Span owners are notified about failures of their records. `error` is for other
+            # records.
             if batch.record_count > sum(span.records for span in batch.spans):
                 self.error = self.error or batch.error
             return
@@ -446,11 +454,11 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return what was acknowledged since the last call."""
+        """Return the deliveries by partition since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 
     def take_error(self) -> KafkaException | None:
-        """Return the first failure since the last call."""
+        """Return the first delivery error since the last call, None if there is none."""
         error, self.error = self.error, None
         return error

@@ -1,9 +1,10 @@
-"""What an error code means for the request that it is the response to: one pure function.
+"""What to do about an error code in a response: one pure function.
 
 The rules are those of Sender and TransactionManager of the Java client (4.2). `error_action` looks
-a code up in the rules of the call; a retriable code is retried; every other code is the end of the
-batch, of the transaction, or of the producer, by the kind of producer. The callers act: they know
-how often a batch was tried, what it holds, and which sequence a broker should expect.
+the code up in the rules of the request. If there is no rule, a retriable code is retried, and any
+other code ends the batch, the transaction or the producer, depending on the kind of producer. The
+callers perform the action: they know how often a batch was tried, and which sequence a broker
+should expect.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from spark_kafka_sink.errors import error_code
 
 
 class ProducerKind(Enum):
-    """The guarantees of a producer, which decide the effect of an error."""
+    """The guarantees of a producer, which determine the effect of an error."""
 
     PLAIN = "neither idempotent nor transactional"
     IDEMPOTENT = "idempotent"
@@ -25,7 +26,7 @@ class ProducerKind(Enum):
 
 
 class Call(Enum):
-    """The request to a broker; the value is the API's name. EndTxn is two calls, by its outcome."""
+    """The request to a broker; the value is the API's name. EndTxn has a value for each outcome."""
 
     PRODUCE = "Produce"
     INIT_PRODUCER_ID = "InitProducerId"
@@ -38,7 +39,7 @@ class Call(Enum):
 
 
 class Action(Enum):
-    """The action after a response."""
+    """What to do after a response."""
 
     SUCCEED = "it is done"
     RETRY = "ask again after a wait, as far as retries and time limits allow"
@@ -83,7 +84,8 @@ _GROUP_ERRORS: Final[Mapping[int, Action]] = {
     codes.FENCED_INSTANCE_ID: Action.ABORTABLE,
     codes.TRANSACTION_ABORTABLE: Action.ABORTABLE,
 }
-# The codes of each call that are exceptions to the rule: retry retriable codes, fail on others.
+# The codes with a rule of their own, by request. Other codes are retried if they are retriable, and
+# fail otherwise.
 _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
     Call.INIT_PRODUCER_ID: {
         **_LOST_COORDINATOR,
@@ -120,17 +122,17 @@ _RULES: Final[Mapping[Call, Mapping[int, Action]]] = {
 
 
 def error_action(code: int, call: Call, kind: ProducerKind) -> Action:
-    """Return what to do about `code` as the response to `call`.
+    """Return what to do about the error `code` in the response to `call`.
 
-    NETWORK_EXCEPTION and REQUEST_TIMED_OUT also stand for a Produce or InitProducerId request whose
-    connection broke, or that got no response.
+    NETWORK_EXCEPTION and REQUEST_TIMED_OUT are also used for a Produce or InitProducerId request
+    whose connection broke, or that got no response.
     """
     if code == codes.NONE:
         return Action.SUCCEED
     if call is Call.PRODUCE:
         return _produce_action(code, kind)
     if kind is ProducerKind.IDEMPOTENT:
-        # It asks any broker for an id, and has no transaction to abort.
+        # An idempotent producer asks any broker for an id, and has no transaction to abort.
         return Action.RETRY if error_code(code).retriable else Action.FATAL
     known = _RULES[call].get(code)
     if known is not None:

@@ -1,8 +1,8 @@
-"""The feature level: whether a broker is new enough for rows as the options have them written.
+"""Check whether a broker is new enough for rows that are written with the given options.
 
-A producer finds that out batch by batch, by the API versions of each connection. The driver, which
-has a connection before there are rows, asks the same here (`check_feature_level`), and gets the
-same sentences.
+A producer checks this for each batch, with the API versions of the connection. The driver has a
+connection before there are rows, and makes the same checks here (`check_feature_level`), with the
+same messages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 NEWEST_PRODUCE: Final = PRODUCE.max_version
 FIRST_WITH_BATCHES: Final = 3
 _FIRST_WITH_ZSTD: Final = 7
-# The receivers of batches, in error messages.
+# What error messages call the broker that receives batches.
 LEADER: Final = "the partition's leader"
 _BROKER: Final = "the broker"
 
 
 def produce_version(versions: NodeApiVersions) -> int:
-    """Return the latest version of Produce that a broker with `versions` takes."""
+    """Return the latest version of Produce that both this client and the broker support."""
     try:
         return versions.latest_usable_version(PRODUCE)
     except UnsupportedVersionException:
@@ -40,7 +40,7 @@ def produce_version(versions: NodeApiVersions) -> int:
 
 
 def magic(version: int) -> int:
-    """Return the message format of a version of Produce before record batches."""
+    """Return the message format for a version of Produce that has no record batches."""
     return 1 if version == 2 else 0
 
 
@@ -62,10 +62,11 @@ def check_old_format(
     has_headers: bool,
     broker: str = LEADER,
 ) -> None:
-    """Raise if message format `magic`, 0 or 1, cannot hold the records.
+    """Raise if records cannot be written in message format v0 or v1, which `magic` selects.
 
-    Raise UnsupportedVersionException for a producer id, UnsupportedCompressionTypeException for
-    zstd, UnsupportedForMessageFormatException for headers. broker: the receiver, for the message.
+    Raise UnsupportedVersionException if there is a producer id, UnsupportedCompressionTypeException
+    if the codec is zstd, and UnsupportedForMessageFormatException if there are headers. broker:
+    what the message calls the broker.
     """
     old = f"{broker} is older than 0.11 and accepts message format v{magic}, which has"
     if has_producer_id:
@@ -82,7 +83,7 @@ def check_old_format(
 def no_producer_id(
     code: int, reason: str, node_id: int | None = None, hint: str | None = None
 ) -> ApiException:
-    """Return the error for a cluster, or one node of it, that assigned no producer id."""
+    """Return the error for a cluster, or a node of it, that assigned no producer id."""
     message = f"no producer id could be had: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
@@ -96,9 +97,9 @@ def no_producer_id(
 def check_feature_level(
     name: str, versions: NodeApiVersions, config: ProducerConfig, *, has_headers: bool
 ) -> None:
-    """Raise the ApiException that a producer would meet at the broker `name`.
+    """Raise the ApiException that a producer would get from the broker `name`.
 
-    versions: what the broker speaks; has_headers: whether the rows have any.
+    versions: the API versions of the broker; has_headers: whether the rows have headers.
     """
     try:
         _check(versions, config, has_headers=has_headers)

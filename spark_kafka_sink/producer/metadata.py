@@ -1,13 +1,14 @@
 """ClusterMetadata: the brokers, and the leader of each partition, from the latest response.
 
-It owns the metadata, the topics of interest, and the time of the next request. It sends nothing:
+This module has the metadata, the topics in use, and the time of the next request. It sends nothing:
 the sender sends `request` and passes the response to `update`.
 
 A request is due when metadata turned out to be stale (`request_update`), or after
 metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
-pause grows while attempts fail or responses have nothing new (KIP-580). A new topic is requested at
-once, without the others while these are fresh. A topic that is unused for metadata.max.idle.ms is
-dropped (KIP-526). (Metadata and ProducerMetadata of the Java client.)
+back-off grows while attempts fail or responses contain nothing new (KIP-580). A new topic is
+requested at once, without the other topics as long as their metadata is fresh. A topic that is
+unused for metadata.max.idle.ms is dropped (KIP-526). (Metadata and ProducerMetadata of the Java
+client.)
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ NO_LEADER_EPOCH: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class TopicMetadata:
-    """One topic: its id, and leader and leader epoch by partition (leader -1: none known).
+    """A topic: its id, and the leader and leader epoch of each partition (leader -1: not known).
 
-    Callers keep it while newer answers come in, so that it is replaced and never changed.
+    Callers keep this object while newer responses arrive, so it is never changed, only replaced.
     """
 
     topic_id: UUID
@@ -62,12 +63,13 @@ class TopicMetadata:
 def newer(
     before: TopicMetadata | None, answer: MetadataResponseTopic, *, reliable_epochs: bool
 ) -> tuple[TopicMetadata, bool]:
-    """Return what is known of a topic after a response, and whether any leader is news.
+    """Return a topic's metadata after a response, and whether any leader is new.
 
-    before: what was known, None if nothing. reliable_epochs: see ClusterMetadata.update.
+    before: the metadata before the response, None if there was none. reliable_epochs: see
+    ClusterMetadata.update.
     """
     if before is not None and answer.topic_id not in (ZERO_UUID, before.topic_id):
-        before = None  # deleted and created again: its epochs begin again
+        before = None  # deleted and recreated: its epochs start again
     size = len(answer.partitions)
     leaders, epochs = [NO_NODE] * size, [NO_LEADER_EPOCH] * size
     has_news = False
@@ -86,9 +88,9 @@ def newer(
 def _newer_leader(
     before: TopicMetadata | None, partition: MetadataResponsePartition, *, reliable_epochs: bool
 ) -> tuple[int, int, bool]:
-    """Return leader and epoch, and whether they are new.
+    """Return the leader and its epoch, and whether they are new.
 
-    A broker that lags behind must not replace newer ones.
+    A response of a broker that lags behind must not replace a newer leader.
     """
     index, epoch = partition.partition_index, partition.leader_epoch
     if not reliable_epochs or epoch < 0:
@@ -107,12 +109,13 @@ RELIABLE_EPOCHS_SINCE: Final = 9
 
 @dataclass(slots=True)
 class _Topic:
-    """The state of one topic of interest.
+    """The state of one topic in use.
 
-    idle_at: when it will have been unused for metadata.max.idle.ms. known: None before the first
-    response, and while brokers return an error for it. error: the code of that error. before_error:
-    the metadata from before the error, to tell an older response from a newer one. request: the
-    number of the request whose response described it last, 0 if none has.
+    idle_at: the time at which the topic will have been unused for metadata.max.idle.ms. known: the
+    topic's metadata, None before the first response and while brokers return an error for the
+    topic. error: the code of that error. before_error: the metadata before the error, which shows
+    whether a later response is older. request: the number of the request whose response last
+    described the topic, 0 if no response has.
     """
 
     idle_at: float
@@ -122,10 +125,10 @@ class _Topic:
     request: int = 0
 
     def refused(self, code: int) -> None:
-        """Replace the description by a broker's error.
+        """Replace the topic's metadata by a broker's error.
 
-        Without an id, a topic that is created again looks like an older response, so nothing is
-        kept.
+        If brokers send no topic ids, a recreated topic looks like an older response, so the
+        metadata is not kept.
         """
         self.error = code
         if self.known is not None and self.known.topic_id != ZERO_UUID:
@@ -133,7 +136,7 @@ class _Topic:
         self.known = None
 
     def described(self, answer: MetadataResponseTopic, *, reliable_epochs: bool) -> bool:
-        """Take a description. Return whether any leader is news."""
+        """Store the topic's metadata from a response. Return whether any leader is new."""
         before = self.known or self.before_error
         self.known, has_news = newer(before, answer, reliable_epochs=reliable_epochs)
         self.error = self.before_error = None
@@ -142,9 +145,9 @@ class _Topic:
 
 @dataclass(frozen=True, slots=True)
 class _RequestInFlight:
-    """The request in flight: its number, its topics, and whether these are only the new ones.
+    """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    Without topics it is void: its topics were forgotten, and its response describes no topic.
+    If the topics were forgotten meanwhile, `topics` is empty: the response describes no topic.
     """
 
     number: int
@@ -152,17 +155,17 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return the request without topics, so that its response describes none."""
+        """Return this request without topics, so that its response describes no topic."""
         return replace(self, topics=frozenset(), partial=True)
 
 
 class ClusterMetadata:
     """The metadata of the cluster. Times are seconds of the producer's clock.
 
-    max_idle_s: how long an unused topic is kept. rebootstrap_after_s: the time without success
-    after which the known brokers are forgotten, so that the bootstrap addresses are used (KIP-899,
-    KIP-1102); None: never. advice: what a user can do about the error of a topic, by its code and
-    the topic. allow_auto_topic_creation: whether brokers may create a requested topic that does not
+    max_idle_s: how long an unused topic is kept. rebootstrap_after_s: after how many seconds
+    without a response the known brokers are forgotten, so that the bootstrap servers are used
+    (KIP-899, KIP-1102); None: never. advice: returns what a user can do about an error code of a
+    topic. allow_auto_topic_creation: whether brokers may create a requested topic that does not
     exist; before version 4 of Metadata, a request cannot forbid it.
     """
 
@@ -185,7 +188,7 @@ class ClusterMetadata:
         self._random = random
         self.advice = advice
         self._allow_auto_topic_creation = allow_auto_topic_creation
-        # The topics of interest, and the names of those without a response so far.
+        # The topics in use, and the names of the topics that no response has described yet.
         self._topics: dict[str, _Topic] = {}
         self._new: dict[str, None] = {}
         self._requests = 0
@@ -203,7 +206,7 @@ class ClusterMetadata:
     # -- what is of interest ----------------------------------------------------------------------
 
     def track(self, topic: str, now: float) -> None:
-        """Keep the metadata of `topic`; request it if it is unknown."""
+        """Mark a topic as used; request its metadata if it is unknown."""
         tracked = self._topics.get(topic)
         if tracked is None:
             self._topics[topic] = _Topic(now + self._max_idle_s)
@@ -216,7 +219,7 @@ class ClusterMetadata:
             self.request_update()
 
     def track_all(self, topics: Iterable[str], now: float) -> bool:
-        """Keep the metadata of topics; return whether all are known, or else request the others."""
+        """Mark topics as used; request unknown topics; return whether all are known."""
         is_known = True
         for name in topics:
             self.track(name, now)
@@ -228,19 +231,19 @@ class ClusterMetadata:
         self._topics.clear()
         self._new.clear()
         self._fatal_error = None
-        # From now on, topics need a new request: the one in flight is older.
+        # Topics now need a new request, because the request in flight is older than this call.
         if self._in_flight is not None:
             self._in_flight = self._in_flight.voided()
 
     def _is_awaited(self, name: str, topic: _Topic) -> bool:
-        """Return whether a request is pointless: one is in flight, or the error is permanent."""
+        """Return whether a topic needs no request: one is in flight, or its error is permanent."""
         is_asked = self._in_flight is not None and name in self._in_flight.topics
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
     def request_update(self) -> int:
-        """Ask for everything again soon: something was stale.
+        """Request the metadata of all topics again soon, because some of it was stale.
 
-        Return the number of the last request so far, whose response may be older than the question.
+        Return the number of the last request so far. Its response may be older than this call.
         """
         self._needs_update = True
         return self._requests
@@ -248,12 +251,12 @@ class ClusterMetadata:
     # -- what is known ----------------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """Return what is known of a topic, None if nothing."""
+        """Return a topic's metadata, None if it is not known."""
         topic = self._topics.get(name)
         return None if topic is None else topic.known
 
     def last_request_about(self, name: str) -> int:
-        """Return the number of the request whose response was about a topic last, 0 if none was."""
+        """Return the number of the request whose response last described a topic, 0 if none has."""
         topic = self._topics.get(name)
         return 0 if topic is None else topic.request
 
@@ -263,7 +266,7 @@ class ClusterMetadata:
         return ZERO_UUID if topic is None or topic.known is None else topic.known.topic_id
 
     def leader(self, topic_partition: TopicPartition) -> Node | None:
-        """Return the node that leads a partition, None if that is not known."""
+        """Return the leader of a partition, None if it is not known."""
         name, partition = topic_partition
         topic = self._topics.get(name)
         if topic is None or topic.known is None or partition >= len(topic.known.leaders):
@@ -271,7 +274,7 @@ class ClusterMetadata:
         return self.nodes.get(topic.known.leaders[partition])
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
-        """Return the epoch of a partition's leader, -1 where it is not known."""
+        """Return the leader epoch of a partition, -1 if it is not known."""
         name, partition = topic_partition
         topic = self._topics.get(name)
         if topic is None or topic.known is None or partition >= len(topic.known.leader_epochs):
@@ -279,7 +282,7 @@ class ClusterMetadata:
         return topic.known.leader_epochs[partition]
 
     def topic_error(self, name: str) -> ApiException | None:
-        """Return the error of a topic in the latest response, None if there was none."""
+        """Return the error of a topic in the latest response, None if there was no error."""
         topic = self._topics.get(name)
         if topic is None or topic.error is None:
             return None
@@ -290,10 +293,10 @@ class ClusterMetadata:
         return topic_refusal(code, name, hint)
 
     def take_error(self, name: str) -> KafkaException | None:
-        """Return what makes waiting for a topic useless, None if waiting may help.
+        """Return the error that makes waiting for a topic useless, None if waiting may help.
 
-        An error is returned once, so that the next caller asks again; only a name that no topic can
-        have keeps its error.
+        Each error is returned once, so that the next caller requests the topic again. The error of
+        an invalid topic name is always returned.
         """
         if self._fatal_error is not None:
             fatal, self._fatal_error = self._fatal_error, None
@@ -313,7 +316,7 @@ class ClusterMetadata:
         return self._requests
 
     def age_s(self, now: float) -> float:
-        """Return how long ago the last response came; NaN before the first."""
+        """Return how many seconds ago the last response came; NaN before the first response."""
         return float("nan") if self._refreshed_at is None else now - self._refreshed_at
 
     def next_update_at(self) -> float:
@@ -325,7 +328,7 @@ class ClusterMetadata:
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
     def request(self, now: float) -> MetadataRequest | None:
-        """Return the request that is due, or None; it counts as in flight from now on."""
+        """Return the request that is due, or None; the request counts as in flight from now on."""
         if not self._topics or now < self.next_update_at():
             return None
         expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s
@@ -344,9 +347,10 @@ class ClusterMetadata:
         return MetadataRequest(topics=topics, allow_auto_topic_creation=allow)
 
     def failed(self, now: float, error: KafkaException | None = None) -> None:
-        """Note that the request in flight got no response; it is repeated after a wait.
+        """Record that the request in flight got no response; it is repeated after a wait.
 
-        error: why a retry cannot help; callers that wait for a topic get it (`take_error`).
+        error: set if a retry cannot help; callers that wait for a topic get the error
+        (`take_error`).
         """
         if self._in_flight is None or self._in_flight.topics:
             self._fatal_error = error or self._fatal_error
@@ -356,14 +360,14 @@ class ClusterMetadata:
             self._rebootstrap(now)
 
     def _not_answered(self, now: float) -> None:
-        # New topics are still in `_new`, and so get their own request.
+        # New topics are still in `_new`, so they are requested anyway.
         self._needs_update |= self._in_flight is None or not self._in_flight.partial
         self._in_flight = None
         self._not_before = now + self._backoff.delay_s(self._failed_attempts, self._random)
         self._failed_attempts += 1
 
     def _rebootstrap(self, now: float) -> None:
-        """Forget the brokers, so that the bootstrap addresses are asked; topics are kept."""
+        """Forget the brokers, so that the bootstrap servers are asked; topics are kept."""
         self.nodes = {}
         self.rebootstraps += 1
         self._needs_update = True
@@ -374,9 +378,9 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Take a response. One without brokers counts as no response (a broker starting up).
+        """Store a response. Without brokers (from a starting broker), it counts as no response.
 
-        reliable_epochs: False before version 9 of Metadata, where a broker may return an epoch that
+        reliable_epochs: False before version 9 of Metadata, when a broker may return an epoch that
         belongs to another leader (KAFKA-9212).
         """
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
@@ -405,7 +409,7 @@ class ClusterMetadata:
             for name in asked.topics:
                 self._new.pop(name, None)
         self._failed_attempts, self._trying_since = 0, None
-        # Topics that were added while this request was in flight need not wait.
+        # Topics that were added while this request was in flight are requested at once.
         wait = self._backoff.delay_s(max(0, self._same_answers - 1), self._random)
         self._not_before = now if self._new else now + wait
 
@@ -436,10 +440,10 @@ class ClusterMetadata:
     def update_leaders(
         self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[Node]
     ) -> bool:
-        """Take leaders that a Produce response names (KIP-951). Return whether any was news.
+        """Store the leaders that a Produce response names (KIP-951). Return whether any is new.
 
-        One that is not newer than what is known, whose node is not known, or of a partition that is
-        not known, is left out.
+        A leader is ignored if it is not newer than the known leader, or if its node or its
+        partition is not known.
         """
         nodes = {**self.nodes, **{node.id: node for node in endpoints}}
         changed: dict[str, TopicMetadata] = {}
@@ -457,7 +461,7 @@ class ClusterMetadata:
             topic.leaders[partition] = leader.leader_id
             topic.leader_epochs[partition] = leader.leader_epoch
         for name, topic in changed.items():
-            # The copy finds the available partitions again.
+            # `replace` also computes the available partitions again.
             self._topics[name].known = replace(topic)
         if changed:
             self.nodes = nodes

@@ -1,10 +1,11 @@
-"""Kafka's murmur2 of a column of keys at once, as numpy (Utils.murmur2 of the Java client).
+"""Kafka's murmur2 hash of a whole column of keys, in numpy (Utils.murmur2 of the Java client).
 
-All keys are hashed in step: word j of every key that has one, then word j + 1. Keys of equal
-length, the usual case, have equally many words at equal distances. Other keys are sorted by length
-first, so that the keys with words left are always a prefix, and a step is a few numpy operations on
-a shrinking prefix. When fewer than `_VECTOR_ROWS` keys are left (one key may be a megabyte), they
-are finished one by one in Python integers, which is faster than numpy on so few.
+The keys are hashed in parallel, word by word: first word 0 of every key, then word 1 of every key
+that has one, and so on. If all keys have the same length, which is the usual case, their words are
+at equal distances. Otherwise the keys are sorted by length, longest first, so that the keys with
+words left are always a prefix, and each step is a few numpy operations on that prefix. When fewer
+than `_VECTOR_ROWS` keys have words left (one key may be a megabyte), these keys are finished one by
+one with Python integers, which is faster than numpy for so few keys.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _VECTOR_ROWS: Final = 16
 _POSITIVE: Final = 0x7FFFFFFF
 _WORD_BYTES: Final = 4
 _PADDING: Final = np.zeros(_WORD_BYTES, np.uint8)
-# By the number of bytes after the last full word.
+# Indexed by the number of bytes after the last full word.
 _TAIL_MASKS: Final = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _TAIL_FACTORS: Final = np.array([1, _M, _M, _M], np.uint32)
 
 
 def murmur2(keys: BinaryColumn) -> UInt32s:
-    """Return the hash of every key, uint32; that of a null key is meaningless."""
+    """Return the hash of each key, uint32; the hash of a null key is meaningless."""
     lengths = keys.lengths
     starts = keys.offsets[:-1]
     if not len(lengths) or lengths.min() == lengths.max():
@@ -46,7 +47,7 @@ def murmur2(keys: BinaryColumn) -> UInt32s:
 def _hash(keys: BinaryColumn, starts: Int64s, lengths: Int64s, distance: int) -> UInt32s:
     """Hash keys that are sorted by length, longest first.
 
-    distance: between the starts of successive keys in bytes, 0 if it varies.
+    distance: the number of bytes between the starts of successive keys, 0 if it varies.
     """
     hashes = lengths.astype(np.uint32)
     hashes ^= np.uint32(_SEED)
@@ -69,7 +70,7 @@ def to_positive(hashes: UInt32s) -> Int64s:
 def _mix_words(
     hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s, distance: int
 ) -> None:
-    """Mix in every full word; `words` falls from row to row."""
+    """Mix all full words into the hashes; words: their number in each key, descending."""
     if not len(words) or not words[0]:
         return
     data = keys.data
@@ -94,7 +95,7 @@ def _mix_words(
 
 
 def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
-    """Return the positions of a step's words; a slice if they are at equal distances."""
+    """Return the positions of a step's words; a slice if the words are at equal distances."""
     if not distance:
         return starts + later
     return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)
@@ -110,9 +111,9 @@ def _mix_one(value: int, words: bytes) -> int:
 
 
 def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64s) -> None:
-    """Mix in the bytes after the last full word, at most three."""
+    """Mix the bytes after the last full word, at most three per key, into the hashes."""
     data = keys.data if len(keys.data) >= _WORD_BYTES else np.append(keys.data, _PADDING)
-    # Read a word and mask it; at the very end of the data, read the word before and shift it.
+    # Read a word and mask it. At the end of the data, read the last full word and shift it.
     last = len(data) - _WORD_BYTES
     words = _words_of(data)
     if int(starts.max()) <= last:
@@ -126,5 +127,5 @@ def _mix_tails(hashes: UInt32s, keys: BinaryColumn, starts: Int64s, tails: Int64
 
 
 def _words_of(data: UInt8s) -> UInt32s:
-    """Return the little-endian word at every position of the data: a view that overlaps itself."""
+    """Return the little-endian word that starts at each byte, as an overlapping view."""
     return np.ndarray((len(data) - _WORD_BYTES + 1,), "<u4", data, strides=(1,))

@@ -1,17 +1,21 @@
-"""The partition of each row: from the column, from the key, or by the load.
+"""Choose the partition of each row: from the partition column, from the key, or by the load.
 
-This is the order of precedence, as in the Java client. An explicit partition wins. A key goes to
-``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that it keeps
-its partition during failures (BuiltInPartitioner.partitionForKey). The other rows are spread over
-the available partitions, as partitioner.class defines:
+This is the order of precedence, as in the Java client. An explicit partition comes first. A key
+goes to ``toPositive(murmur2(key)) % partitions`` over *all* partitions, available or not, so that
+it keeps its partition during failures (BuiltInPartitioner.partitionForKey). All other rows are
+spread over the available partitions, depending on partitioner.class:
 
-built in (null)  sticky for a batch's worth of bytes, then another one: the less a partition has
-                 waiting, the more likely (KIP-794); for Spark's tasks in rounds (EvenPartitioner)
-roundrobin       each row to the next one; keys do not count (RoundRobinPartitioner)
-uniformsticky    sticky, then any other one; keys do not count (KIP-480)
+built in (null)  one sticky partition for a batch of bytes, then the next, which is drawn at random;
+                 partitions with fewer waiting batches are more likely (KIP-794). Spark tasks use
+                 `EvenPartitioner` instead
+roundrobin       each row to the next partition; keys are ignored (RoundRobinPartitioner)
+uniformsticky    one sticky partition, then another at random; keys are ignored (KIP-480)
 
-The module does not compute loads, and never waits. `choose_partitions` sorts the rows of a slice by
-partition.
+In this module, a *stretch* is the bytes that go to one sticky partition before the next partition
+is chosen.
+
+The module does not compute loads, and never waits. `choose_partitions` also sorts the rows of a
+slice by partition.
 """
 
 from __future__ import annotations
@@ -32,18 +36,18 @@ from spark_kafka_sink.records.columns import BinaryColumn, Bools, Rows
 from spark_kafka_sink.records.layout import Runs, group_by_partition
 from spark_kafka_sink.records.varint import Int64s
 
-# With more partitions, a few rows are not spread evenly (`EvenPartitioner`).
+# If a topic has more partitions than this, `EvenPartitioner` does not spread a few rows evenly.
 MOST_EVEN: Final = 100
 _ALL: Final = slice(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLoad:
-    """The current state of a topic's partitions.
+    """The current load of a topic's partitions.
 
     available: the partitions to spread rows over, at least one; queue_lengths: the number of
-    batches that wait for each of *those*, None if the load does not count; batch_bytes: the size of
-    a full batch.
+    waiting batches of each *available* partition, None if the load does not count; batch_bytes: the
+    size of a full batch.
     """
 
     available: Sequence[int]
@@ -52,17 +56,17 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads the rows of one topic that have no partition yet."""
+    """Spreads the rows of one topic that have neither a partition nor a key that counts."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
-        """Return the partition of each row, int64, from the rows' sizes in bytes, at least one."""
+        """Return the partition of each row, int64; sizes: the size of each row in bytes."""
 
 
 class StickyPartitioner:
-    """The sticky partition of one topic, and the bytes it has received.
+    """Keeps the sticky partition of one topic, and the number of bytes that went to it.
 
-    elsewhere: whether the next partition must be a different one if there is one (UniformSticky);
-    otherwise the same may be drawn again, and `queue_lengths` are the weights.
+    elsewhere: whether the next partition must be another one, if there is another (UniformSticky);
+    if False, the same partition may be drawn again, with weights from `queue_lengths`.
     """
 
     def __init__(self, random: Random, *, elsewhere: bool = False) -> None:
@@ -73,12 +77,12 @@ class StickyPartitioner:
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row."""
-        # A few rows of a topic begin no new stretch, so the load is not needed.
+        # A few rows often begin no new stretch, and then the weights are not needed.
         limits = cache(partial(_cumulative_weights, load.queue_lengths))
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
         batch_bytes = max(1, load.batch_bytes)
-        # A row belongs to the stretch in which it begins, including the row that fills it.
+        # A row belongs to the stretch in which it begins, also if it ends after the stretch.
         ends = np.cumsum(sizes) + self._bytes
         stretches = (ends - sizes) // batch_bytes
         self._bytes = int(ends[-1]) - int(stretches[-1]) * batch_bytes
@@ -101,32 +105,32 @@ class StickyPartitioner:
 
 
 class EvenPartitioner:
-    """Sticky, in rounds over the partitions of one topic. So even a few rows are spread evenly.
+    """A sticky partitioner that goes through the partitions in rounds, to spread few rows evenly.
 
-    A round visits each available partition once, in a random order in which partitions with short
-    queues tend to come first. The stretches of the first rounds are short. In the first round, a
-    stretch has the partition's share of the first rows; in the next ones, as much as the partition
-    has had so far, up to a batch. So no partition has more than twice the mean. After that, rounds
-    leave out partitions with long queues, so that each partition gets the share that KIP-794 gives
-    it.
+    A round contains each available partition once, in random order; partitions with short queues
+    tend to come first. The first rounds have short stretches (see the module's docstring). In the
+    first round, a stretch is the first rows' bytes divided by the number of partitions. In the
+    following rounds, a stretch is as large as all earlier stretches of the partition together, up
+    to a batch. So no partition gets more than twice the mean. After that, a round leaves out
+    partitions with long queues at random, so that each partition gets its share of KIP-794.
 
-    start: the number of the available partition that comes first. With more than `MOST_EVEN`
-    partitions, every stretch is as long as a batch.
+    start: the position of the first partition among the available partitions. With more than
+    `MOST_EVEN` partitions, every stretch is as large as a batch.
     """
 
     def __init__(self, random: Random, start: int) -> None:
         self._random = random
         self._start: int | None = start
         self._partition = -1
-        # The ends of the first rounds' stretches, in bytes since the first row; empty after these
-        # rounds, None before the first row.
+        # The end of each stretch of the first rounds, in bytes since the first row; empty after
+        # these rounds, None before the first row.
         self._first_ends: list[int] | None = None
-        # The number of the last row's stretch, and its end in bytes. Both count from the first row
-        # during the first rounds. After these, bytes count from the beginning of the stretch, whose
-        # number is 0.
+        # The number of the last row's stretch, and the end of that row in bytes. During the first
+        # rounds, both count from the first row. After them, the bytes count from the beginning of
+        # the stretch, and the number is 0.
         self._stretch = 0
         self._bytes = 0
-        # The remaining partitions of the round; the next one is the last element.
+        # The partitions that are left in the round; the next partition is the last element.
         self._round: list[int] = []
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
@@ -163,13 +167,13 @@ class EvenPartitioner:
             if not self._round:
                 self._round = self._new_round(shares)
             partition = self._round.pop()
-            share = shares.get(partition, 0.0)  # none if it is unavailable now
+            share = shares.get(partition, 0.0)  # 0 if it is unavailable now
             if self._random.random() < share or (share and self._first_ends):
                 return partition
 
     def _new_round(self, shares: Mapping[int, float]) -> list[int]:
-        # In the order of these keys, the last element is drawn by the weights, the one before it by
-        # the weights of the others, and so on (Efraimidis and Spirakis 2006).
+        # With these sort keys, the last element is drawn at random by the weights, the second last
+        # from the remaining partitions by their weights, and so on (Efraimidis and Spirakis 2006).
         order = sorted(shares, key=lambda each: self._random.random() ** (1 / shares[each]))
         if self._start is not None:
             first = list(shares)[self._start % len(shares)]
@@ -180,10 +184,10 @@ class EvenPartitioner:
 
 
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
-    """Return the byte counts at which the stretches end that are shorter than a batch, from 0 on.
+    """Return the ends of the stretches that are shorter than a batch, in bytes from 0 on.
 
-    After them, each partition has had a batch. first_bytes: the size of the first rows, over all
-    partitions.
+    After the last end, each partition has had a batch. first_bytes: the total size of the rows in
+    the first slice.
     """
     ends: list[int] = []
     first, had = max(1, first_bytes // partitions), 0
@@ -198,18 +202,19 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 
 
 def _changes(stretches: Int64s, current: int) -> Int64s:
-    """Return how often the stretch has changed up to each row, since the `current` one.
+    """Return how many times the stretch has changed up to each row, since the `current` one.
 
-    Where rows are larger than stretches, no row begins in most of these: they do not count.
+    If rows are larger than stretches, most stretches contain no start of a row; these do not count.
     """
     changes: Int64s = np.cumsum(np.diff(stretches, prepend=current) > 0)
     return changes
 
 
 class RoundRobinPartitioner:
-    """Each row to the next available partition of one topic, from a random one on.
+    """Each row goes to the next available partition of one topic; the first partition is random.
 
-    So producers that send few rows each, as Spark's tasks may, do not all fill the first ones.
+    So if many producers send few rows each, as Spark tasks may, they do not all fill the first
+    partitions.
     """
 
     def __init__(self, random: Random) -> None:
@@ -225,13 +230,13 @@ class RoundRobinPartitioner:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A partitioner.class: how it spreads a topic's rows, and whether keys count."""
+    """What a partitioner.class means: how it spreads a topic's rows, and whether keys count."""
 
     spread: Callable[[Random], Spread]
     uses_keys: bool
 
 
-# By partitioner.class; None stands for the built-in partitioner.
+# By partitioner.class; None is the built-in partitioner.
 STRATEGIES: Final[Mapping[str | None, Strategy]] = {
     None: Strategy(StickyPartitioner, uses_keys=True),
     "roundrobin": Strategy(RoundRobinPartitioner, uses_keys=False),
@@ -242,17 +247,17 @@ STRATEGIES: Final[Mapping[str | None, Strategy]] = {
 
 
 def _strategy(name: str | None) -> Strategy:
-    # Rows without a partition from a user's partitioner go to the built-in one.
+    # Rows for which a user's partitioner chose no partition go to the built-in partitioner.
     return STRATEGIES.get(name, STRATEGIES[None])
 
 
 def uses_keys(name: str | None, *, ignore_keys: bool) -> bool:
-    """Return whether keys choose the partition of a row that names none."""
+    """Return whether the key chooses the partition of a row without an explicit partition."""
     return _strategy(name).uses_keys and not ignore_keys
 
 
 class Partitioner:
-    """Partitions for slices of rows of any topic, by one strategy."""
+    """Chooses the partitions of rows of any topic, with the strategy of partitioner.class."""
 
     def __init__(
         self, random: Random, name: str | None = None, *, ignore_keys: bool = False
@@ -264,9 +269,10 @@ class Partitioner:
         self.uses_keys = uses_keys(name, ignore_keys=ignore_keys)
 
     def spread_evenly(self, start: int) -> None:
-        """Spread rows evenly from now on, by an `EvenPartitioner` instead of the sticky one.
+        """Spread rows evenly from now on, with `EvenPartitioner` instead of `StickyPartitioner`.
 
-        start: the first partition of each topic. A partitioner that partitioner.class names stays.
+        start: the position of each topic's first partition. A partitioner that partitioner.class
+        names stays in use.
         """
         if self._strategy.spread is StickyPartitioner:
             self._spread = partial(EvenPartitioner, start=start)
@@ -283,12 +289,14 @@ class Partitioner:
     ) -> Int64s:
         """Return the partition of each row of one topic, int64.
 
-        hashes: from `hash_keys`, None if keys do not count or no row has one; explicit: the
-        partition column, -1 for null, None without the column; sizes: bytes of each row;
-        partitions: their number in the topic; load: called only if there are rows to spread.
+        hashes: the keys' hashes from `hash_keys`, None if keys do not count or no row has a key;
+        explicit: the partition column, -1 for null, None without the column; sizes: the size of
+        each row in bytes; partitions: the topic's number of partitions; load: only called if there
+        are rows to spread.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
-            # The usual case. Hashes are below 2**31, and 32 bits are divided three times as fast.
+            # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
+            # time.
             of_keys: Int64s = (hashes.astype(np.uint32) % np.uint32(partitions)).astype(np.int64)
             return of_keys
         chosen = np.full(len(sizes), -1) if explicit is None else explicit.copy()
@@ -307,8 +315,8 @@ class Partitioner:
 def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
     """Return the running sum of the partitions' weights, None if all weights are equal.
 
-    A partition's weight is the longest queue's length + 1 - its own (BuiltInPartitioner's
-    updatePartitionLoadStats), so that the longest queue still gets a share.
+    The weight of a partition is the longest queue length + 1 - the partition's queue length, so
+    that the longest queue still gets rows (updatePartitionLoadStats of BuiltInPartitioner).
     """
     if queue_lengths is None:
         return None
@@ -319,7 +327,7 @@ def _cumulative_weights(queue_lengths: Sequence[int] | None) -> Int64s | None:
 
 
 def _shares(load: TopicLoad) -> dict[int, float]:
-    """Return each available partition's weight, as a part of the largest."""
+    """Return the weight of each available partition, divided by the largest weight."""
     if load.queue_lengths is None:
         return dict.fromkeys(load.available, 1.0)
     most = max(load.queue_lengths) + 1
@@ -330,7 +338,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows in partition order: the runs, and which partition each run is for."""
+    """Rows sorted by partition: the runs, and the partition of each run."""
 
     rows: Rows
     runs: Runs
@@ -342,7 +350,7 @@ def topics_to_spread(
 ) -> dict[str, TopicMetadata]:
     """Return the topics that may have rows without a partition and without a key that counts.
 
-    topics: the metadata of each of ``rows.topics``.
+    topics: the metadata of each topic in ``rows.topics``.
     """
     is_open: Bools | None = None
     if rows.partitions is not None:
@@ -362,10 +370,10 @@ def choose_partitions(
     load: Callable[[str, TopicMetadata], TopicLoad],
     hashes: Int64s | None = None,
 ) -> GroupedRows:
-    """Choose each row's partition and sort the rows by partition.
+    """Choose the partition of each row, and sort the rows by partition.
 
-    topics: the metadata of each of ``rows.topics``; load: called for the topics that
-    `topics_to_spread` returns; hashes: of the keys, if already computed.
+    topics: the metadata of each topic in ``rows.topics``; load: called for the topics that
+    `topics_to_spread` returns; hashes: the keys' hashes, if they are already computed.
     """
     if hashes is None and partitioner.uses_keys:
         hashes = hash_keys(rows.columns.key)
@@ -389,7 +397,7 @@ def choose_partitions(
 
 
 def hash_keys(key: BinaryColumn | None) -> Int64s | None:
-    """Return each key's positive hash, int64, -1 for a null key; None without a key column."""
+    """Return the positive hash of each key, int64, -1 for null; None without a key column."""
     if key is None:
         return None
     hashes = to_positive(murmur2(key))
@@ -401,7 +409,7 @@ def check_partitions(
 ) -> None:
     """Raise DataException for the first explicit partition that the topic does not have.
 
-    explicit: of all rows; of_topic: which of them are the topic's.
+    explicit: the partition number of each row, of all topics; of_topic: the topic's rows.
     """
     beyond = np.flatnonzero(explicit[of_topic] >= partitions)
     if len(beyond):
@@ -420,14 +428,14 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """How long data waits for each node; times are seconds, and a timeout of 0 disables it."""
+    """How long data waits for each node. Times are seconds; a timeout of 0 disables this."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._nodes: dict[int, _NodeTimes] = {}
 
     def update(self, node_id: int, now: float, *, can_send: bool) -> None:
-        """Note that there is data for a node, and whether it can be sent."""
+        """Record that data waits for a node, and whether the node accepts it now."""
         if not self._timeout_s:
             return
         times = self._nodes.setdefault(node_id, _NodeTimes(now, now))
@@ -437,14 +445,14 @@ class NodeLatencies:
 
     @property
     def has_slow(self) -> bool:
-        """Whether any node's data has waited for longer than the timeout."""
+        """Whether data has waited for any node for longer than the timeout."""
         return any(map(self.is_slow, self._nodes))
 
     def keep(self, node_ids: Collection[int]) -> None:
-        """Forget the nodes that are not among those for which data waits."""
+        """Forget all nodes except `node_ids`, the nodes for which data waits."""
         self._nodes = {node: times for node, times in self._nodes.items() if node in node_ids}
 
     def is_slow(self, node_id: int) -> bool:
-        """Whether a node's data has waited for longer than the timeout."""
+        """Return whether data has waited for a node for longer than the timeout."""
         times = self._nodes.get(node_id)
         return times is not None and times.data_at - times.sendable_at > self._timeout_s

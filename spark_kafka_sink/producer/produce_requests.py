@@ -1,8 +1,8 @@
 """ProduceRequests: turns drained batches into a request, and its response into results of batches.
 
-It owns the form of a Produce request (the version, topics by name or by id, the record format of
-the node) and the way back from a response's partitions to batches. `BatchCompletion` decides what
-an error means for a batch; the sender decides when to send a request.
+This module determines the form of a Produce request (the version, topics by name or by id, the
+record format of the node), and assigns the partitions of a response to the batches.
+`BatchCompletion` determines what an error means for a batch; the sender determines when to send.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-# The last version of Produce that names topics; later ones need every topic's id (KIP-516).
+# The last version of Produce that names topics; later versions need every topic's id (KIP-516).
 _LAST_PRODUCE_BY_NAME = 12
-# The errors with which a broker may name the leader (KIP-951).
+# The error codes with which a response may name the new leader (KIP-951).
 _LEADER_MOVED = (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH)
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DrainedBatches:
-    """Batches on their way to one node in one request; their order is the order drained."""
+    """Batches that go to one node in one request, in the order in which they were drained."""
 
     node_id: int
     batches: list[ProducerBatch] = field(default_factory=list)
@@ -68,8 +68,8 @@ class DrainedBatches:
 class SentBatches:
     """The context of a Produce request: its batches, and the topics' names by id.
 
-    refused: the reasons of batches that are not in the request, because the broker does not support
-    their form.
+    refused: the errors of batches that are not in the request, because the broker does not support
+    their compression or record format.
     """
 
     batches: dict[TopicPartition, ProducerBatch]
@@ -78,7 +78,10 @@ class SentBatches:
 
 
 class ProduceRequests:
-    """Makes requests and reads their answers; transactions: in which the batches are, if any."""
+    """Make Produce requests and read the responses.
+
+    transactions: the transactions that the batches belong to, None without transactions.
+    """
 
     def __init__(
         self,
@@ -94,17 +97,17 @@ class ProduceRequests:
         self._metadata = metadata
         self._completion = completion
         self.transactions = transactions
-        # The latest version that each node supports.
+        # The latest version of Produce that each node supports.
         self._versions: dict[int, int] = {}
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take the API versions of a node whose connection came up."""
+        """Store the API versions of a node whose connection is ready."""
         self._versions[node_id] = produce_version(versions)
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Return the Produce request: compress what is not compressed yet, and write headers.
+        """Return the Produce request; batches that are not compressed yet are compressed here.
 
-        Needs no lock: the batches are in flight, so the I/O thread alone touches them.
+        This needs no lock: the batches are in flight, so only the I/O thread uses them.
         """
         topics: dict[str, TopicProduceData] = {}
         refused: dict[TopicPartition, ApiException] = {}
@@ -143,7 +146,7 @@ class ProduceRequests:
         return in_transaction or by_name
 
     def answered(self, event: Answered, sent: SentBatches, now: float) -> bool:
-        """Complete the batches that a response is about. Return whether it named newer leaders."""
+        """Complete the batches of a response. Return whether the response named newer leaders."""
         self._fail_refused(sent, event.node_id, now)
         if not isinstance(event.response, ProduceResponse):
             for batch in sent.batches.values():
@@ -163,7 +166,7 @@ class ProduceRequests:
         return self._take_leaders(event.response, sent.names)
 
     def failed(self, event: RequestFailed, sent: SentBatches, now: float) -> None:
-        """Retry the batches of a request that gets no response, or fail them."""
+        """Retry or fail the batches of a request that gets no response."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
             self._completion.failed(batch, event.code, event.reason, event.node_id, now)
@@ -174,9 +177,9 @@ class ProduceRequests:
             self._completion.failed(batch, error.code, str(error), node_id, now)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
-        """Take the new leaders that a broker names in its response (KIP-951).
+        """Store the new leaders that a broker names in its response (KIP-951).
 
-        Leaders of a topic that was recreated since the request are ignored, because its epochs
+        The leaders of a topic that was recreated since the request are ignored, because its epochs
         start again.
         """
         ids = {name: topic_id for topic_id, name in names.items()}
@@ -196,9 +199,9 @@ class ProduceRequests:
 
 
 def records_for(version: int, batch: ProducerBatch) -> Records:
-    """Return a batch as it goes over the wire to a broker whose latest Produce is `version`.
+    """Return the bytes to send for a batch to a broker whose latest Produce is `version`.
 
-    Raise an ApiException, with its code, for a batch that the broker cannot take.
+    Raise an ApiException with the error code if the broker does not support the batch.
     """
     stamped = batch.stamp()
     if version >= FIRST_WITH_BATCHES:
@@ -211,12 +214,12 @@ def records_for(version: int, batch: ProducerBatch) -> Records:
 
 
 def down_convert(batch: Buffer, magic: int, codec: Codec) -> tuple[Buffer, ...]:
-    """Return one complete batch with records as a message set of format `magic`, 0 or 1.
+    """Convert one complete record batch to a message set of format `magic`, 0 or 1.
 
-    Batches are always built in format v2. The few for a broker before 0.11 are decoded and encoded
-    again here (RecordsUtil.downConvert of the Java client before 4.0). What the old formats cannot
-    hold is rejected and not dropped, except timestamps, which v0 never had. codec: the batch's own.
-    Raise as `check_old_format` does.
+    Batches are always built in format v2. Batches for a broker before 0.11, which are rare, are
+    decoded and encoded again here (RecordsUtil.downConvert of the Java client before 4.0). Fields
+    that the old format does not have cause an error; only timestamps are dropped, because v0 has
+    none. codec: the codec of the batch. Raise the same exceptions as `check_old_format`.
     """
     (read,) = read_log(batch)
     records = read.records(limit_bytes=2**31 - 1)

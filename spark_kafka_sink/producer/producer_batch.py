@@ -1,13 +1,14 @@
-"""ProducerBatch: the records on their way to one partition, from first append to acknowledgement.
+"""ProducerBatch: the records that go to one partition in one record batch, until it has a result.
 
-It owns the batch's state, its pieces of encoded records and its header. Whatever happens to a batch
-is an event, and the table in `batch_state` defines the next state. It never decides *when* to seal,
-send or retry: the accumulator and the sender do.
+It has the batch's state, its pieces of encoded records and its header. Everything that happens to a
+batch is an event, and the table in `batch_state` defines the next state. The batch never determines
+*when* it is sealed, sent or retried: the accumulator and the sender do.
 
-Pieces: a memoryview keeps its whole buffer alive. Therefore pieces under `COPY_BELOW_BYTES` are
-copied into the batch's own buffer, and larger ones are referenced. A referenced buffer is accounted
-for as a `RetainedBuffer`, whose memory counts as used until the last batch that holds it is done. A
-buffer of which only a small part would be referenced is not worth keeping: `is_worth_keeping`.
+About the pieces: a memoryview keeps its whole buffer alive. So pieces smaller than
+`COPY_BELOW_BYTES` are copied into the batch's own buffer, and larger pieces are referenced. A
+referenced buffer has a `RetainedBuffer`, whose memory counts as used until the last batch that
+references the buffer is done. If only a small part of a buffer would be referenced, all its pieces
+are copied (`is_worth_keeping`).
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from spark_kafka_sink.wire.primitives import Records
 
 
 class SpanOwner(Protocol):
-    """A waiter for single records, such as the future of a row.
+    """An object that gets the results of single records, for example for the futures of rows.
 
-    A batch that is done notifies the owners of its spans. So a row's future gets its offset without
-    a Python object per row and batch. Records without a waiter of their own (the columnar path)
-    have no span.
+    When a batch is done, it notifies the owner of each of its spans. So a row's future gets its
+    offset without a Python object for each row and batch. Records whose results nobody needs one by
+    one (rows of columns without a callback) have no span.
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """Take a span of a batch that is done; the I/O thread calls this, without the lock."""
+        """Take the result of a span; the I/O thread calls this, without the lock."""
 
 
 class RecordSpan(NamedTuple):
-    """`records` consecutive records of a batch, the first with offset delta `first_record`.
+    """`records` consecutive records of a batch; the offset delta of the first is `first_record`.
 
-    owner: who waits for them; first_row: which of the owner's rows, in the order it was laid out,
-    is the first.
+    owner: is notified of their result; first_row: the number of the first record among the owner's
+    rows, in the order that the owner was given before.
     """
 
     owner: SpanOwner
@@ -65,14 +66,14 @@ class RecordSpan(NamedTuple):
     records: int
 
 
-# RecordSpan(…) without its own function in Python, in which an interrupt of the caller may come.
+# Creates a RecordSpan without a Python function, in which an interrupt of the caller could come.
 _new_span: Callable[[tuple[object, ...]], RecordSpan] = partial(tuple.__new__, RecordSpan)
 
 
 def split_spans(spans: Sequence[RecordSpan], at: int) -> tuple[list[RecordSpan], list[RecordSpan]]:
-    """Divide a batch's spans as the batch is divided: records before `at`, and from `at` on.
+    """Divide a batch's spans where the batch is divided: before record `at`, and from `at` on.
 
-    The second part's deltas count from `at`. A span across the cut becomes one in each part.
+    The offset deltas in the second part count from `at`. A span across the cut is divided in two.
     """
     before: list[RecordSpan] = []
     after: list[RecordSpan] = []
@@ -89,7 +90,7 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 
 
 class RetainedBuffer:
-    """An encoded slice that several batches reference; `holders` counts them."""
+    """A buffer with an encoded slice that several batches reference; `holders` counts them."""
 
     __slots__ = ("holders", "size_bytes")
 
@@ -99,18 +100,19 @@ class RetainedBuffer:
 
 
 def is_worth_keeping(sizes_bytes: Int64s) -> bool:
-    """Return whether to reference pieces of these sizes: if they are at least half of their buffer.
+    """Return whether large pieces of a buffer should be referenced.
 
-    Otherwise one large piece would keep a buffer whose other pieces were copied, and the memory of
-    both would be used.
+    They should if they are at least half of the buffer. Otherwise the buffer stays in memory for a
+    few pieces although most of it was copied, and both the buffer and the copies use memory.
+    sizes_bytes: the size of each piece.
     """
-    # Not `sum`, a function of Python, in which an interrupt of the caller may come.
+    # The method `sum` runs Python code, in which an interrupt of the caller could come.
     referenced = int(np.add.reduce(sizes_bytes[sizes_bytes >= COPY_BELOW_BYTES]))
     return 2 * referenced >= int(np.add.reduce(sizes_bytes))
 
 
 class SplitOrigin:
-    """The origin of split batches: whether it may have been written. The parts share it."""
+    """Whether the batch that was split may have been written; the parts of the batch share this."""
 
     __slots__ = ("maybe_written",)
 
@@ -119,7 +121,7 @@ class SplitOrigin:
 
 
 class ProducerBatch:
-    """Records for one partition. Times are seconds of the producer's clock."""
+    """A record batch for one partition. Times are seconds of the producer's clock."""
 
     __slots__ = (
         "_draining_bytes",
@@ -168,36 +170,36 @@ class ProducerBatch:
         self.record_count = 0
         self.records_bytes = 0
         self.copied_bytes = 0
-        # The part of these bytes that the accumulator counts as about to become free.
+        # The part of copied_bytes that the accumulator counts as about to become free.
         self._draining_bytes = 0
         self.retained: list[RetainedBuffer] = []
-        # The records with waiters of their own; a split divides them, too.
+        # The spans of records with an owner; a split divides them.
         self.spans: list[RecordSpan] = []
-        # The parts it was split into.
+        # The batches that replace this batch after a split.
         self.parts: list[ProducerBatch] = []
         self.packed = False
         self.settled = False
         self.sent_bytes = 0
         self.attempts = 0
-        # The error of the last attempt, None if it did not fail.
+        # The error of the last failed attempt, None if no attempt has failed.
         self.last_error: ApiException | None = None
         self.retry_at = 0.0
         self.node_id: int | None = None
-        # The epoch of the leader that the last attempt went to, -1 if unknown.
+        # The leader epoch at the last attempt, -1 if unknown.
         self.leader_epoch = -1
         self.producer: ProducerIdAndEpoch = NO_PRODUCER_ID
         self.base_sequence = NO_SEQUENCE
-        # Whether an attempt with this sequence got no response, so that it may have been written.
+        # Whether an attempt with this sequence got no response, so the batch may have been written.
         self.is_unanswered = False
-        # The batch it is a part of, if that may have been written when it was split.
+        # Whether the batch that this is a part of may have been written; None if certainly not.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
         self.log_append_time_ms = -1
-        # The batch as it was sent, if it is still needed once it is done.
+        # The bytes that were sent, if they are still needed after the batch is done.
         self.kept = b""
         self.error: KafkaException | None = None
-        # The errors of single records that the broker rejected, by their number (KIP-467).
+        # The errors of single records that the broker rejected, by record number (KIP-467).
         self.record_errors: dict[int, KafkaException] = {}
         self._state = BatchState.OPEN
         self._pieces: list[Buffer] = []
@@ -216,32 +218,32 @@ class ProducerBatch:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether what it is a part of may have been written, which no part of it has disproved."""
+        """Whether the split batch that this batch is part of may have been written."""
         return self.origin is not None and self.origin.maybe_written
 
     @property
     def maybe_written(self) -> bool:
-        """Whether a broker may have the batch, by itself or in what it is a part of."""
+        """Whether a broker may have written the batch, or the split batch that it is part of."""
         return self.is_unanswered or self.is_in_doubt
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will happen to the batch itself; its `parts` may still be open."""
+        """Whether the batch itself has its final state; its `parts` may still be unfinished."""
         return self._state in DONE
 
     @property
     def has_sequence(self) -> bool:
-        """Whether a sequence was assigned, which happens when it is first drained."""
+        """Whether the batch has a sequence, which it gets when it is first drained."""
         return self.base_sequence != NO_SEQUENCE
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the batch as it will be sent; before it is packed, an upper bound."""
+        """The size of the batch when it is sent; before it is packed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
     def records(self) -> Buffer:
-        """The records as one buffer, as they will be sent."""
+        """The records as one buffer, in the form in which they are sent."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     # -- filling and sending ----------------------------------------------------------------------
@@ -257,11 +259,11 @@ class ProducerBatch:
     ) -> None:
         """Add encoded records; `retained` stands for the buffer that `piece` is a view of.
 
-        Without it, the piece is copied. owner: waits for the records one by one, None if there is
-        no such waiter; first_row: see `RecordSpan`. Raise IllegalStateException if the batch
-        accepts no more records.
+        If `retained` is None, the piece is copied. owner: notified about the result of each record,
+        None if nobody needs it; first_row: see `RecordSpan`. Raise IllegalStateException if the
+        batch accepts no more records.
         """
-        # Like `_handle`, without its cost for each partition of each slice.
+        # The same check as in `_handle`, which would be too slow for each partition of each slice.
         if self._state is not BatchState.OPEN:
             raise self._illegal(BatchEvent.APPEND)
         if owner is not None:
@@ -283,13 +285,14 @@ class ProducerBatch:
             self.max_timestamp_ms = max_timestamp_ms
 
     def seal(self) -> None:
-        """Close the batch for records."""
+        """Close the batch: it accepts no more records."""
         self._handle(BatchEvent.SEAL)
 
     def pack(self) -> None:
-        """Compress the records of a sealed batch; the second call does nothing.
+        """Compress the records of a sealed batch (*pack* it); a second call does nothing.
 
-        Needs no lock: one thread packs a batch, and `settle` accounts for the memory afterwards.
+        This needs no lock: only one thread packs a batch, and `settle` accounts for the memory
+        later.
         """
         if not self.packed:
             if self.codec.compress is not None:
@@ -297,9 +300,9 @@ class ProducerBatch:
             self.packed = True
 
     def settle(self) -> int:
-        """Account for the packed records instead of the appended ones.
+        """Count the compressed records as the batch's memory, instead of the appended records.
 
-        Return the number of bytes of memory that this frees.
+        Return the number of bytes that become free.
         """
         packed_bytes = sum(map(len, self._pieces))
         freed = self._release_retained() - packed_bytes
@@ -310,7 +313,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set the producer fields of the header; the next stamp makes another header."""
+        """Set the producer fields of the header; the next `stamp` builds a new header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -319,7 +322,7 @@ class ProducerBatch:
         self._header = None
 
     def stamp(self) -> Records:
-        """Return the batch as it goes over the wire; a retry returns the same bytes again."""
+        """Return the batch with its header, as it is sent; a retry returns the same bytes again."""
         self.pack()
         if self._header is None:
             info = BatchInfo(
@@ -336,7 +339,7 @@ class ProducerBatch:
         return Records((self._header, *self._pieces), self.sent_bytes)
 
     def timestamp_range(self) -> tuple[int, int]:
-        """Return the earliest and the latest timestamp; reads all packed records back."""
+        """Return the earliest and the latest timestamp in ms, from the compressed records."""
         section = decompress(self.codec.id, self.records, self.records_bytes)
         times = read_fields(
             memoryview(section), self.record_count, 0, self.base_timestamp_ms
@@ -344,15 +347,15 @@ class ProducerBatch:
         return int(times.min()), int(times.max())
 
     def keep(self) -> None:
-        """Keep the batch as it was sent, beyond the release of its records."""
+        """Keep a copy of the batch as it was sent, which outlives the release of its records."""
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:
-        """Note the size of the batch in an older format, in which it is sent."""
+        """Store the size of the batch in the older message format in which it is sent."""
         self.sent_bytes = size_bytes
 
     def draining(self, size_bytes: int) -> int:
-        """Note how many bytes are on their way to be free. Return how many more than before."""
+        """Set how many bytes of the batch will soon be free. Return the increase."""
         more = size_bytes - self._draining_bytes
         self._draining_bytes = size_bytes
         return more
@@ -360,7 +363,7 @@ class ProducerBatch:
     # -- events -----------------------------------------------------------------------------------
 
     def sent(self, node_id: int, leader_epoch: int) -> BatchAction:
-        """Note that the batch is on its way to a node, the leader of that epoch."""
+        """Record that the batch is sent to a node, which is the leader with that epoch."""
         action = self._handle(BatchEvent.SEND)
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action
@@ -368,7 +371,7 @@ class ProducerBatch:
     def retry(
         self, retry_at: float, error: ApiException, *, is_unanswered: bool = False
     ) -> BatchAction:
-        """Note that an attempt failed, by which error, and when the next one may be made.
+        """Record that an attempt failed, its error, and when the next attempt may be made.
 
         is_unanswered: whether the attempt may have been written.
         """
@@ -381,27 +384,27 @@ class ProducerBatch:
         return action
 
     def end_backoff(self, now: float) -> None:
-        """Let the next attempt be made at once."""
+        """Allow the next attempt at once."""
         self.retry_at = now
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> BatchAction:
-        """Note the acknowledgement."""
+        """Record the acknowledgement."""
         action = self._handle(BatchEvent.SUCCEED)
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         return action
 
     def origin_not_written(self) -> None:
-        """Note that the broker accepted the batch as new: it does not have the original."""
+        """Record that the split batch was not written, because a broker accepted this part."""
         if self.origin is not None:
             self.origin.maybe_written = False
 
     def fail(
         self, error: KafkaException, record_errors: dict[int, KafkaException] | None = None
     ) -> BatchAction:
-        """Fail a batch whose attempt has failed.
+        """Record that the batch has failed with its last attempt.
 
-        record_errors: the errors of the records that the broker rejected, by their number in the
+        record_errors: the errors of the records that the broker rejected, by record number in the
         batch.
         """
         action = self._handle(BatchEvent.FAIL)
@@ -411,19 +414,19 @@ class ProducerBatch:
         return action
 
     def abandon(self, error: KafkaException) -> BatchAction:
-        """Fail a batch that is not complete yet, in any state."""
+        """Record that a batch that is not done has failed, in any state."""
         action = self._handle(BatchEvent.ABANDON)
         self.error = error
         return action
 
     def late(self) -> BatchAction:
-        """Note that no response to an abandoned batch can come any more."""
+        """Record that no response to an abandoned batch can come any more."""
         action = self._handle(BatchEvent.LATE)
         self.node_id = None
         return action
 
     def split_into(self, parts: list[ProducerBatch]) -> BatchAction:
-        """Note the batches that take its place."""
+        """Record that the batch was split, and the parts that replace it."""
         action = self._handle(BatchEvent.SPLIT)
         self.parts = parts
         self.node_id = None
@@ -436,10 +439,10 @@ class ProducerBatch:
         sequence: int,
         origin: SplitOrigin | None,
     ) -> None:
-        """Take over a part of the batch that was split, and close it.
+        """Make this new batch a part of a split batch, and close it.
 
-        sequence: of its first record, if `split` has one. origin: whether that may
-        be written.
+        sequence: the sequence of its first record, if the split batch has a sequence. origin:
+        whether the split batch may have been written.
         """
         self.spans = spans
         self.attempts = split.attempts
@@ -450,7 +453,7 @@ class ProducerBatch:
         self.seal()
 
     def release(self) -> int:
-        """Drop the records. Return the bytes of memory that this frees."""
+        """Drop the records. Return the number of bytes that become free."""
         freed = self._release_retained()
         self._pieces, self.copied_bytes = [], 0
         return freed
@@ -476,7 +479,7 @@ class ProducerBatch:
 
 
 def unfinished(batches: Iterable[ProducerBatch]) -> list[ProducerBatch]:
-    """Return the batches that are neither acknowledged nor failed; a split one as its parts."""
+    """Return the batches that are neither acknowledged nor failed; for a split batch, its parts."""
     found = []
     for batch in batches:
         if not batch.is_done:

@@ -1,14 +1,14 @@
-"""Sender: what goes to the brokers now, and what their responses mean. A pure state machine.
+"""Sender: determines the requests that are due, and handles the responses. A pure state machine.
 
-`poll` returns the requests that are due, `handle` takes the events of the network. The time is an
-argument of both; neither sends, waits or locks. It owns which nodes are ready, and how many Produce
-requests each has in flight. The queues belong to the accumulator, leaders to the metadata,
-sequences to `Sequences`, transactions to `TransactionManager`, the form of Produce requests to
-`ProduceRequests`, and the result of a batch to `BatchCompletion`.
+`poll` returns the requests that are due, `handle` takes network events. The caller passes the time
+to both. Neither sends, waits or takes a lock. The sender knows which nodes are ready, and the
+number of Produce requests in flight to each node. Other modules have the rest: the accumulator the
+queues, the metadata the leaders, `Sequences` the sequences, `TransactionManager` the transactions,
+`ProduceRequests` the form of Produce requests, and `BatchCompletion` the result of a batch.
 
-One Produce request goes to one node and has at most one batch per partition (so that a retry never
-reorders), up to max.request.size. `build` makes the request outside the producer's lock, because it
-compresses and computes checksums.
+A Produce request goes to one node, and has at most max.request.size bytes. It has at most one batch
+per partition, so that a retry never changes the order of batches. `build` makes the request outside
+the producer's lock, because it compresses and computes checksums.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderConfig:
-    """The sender's part of the configuration; acks as they travel, -1 for all."""
+    """The options of the sender; acks is the value in the request, -1 for all."""
 
     acks: int
     max_in_flight: int
@@ -81,7 +81,7 @@ class SenderConfig:
 
 @dataclass(slots=True)
 class SenderPoll:
-    """What is due: finished requests, drained batches to `build`, nodes to connect to.
+    """What is due: complete requests, drained batches for `build`, and nodes to connect to.
 
     has_news: whether a caller's transactional call may have ended. warnings: messages to log.
     """
@@ -128,7 +128,8 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
-        # What is put aside while the producer is in a joined transaction.
+        # The producer's own sequences and producer id requests, while it is in a joined
+        # transaction.
         self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
         self._rebootstraps = 0
         self._ready: set[int] = set()
@@ -142,8 +143,8 @@ class Sender:
     def join(self, joined: JoinedTransaction) -> None:
         """Send batches in a transaction from now on.
 
-        Raise IllegalStateException if batches are under way, or for a producer that has
-        transactions.
+        Raise IllegalStateException if batches are unfinished, or if the producer has a
+        transactional.id.
         """
         self._check_idle("join")
         if self._transactions is not None:
@@ -153,9 +154,9 @@ class Sender:
         self._follow(joined.sequences, joined)
 
     def end_joined(self) -> None:
-        """Send batches as before `join` from now on.
+        """Send batches as before `join` again.
 
-        Raise IllegalStateException if batches are under way, or if no transaction was joined.
+        Raise IllegalStateException if batches are unfinished, or if no transaction was joined.
         """
         self._check_idle("leave")
         if self._alone is None:
@@ -176,7 +177,7 @@ class Sender:
     # -- what goes out ----------------------------------------------------------------------------
 
     def poll(self, now: float) -> SenderPoll:
-        """Return what is due at `now`; each batch in it counts as sent from here on."""
+        """Return what is due at `now`; the batches in the result count as sent from now on."""
         for batch in self.accumulator.expired(now):
             self.completion.expired(batch, now)
         if self._transactions is not None:
@@ -197,14 +198,14 @@ class Sender:
             requests=requests,
             drained=drained,
             connect=connect,
-            # A partition may have a next batch to send.
+            # A partition may have another batch to send.
             next_poll_at=now if drained else self._next_poll_at(now),
             has_news=has_news,
             warnings=self.completion.take_warnings(),
         )
 
     def _requests_of_its_own(self, now: float) -> list[ClientRequest]:
-        """Return the requests that any broker may answer: metadata, and a producer id."""
+        """Return the requests that any broker can answer: Metadata, and InitProducerId."""
         requests: list[ClientRequest] = []
         metadata = self.metadata.request(now)
         if metadata is not None:
@@ -232,7 +233,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Return whether the producer cannot continue; if that is new, fail every batch."""
+        """Return whether the producer cannot continue; fail every batch when that begins."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self.completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -240,7 +241,7 @@ class Sender:
         return self.fatal_error is not None
 
     def _follow_transaction(self, transactions: TransactionManager | JoinedTransaction) -> None:
-        """Look up coordinators again if necessary; drop unsent batches of an abort (KIP-654)."""
+        """Forget coordinators after a rebootstrap; drop unsent batches of an abort (KIP-654)."""
         if self._rebootstraps != self.metadata.rebootstraps:
             self._rebootstraps = self.metadata.rebootstraps
             transactions.queue.coordinators.forget_all()
@@ -262,7 +263,7 @@ class Sender:
     def _transactional_request(
         self, transactions: TransactionManager | JoinedTransaction, now: float
     ) -> tuple[ClientRequest | None, int | None]:
-        """Return the transactional request that is due, or the node to connect to before."""
+        """Return the transactional request that is due, or the node to connect to first."""
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
         if request is None:
@@ -283,14 +284,14 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Return whether a response to records is to come: also to records that were given up."""
+        """Return whether a response to records is still to come, also to failed records."""
         in_flight = self.sequences is not None and self.sequences.has_in_flight
         return in_flight or self.accumulator.has_incomplete
 
     def _drain(self, now: float) -> tuple[list[DrainedBatches], set[int]]:
-        """Take a batch of each partition into requests, as many for a node as it takes.
+        """Put one batch of each partition into requests, as far as the nodes accept requests.
 
-        Return these, and the nodes to connect to, for which there are batches.
+        Return the drained batches, and the nodes that have batches but no connection.
         """
         drained: list[DrainedBatches] = []
         open_requests: dict[int, DrainedBatches] = {}
@@ -324,7 +325,7 @@ class Sender:
         return drained, busy - self._ready
 
     def _can_send_to(self, node_id: int, now: float) -> bool:
-        """Return whether a node for which there are batches takes a request."""
+        """Return whether a node for which batches wait accepts a request now."""
         can_send = (
             node_id in self._ready
             and self._in_flight.get(node_id, 0) < self._config.max_in_flight
@@ -353,16 +354,17 @@ class Sender:
         drained.size_bytes += size_bytes
 
     def build(self, drained: DrainedBatches) -> ClientRequest:
-        """Return the Produce request: compress what is not compressed yet, and write headers.
+        """Return the Produce request; batches that are not compressed yet are compressed here.
 
-        Needs no lock: the batches are in flight, so the I/O thread alone touches them.
+        This needs no lock: the batches are in flight, so only the I/O thread uses them.
         """
         return self._produce.build(drained)
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The brokers to keep connections to: those of the metadata, and coordinators."""
-        # The I/O thread asks without the lock, while a caller may join or leave a transaction.
+        """The brokers to keep connections to: the brokers of the metadata, and the coordinators."""
+        # The I/O thread calls this without the lock, while a caller may join or leave a
+        # transaction.
         known, transactions = self.metadata.nodes, self._transactions
         if transactions is None:
             return known
@@ -371,7 +373,7 @@ class Sender:
     # -- what comes back --------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
-        """Take one event of the network."""
+        """Process one network event."""
         if isinstance(event, Answered):
             self._answered(event, now)
         elif isinstance(event, RequestFailed):
@@ -408,7 +410,7 @@ class Sender:
             self._fail_if(self._producer_id.answered(response, event.node_id, now))
 
     def _retry_at_new_leaders(self, now: float) -> None:
-        """End the back-off of batches whose partition has another leader since their attempt."""
+        """End the back-off of batches whose partition has a new leader since their attempt."""
         for batch in self.accumulator.incomplete:
             if batch.retry_at > now and batch.state is BatchState.SEALED:
                 epoch = self.metadata.leader_epoch(batch.topic_partition)
@@ -431,7 +433,7 @@ class Sender:
             self._produce.failed(event, self._back(event.request), now)
 
     def _back(self, request: ClientRequest) -> SentBatches:
-        """Note that a Produce request is no longer in flight. Return its batches."""
+        """Record that a Produce request is no longer in flight. Return its batches."""
         if not isinstance(request.context, SentBatches) or request.node_id is None:
             message = f"{request!r} is not a Produce request of this sender"
             raise TypeError(message)
@@ -444,7 +446,7 @@ class Sender:
             self.fail_all(error)
 
     def fail_all(self, error: KafkaException) -> None:
-        """Fail every batch, and accept no more: nothing can be delivered any longer."""
+        """Fail every batch, and accept no more, because nothing can be delivered any longer."""
         self.fatal_error = error
         if self._transactions is not None:
             self._transactions.give_up(error)

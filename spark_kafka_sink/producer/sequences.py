@@ -1,30 +1,33 @@
 """Idempotence: producer id, epochs, and the sequence numbers of each partition (TxnPartitionMap).
 
-A broker accepts a batch of an idempotent producer only if its base sequence follows the last one in
-the log, and recognises the last five batches by (epoch, sequences). So for each partition:
+A broker accepts a batch of an idempotent producer only if its base sequence follows the last
+sequence in the log. It also recognises each of the last five batches by epoch and sequences. So the
+following rules apply to each partition:
 
-- a batch gets its sequence once, when it is first sent, and keeps it through retries;
-- while a batch waits for a retry, no later one is sent: only the batch with the lowest sequence in
-  flight may be sent;
-- until the first acknowledgement of an epoch, one batch is in flight: a broker may accept any first
-  sequence, and if a second batch overtook a rejected first one, the first could never follow it;
-- while an expired batch is still at a broker, nothing new is sent, because its sequence may or may
-  not be missing (hasUnresolvedSequence);
-- everything in flight is at one broker: after a leader change, the old leader must answer
-  everything before the new one gets more.
+- A batch gets its sequence once, when it is first sent, and keeps it through retries.
+- While a batch waits for a retry, no later batch is sent: of the batches with a sequence, only the
+  batch with the lowest sequence may be sent.
+- Until the first acknowledgement of an epoch, only one batch is in flight. A broker may accept any
+  first sequence; if the first batch were rejected and the second accepted, the first batch could
+  never follow.
+- While a broker may still write an expired batch, no new batch is sent, because the expired batch's
+  sequence may or may not be missing (hasUnresolvedSequence).
+- All batches in flight are at one broker. After a leader change, the old leader must answer all of
+  them before the new leader gets more.
 
-When a gap is certain (KIP-360), the partition waits until no batch of it is at a broker. Then the
-client raises the epoch by one and numbers the partition's batches again from 0. Other partitions
-follow as soon as they have nothing in flight.
+When a gap is certain (KIP-360), the partition waits until no broker has a request with one of its
+batches. Then the client raises the epoch by one and numbers the partition's batches again from 0.
+Other partitions change to the new epoch as soon as they have nothing in flight.
 
-A batch that may have been written (its response was lost) must not get another number: a broker
-would write it a second time. It is first retried with its number. Either the broker recognises it,
-or it rejects it for the gap before it; then neither it nor any batch after it is written. If it was
-split since, a broker that has it rejects each part as it would for a gap: such a part fails.
+A batch whose response was lost may have been written. It must not get another number, because a
+broker would write it a second time. It is first retried with the same number. The broker may
+recognise it. Otherwise the broker rejects it because of the gap before it, which proves that
+neither it nor any later batch was written. If the batch was split after the lost response, a broker
+that has the batch rejects each part as after a gap; such a part fails.
 
-The coordinator assigns the epochs of a transactional producer: `adopt` takes them between two
-transactions, and a gap ends the transaction. Only if a broker has forgotten the producer, a
-partition's batches are sent again from 0 without a new epoch.
+The epochs of a transactional producer come from its coordinator: `adopt` sets them between two
+transactions, and a gap ends the transaction. There is one exception: if a broker has forgotten the
+producer, the partition's batches are sent again from 0 in the same epoch.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ MAX_EPOCH: Final = 2**15 - 1
 
 
 class PartitionSequences:
-    """One partition's sequences under one producer id and epoch (TxnPartitionEntry).
+    """The sequences of one partition under one producer id and epoch (TxnPartitionEntry).
 
-    in_flight: batches with a sequence that are not acknowledged, lowest sequence first; those
-    waiting to be sent again are among them.
+    in_flight: the batches with a sequence that are not acknowledged, lowest sequence first,
+    including batches that wait to be sent again.
     """
 
     __slots__ = ("in_flight", "is_confirmed", "last_acked_offset", "last_acked_sequence",
@@ -65,13 +68,13 @@ class PartitionSequences:
         self.in_flight: list[ProducerBatch] = []
 
     def follows_last_acked(self, batch: ProducerBatch) -> bool:
-        """Whether the broker should expect exactly this batch now."""
+        """Return whether the broker should expect exactly this batch next."""
         if self.last_acked_sequence == NO_SEQUENCE:
             return batch.base_sequence == 0
         return batch.base_sequence == increment_sequence(self.last_acked_sequence, 1)
 
     def restart(self, producer: ProducerIdAndEpoch, *, transactional: bool) -> None:
-        """Assign new numbers to everything in flight, from 0, under `producer`."""
+        """Renumber all batches in flight from 0, under the given producer id and epoch."""
         self.producer = producer
         self.next_sequence = 0
         self.last_acked_sequence = NO_SEQUENCE
@@ -82,7 +85,7 @@ class PartitionSequences:
 
 
 class Sequences:
-    """The producer id and epoch, and the sequences of every partition written to."""
+    """The producer id and epoch, and the sequences of every partition that was written to."""
 
     def __init__(self, *, is_transactional: bool = False) -> None:
         self.is_transactional = is_transactional
@@ -92,28 +95,28 @@ class Sequences:
 
     @property
     def has_producer_id(self) -> bool:
-        """Whether InitProducerId was answered."""
+        """Whether there is a producer id."""
         return self.producer.is_valid
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether any batch has a sequence and no result yet, including failed batches."""
+        """Whether any batch with a sequence has no response yet, including failed batches."""
         return any(known.in_flight for known in self._partitions.values())
 
     def adopt(self, producer: ProducerIdAndEpoch) -> None:
-        """Take the producer id that a broker assigned."""
+        """Use the producer id and epoch that a broker assigned."""
         self.producer = producer
 
     def unconfirm(self) -> None:
-        """Wait for an acknowledgement again before a partition has more than one batch in flight.
+        """Allow only one batch in flight per partition until the next acknowledgement.
 
-        A topic may have been created again meanwhile: its broker takes any first sequence.
+        A topic may have been deleted and recreated, and then its broker accepts any first sequence.
         """
         for known in self._partitions.values():
             known.is_confirmed = False
 
     def may_send(self, batch: ProducerBatch, node_id: int) -> bool:
-        """Whether `batch`, at the head of its partition's queue, may go to `node_id` now."""
+        """Return whether `batch`, the first of its partition, may be sent to `node_id` now."""
         if not self.has_producer_id:
             return False
         known = self._partitions.get(batch.topic_partition)
@@ -128,7 +131,7 @@ class Sequences:
         return all(other.node_id == node_id and not other.is_done for other in known.in_flight)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Assign `batch` its sequence, unless it has one from an earlier attempt."""
+        """Assign a sequence to `batch`, unless it has one from an earlier attempt."""
         if batch.has_sequence:
             return
         known = self._partitions.setdefault(
@@ -143,7 +146,7 @@ class Sequences:
         known.in_flight.append(batch)
 
     def acknowledged(self, batch: ProducerBatch) -> None:
-        """Note that a broker has `batch`."""
+        """Record that a broker has written `batch`."""
         known = self._remove(batch)
         if known is None or known.producer != batch.producer:
             return
@@ -154,22 +157,23 @@ class Sequences:
         known.is_confirmed = True
 
     def replace(self, batch: ProducerBatch, parts: Sequence[ProducerBatch]) -> None:
-        """Put the parts of a batch that was split in its place; they have its sequences."""
+        """Replace a split batch by its parts, which together have the batch's sequences."""
         in_flight = self._partitions[batch.topic_partition].in_flight
         place = in_flight.index(batch)
         in_flight[place : place + 1] = parts
 
     def failed(self, batch: ProducerBatch) -> None:
-        """Note that `batch` has failed, and that no response to it can come any more.
+        """Record that `batch` has failed, and that no response to it can come any more.
 
-        Its sequence is, or may be, missing. Later batches continue with a new epoch; those of a
-        transactional producer in its next transaction.
+        Its sequence is missing in the log, or may be missing. An idempotent producer sends later
+        batches with a new epoch; a transactional producer gets a new epoch for its next
+        transaction.
         """
         if batch.has_sequence and self._remove(batch) is not None and not self.is_transactional:
             self.request_epoch_bump(batch)
 
     def follows_last_acked(self, batch: ProducerBatch) -> bool:
-        """Whether `batch` is the one its partition's broker should expect next."""
+        """Return whether the broker should expect `batch` next in its partition."""
         known = self._partitions.get(batch.topic_partition)
         return known is not None and known.follows_last_acked(batch)
 
@@ -179,16 +183,16 @@ class Sequences:
         return -1 if known is None else known.last_acked_offset
 
     def request_epoch_bump(self, batch: ProducerBatch) -> None:
-        """Note that the sequences of the batch's partition cannot continue in this epoch."""
+        """Record that the partition of `batch` needs new sequences, in a new epoch."""
         known = self._partitions.get(batch.topic_partition)
         if known is not None and batch.producer == known.producer:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Assign new numbers where they are needed and nothing may be at a broker.
+        """Assign new numbers to partitions that need them, if no broker may still write a batch.
 
-        The epoch is raised unless it is already new to each of them. An epoch past the last one
-        needs a new producer id: the sender then requests one.
+        The epoch is raised, unless all these partitions still have an older epoch. After the last
+        epoch, a new producer id is needed, which the sender then requests.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}
         if not ready or not self.has_producer_id:
@@ -220,16 +224,16 @@ class Sequences:
 
 
 def _is_after(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes after `other`, across the wrap at 2**31."""
+    """Return whether `sequence` comes after `other`, allowing for overflow at 2**31."""
     return 0 < (sequence - other) % 2**31 < 2**30
 
 
-# Brokers ignore the timeout if there is no transactional.id, but the field is required.
+# Without a transactional.id, brokers ignore the timeout, but the field is required.
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
 class ProducerIdRequests:
-    """Asks any broker for the producer id of a producer without transactions.
+    """Requests a producer id, from any broker, for a producer without transactions.
 
     Times are seconds of the producer's clock.
     """
@@ -250,20 +254,23 @@ class ProducerIdRequests:
         self._not_before = 0.0
 
     def due(self, now: float) -> InitProducerIdRequest | None:
-        """Return the request that is due if there are batches to send; it counts as sent."""
+        """Return the request if it is due; it counts as sent from now on.
+
+        The caller only asks if batches wait to be sent.
+        """
         if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
             return None
         self._in_progress = True
         return InitProducerIdRequest(transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS)
 
     def next_due_at(self) -> float:
-        """Return until when `due` returns nothing because of time alone."""
+        """Return the time before which `due` returns no request."""
         return self._not_before
 
     def answered(
         self, response: InitProducerIdResponse, node_id: int, now: float
     ) -> ApiException | None:
-        """Take a response. Return the error if there is no producer id to be had."""
+        """Store the producer id from a response. Return the error if no producer id can be had."""
         if response.error_code != codes.NONE:
             return self.failed(response.error_code, "", node_id, now)
         self._in_progress = False
@@ -274,7 +281,7 @@ class ProducerIdRequests:
     def failed(
         self, code: int, reason: str, node_id: int | None, now: float
     ) -> ApiException | None:
-        """Ask again later after an error that a retry may help. Return the error otherwise."""
+        """Repeat the request later if the error is retriable. Return the error otherwise."""
         self._in_progress = False
         if error_code(code).retriable:
             self._not_before = now + self._retry_backoff.delay_s(self._attempts, self._random)

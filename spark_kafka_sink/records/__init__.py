@@ -1,1 +1,1 @@
-"""Arrow columns to record batches and back: pure functions without sockets, threads or clock."""
+"""Convert Arrow columns to record batches and back: pure functions without sockets or threads."""

@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch (format v2).
+"""Read and write the 61-byte header of a v2 record batch.
 
 ::
 
@@ -11,8 +11,9 @@
      21   2 attributes              57   4 recordsCount
      23   4 lastOffsetDelta         61   … records, compressed as one block
 
-The CRC-32C covers everything from attributes on. A new producer id, epoch or sequence number
-therefore needs a new header, while the records are neither changed nor copied (DefaultRecordBatch).
+The CRC-32C covers everything from the attributes to the end of the batch. A new producer id, epoch
+or sequence number therefore needs a new header, but the records are neither changed nor copied
+(DefaultRecordBatch).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _INSIDE_CRC = struct.Struct(">hiqqqhii")
 
 
 class BatchInfo(NamedTuple):
-    """The fields of a batch's header that depend only on its records."""
+    """The fields of a batch header that depend only on the records."""
 
     record_count: int
     base_timestamp_ms: int
@@ -65,7 +66,10 @@ def batch_header(
     *,
     transactional: bool = False,
 ) -> bytes:
-    """Return the 61-byte header for `records`, given in any number of pieces as they are sent."""
+    """Return the 61-byte header of a batch.
+
+    records: the records section of the batch, in any number of pieces.
+    """
     inside = _INSIDE_CRC.pack(
         info.codec_id | (_TRANSACTIONAL if transactional else 0),
         info.record_count - 1,
@@ -85,7 +89,7 @@ def batch_header(
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, as they were read."""
+    """The fields of a batch header that was read from a log."""
 
     base_offset: int
     size: int
@@ -103,22 +107,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record, also if compaction has removed it."""
+        """The offset of the batch's last record, even if compaction has removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def codec_id(self) -> int:
-        """The codec of the records, 0 for no compression."""
+        """The id of the compression codec of the records, 0 for no compression."""
         return self.attributes & _CODEC_MASK
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction; so is a control batch that ends one."""
+        """Whether the batch is part of a transaction; also True for its control batch."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """Whether the batch is a marker of the brokers."""
+        """Whether the batch is a control batch, which brokers write."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -128,7 +132,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(batch: memoryview) -> BatchHeader:
-    """Return the header of one complete batch. Raise CorruptRecordException."""
+    """Return the header of one complete batch. Raise CorruptRecordException if it is invalid."""
     if len(batch) < RECORD_BATCH_OVERHEAD:
         raise corrupt(f"a batch of {len(batch)} bytes is smaller than its header")
     header = BatchHeader(*_HEADER.unpack_from(batch))
@@ -144,16 +148,16 @@ def read_header(batch: memoryview) -> BatchHeader:
 
 
 class Marker(Enum):
-    """The end of a transaction, as its control record says it (ControlRecordType)."""
+    """The type of a transaction marker: commit or abort (ControlRecordType)."""
 
     ABORT = 0
     COMMIT = 1
 
 
 def marker(key: bytes | None) -> Marker | None:
-    """Return the marker whose control record has `key`, None if it is another control record.
+    """Return the transaction marker that a control record's key means, None for other types.
 
-    Raise CorruptRecordException if the key has no type.
+    Raise CorruptRecordException if the key does not contain a type.
     """
     if key is None or len(key) < _CONTROL_KEY.size:
         raise corrupt("a control record has no type")
@@ -162,5 +166,5 @@ def marker(key: bytes | None) -> Marker | None:
 
 
 def increment_sequence(sequence: int, increment: int) -> int:
-    """Return a sequence number plus `increment`; 0 follows 2**31 - 1 (DefaultRecordBatch)."""
+    """Return `sequence` plus `increment`. The number after 2**31 - 1 is 0 (DefaultRecordBatch)."""
     return (sequence + increment) & MAX_SEQUENCE

@@ -1,12 +1,12 @@
-"""Columns of records in the one form that the encoder works on.
+"""Columns of records in the form that the encoder reads.
 
 Arrow has four types for bytes (string, binary and their large_ forms), array slices and null
 bitmaps. A `BinaryColumn` represents all of them in the same way: a view of the bytes, int64
 offsets, and a mask of the rows that are not null. Only the offsets are copied.
 
-Arrow and Spark accept any bytes in strings, for example those of `CAST(X'FF' AS STRING)`. Kafka's
-text fields are UTF-8, and many readers fail on anything else. `valid_utf8` replaces invalid bytes
-by U+FFFD, by as many of them as Java's ``new String(bytes, UTF_8)`` makes.
+Arrow and Spark accept any bytes in strings, for example in `CAST(X'FF' AS STRING)`. Kafka's text
+fields are UTF-8, and many readers fail on invalid UTF-8. `valid_utf8` replaces invalid bytes by
+U+FFFD. Java's ``new String(bytes, UTF_8)`` makes the same number of replacement characters.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 class BinaryColumn:
     """Bytes per row: row i is ``data[offsets[i]:offsets[i + 1]]``, or null.
 
-    data: uint8 of any length. offsets: int64, one more than rows. valid: bool, one per row, None if
-    no row is null. A null row may have bytes in `data` (Arrow allows it); they are never read.
+    data: uint8 of any length. offsets: int64, one more than the number of rows. valid: bool, one
+    per row, None if no row is null. Arrow allows a null row to have bytes in `data`. Such bytes are
+    never read.
     """
 
     data: UInt8s
@@ -78,7 +79,7 @@ class BinaryColumn:
 
 
 def valid_mask(array: pa.Array) -> Bools | None:
-    """Return which rows of an array are not null, bool, one per row; None if no row is null."""
+    """Return a mask of the rows that are not null, bool, one per row; None if no row is null."""
     if not array.null_count:
         return None
     mask: Bools = array.is_valid().to_numpy(zero_copy_only=False)
@@ -91,12 +92,13 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """Records as columns of equal length, with their sizes; construct it with `of`.
+    """Columns of records, all of the same length, and the encoded sizes. Construct it with `of`.
 
     key: None if no row has a key. headers: the encoded header section of each row, which is the
-    number of headers and the headers (see `encode_headers`); None if no row has headers.
-    timestamps_ms: int64. key_lengths, value_lengths: as records encode them, int64, -1 for null.
-    body_bytes: the encoded size of each record without its length and its two deltas, int64.
+    number of headers followed by the headers (see `encode_headers`); None if no row has headers.
+    timestamps_ms: int64. key_lengths, value_lengths: the lengths as a record encodes them, int64,
+    -1 for null. body_bytes: the encoded size of each record without the record length, the
+    timestamp delta and the offset delta, int64.
     """
 
     key: BinaryColumn | None
@@ -116,7 +118,7 @@ class RecordColumns:
         headers: BinaryColumn | None,
         timestamps_ms: Int64s,
     ) -> RecordColumns:
-        """Return the columns together with the sizes that follow from them."""
+        """Return the columns with the encoded sizes, which are computed here."""
         value_lengths = value.wire_lengths
         body_bytes = _field_bytes(value, value_lengths)
         body_bytes += ATTRIBUTES_BYTES
@@ -146,18 +148,18 @@ class RecordColumns:
 
 
 def _field_bytes(column: BinaryColumn, wire_lengths: Int64s) -> Int64s:
-    """Return the size of each key or value with the varint of its length, int64, one per row."""
+    """Return the size of each key or value including the varint of its length, int64."""
     lengths = wire_lengths if column.valid is None else np.maximum(wire_lengths, 0)
     return lengths + varint_widths(zigzag(wire_lengths))
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows to append.
+    """Rows to append to a producer.
 
-    topics: the topics of the rows. topic_numbers: each row's index in `topics`, int64; None if all
-    rows go to the only topic. partitions: the partition column, int64, -1 for null; None without
-    one.
+    topics: the topics of the rows. topic_numbers: each row's index in `topics`, int64; None if
+    `topics` has only one topic. partitions: the partition column, int64, -1 for null; None if there
+    is no partition column.
     """
 
     columns: RecordColumns
@@ -169,7 +171,7 @@ class Rows:
         return len(self.columns)
 
     def by_topic(self) -> Iterator[tuple[int, Int64s | slice]]:
-        """Yield the index of each topic that has rows, and these rows in their order."""
+        """Yield the index of each topic that has rows, and the topic's row numbers, ascending."""
         if self.topic_numbers is None:
             yield 0, slice(None)
             return
@@ -189,7 +191,8 @@ class Rows:
         )
 
 
-# Half of a surrogate pair, possibly cut off. Java replaces it once, Python replaces each byte.
+# Half of a surrogate pair, possibly cut off. Java replaces it by one U+FFFD, Python by one per
+# byte.
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
@@ -197,7 +200,7 @@ _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 def valid_utf8(array: pa.Array) -> pa.Array:
     """Return a string or binary array as a string array of valid UTF-8; large types stay large.
 
-    Nothing is copied if all of it is valid already.
+    Nothing is copied if the whole array is already valid UTF-8.
     """
     is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     kind, binary = (
@@ -213,7 +216,7 @@ def valid_utf8(array: pa.Array) -> pa.Array:
 
 
 def decode_utf8(text: bytes) -> str:
-    """Return bytes as text, with U+FFFD for invalid UTF-8."""
+    """Decode UTF-8 bytes; invalid bytes become U+FFFD."""
     try:
         return text.decode()
     except UnicodeDecodeError:

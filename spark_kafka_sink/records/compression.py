@@ -1,11 +1,11 @@
-"""The four compression codecs, in the framing that Java brokers and all Kafka clients read.
+"""Compress records by Kafka's four codecs, in the framing that brokers and all clients can read.
 
 gzip: one member. snappy: the xerial stream, 32 KiB blocks after a 16-byte header. lz4: a frame of
 independent 64 KiB blocks without checksum or content size, with the same header bytes that Java
 writes. Most libraries write linked blocks by default (pyarrow's lz4 does too), and Java's reader
-rejects those. zstd: one frame.
+rejects linked blocks. zstd: one frame.
 
-All of them release the GIL while they work. Their libraries are imported at the first compression,
+All codecs release the GIL while they compress. The libraries are imported at the first compression,
 because the processes in which Spark plans a job only need the name of a codec.
 """
 
@@ -30,14 +30,17 @@ _LZ4_HC_LEVELS: Final = (3, 12)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A codec with a level: its id in a batch's attributes, and its name in compression.type."""
+    """A codec with a compression level.
+
+    id: the number of the codec in a batch's attributes. name: the value of compression.type.
+    """
 
     id: int
     name: str
     compress: Compress | None
 
     def __call__(self, pieces: Sequence[Buffer]) -> tuple[Buffer, ...]:
-        """Return the pieces compressed as one block, or the pieces themselves without a codec."""
+        """Return the pieces compressed as one block, or the same pieces if the codec is none."""
         return tuple(pieces) if self.compress is None else (self.compress(pieces),)
 
 
@@ -49,7 +52,10 @@ DEFAULT_LEVELS: Final = {"gzip": -1, "lz4": _KAFKA_LZ4_FAST_LEVEL, "zstd": 3}
 
 
 def codec(name: str, level: int | None = None) -> Codec:
-    """Return the codec for a compression.type; `level` is Kafka's, None for the default level."""
+    """Return the codec for a compression.type.
+
+    level: the value of the codec's level option, None for the default level.
+    """
     if name in DEFAULT_LEVELS and level is None:
         level = DEFAULT_LEVELS[name]
     if name == "gzip":
@@ -121,14 +127,14 @@ def _joined(pieces: Sequence[Buffer]) -> Buffer:
 
 _IMPROVING_SHARE: Final = 0.5
 _DETERIORATE_STEP: Final = 0.05
-# A batch is filled up to the estimate times this factor, in case it compresses worse.
+# The safety factor of the estimate, in case a batch compresses worse than the batches before it.
 _SAFETY: Final = 1.05
 
 
 class CompressionRatioEstimator:
     """Estimates the compression ratio (compressed / uncompressed size) of a topic's next batch.
 
-    The constants and the rule are those of Java's CompressionRatioEstimator.
+    Constants and algorithm are the same as in Java's CompressionRatioEstimator.
     """
 
     def __init__(self) -> None:
@@ -144,5 +150,5 @@ class CompressionRatioEstimator:
         self._ratios[topic] = estimate
 
     def uncompressed_bytes(self, topic: str, compressed_bytes: int) -> int:
-        """Return how many bytes of records compress to about `compressed_bytes`."""
+        """Return how many uncompressed bytes of records compress to about `compressed_bytes`."""
         return int(compressed_bytes / (self._ratios.get(topic, 1.0) * _SAFETY))

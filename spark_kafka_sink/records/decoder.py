@@ -1,8 +1,8 @@
-"""Decode the records section of a batch (format v2) into columns; the inverse of `encoder`.
+"""Decode the records section of a v2 record batch into columns; the inverse of `encoder`.
 
-The length of a record is needed to find the next one, so a loop finds the positions of all records.
-Their fields are then read for all records at once, and two gathers collect keys and values. Headers
-are read one by one, because few records have any.
+The length of a record is needed to find the next record, so a Python loop finds the positions of
+all records. The fields are then read for all records at once. Two gather operations copy the keys
+and the values. Headers are read one by one, because few records have headers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ VARLONG_BITS: Final = 64
 def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tuple[Int64s, Int64s]:
     """Return the varint at each position, and the position after each varint.
 
-    ends: the end of the record of each varint. Raise CorruptRecordException if a varint does not
-    fit its record or `bits`.
+    ends: for each varint, the position at which its record ends. Raise CorruptRecordException if a
+    varint goes beyond the end of its record, or has more than `bits` bits.
     """
     if (positions >= ends).any():
         raise corrupt("a record ends where a varint is expected")
@@ -52,7 +52,10 @@ def read_varints(data: UInt8s, positions: Int64s, ends: Int64s, bits: int) -> tu
 
 
 def read_varint(buffer: bytes | memoryview, position: int, end: int) -> tuple[int, int]:
-    """Return the 32-bit varint at `position`, and the position after it; see `read_varints`."""
+    """Return the 32-bit varint at `position`, and the position after the varint.
+
+    The checks are the same as in `read_varints`.
+    """
     value = shift = 0
     while position < end and shift < VARINT_BITS:
         byte = buffer[position]
@@ -72,10 +75,11 @@ HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.bin
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """Records as columns of equal length.
+    """Decoded records as columns of equal length.
 
-    offsets, timestamps_ms: int64; a timestamp is -1 if the record has none. keys, values: Arrow
-    binary. headers: `HEADERS_TYPE`, an empty list for a record without headers.
+    offsets, timestamps_ms: int64; the timestamp of a record without one is -1. keys, values: Arrow
+    binary. headers: an array of type `HEADERS_TYPE`, with an empty list for a record without
+    headers.
     """
 
     offsets: Int64s
@@ -89,18 +93,19 @@ class DecodedRecords:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the columns in bytes."""
+        """The size of the columns in memory, in bytes."""
         columns = (self.offsets, self.timestamps_ms, self.keys, self.values, self.headers)
         return sum(column.nbytes for column in columns)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFields:
-    """Records as columns of equal length, with their headers not yet decoded.
+    """Records as columns of equal length, whose headers are not decoded yet.
 
-    The fields are those of `DecodedRecords`. header_starts, ends: int64, the positions in the
-    section at which each record's header section begins and at which it ends together with the
-    record.
+    The other fields are the same as in `DecodedRecords`. header_starts: the position at which the
+    headers of each record begin, int64. ends: the position at which the headers of each record end,
+    which is the end of the record, int64. Positions are counted from the start of the records
+    section.
     """
 
     offsets: Int64s
@@ -114,7 +119,7 @@ class RecordFields:
 def decode(
     section: memoryview, count: int, base_offset: int, base_timestamp_ms: int
 ) -> DecodedRecords:
-    """Decode `count` records that fill `section`. Raise CorruptRecordException."""
+    """Decode `count` records that fill `section`. Raise CorruptRecordException if invalid."""
     fields = read_fields(section, count, base_offset, base_timestamp_ms)
     data = np.frombuffer(section, np.uint8)
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
@@ -129,11 +134,11 @@ def read_fields(
 ) -> RecordFields:
     """Decode everything except the headers of `count` records that fill `section`.
 
-    Raise CorruptRecordException. Headers are not checked.
+    Raise CorruptRecordException if the records are invalid. Headers are not checked.
     """
     starts, ends = _record_positions(section, count)
     data = np.frombuffer(section, np.uint8)
-    # Skip the byte of attributes, none of which is used.
+    # Skip the byte with the record's attributes: Kafka does not use any.
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
@@ -145,9 +150,8 @@ def read_fields(
 
 
 def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
-    """Return where each record's attributes begin and where the record ends, int64 of `count`."""
-    # An array takes 8 bytes per position where a list takes 40; a record can be as small as 7
-    # bytes.
+    """Return the positions of each record's attributes and of each record's end, int64."""
+    # An array takes 8 bytes per position, a list takes 40. Records can be as small as 7 bytes.
     starts, ends = array("q"), array("q")
     position, end = 0, len(section)
     while position < end:
@@ -173,7 +177,7 @@ def _record_positions(section: memoryview, count: int) -> tuple[Int64s, Int64s]:
 def _field(
     section: memoryview, data: UInt8s, positions: Int64s, ends: Int64s
 ) -> tuple[pa.Array, Int64s]:
-    """Return all keys or all values, and the position after each."""
+    """Return the keys or the values of all records, and the position after each of them."""
     sizes, starts = read_varints(data, positions, ends, VARINT_BITS)
     stops = starts + np.maximum(sizes, 0)
     if (sizes < -1).any() or (stops > ends).any():
@@ -184,7 +188,7 @@ def _field(
 def gather(section: memoryview, starts: Int64s, stops: Int64s, valid: Bools) -> pa.Array:
     """Return ``section[start:stop]`` of each row as a binary array, null where `valid` is False.
 
-    The rows are in ascending order in `section`; there may be other bytes between them.
+    The rows must be in ascending order in `section`. There may be other bytes between two rows.
     """
     rows = len(starts)
     if not rows:

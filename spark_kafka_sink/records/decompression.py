@@ -1,12 +1,12 @@
-"""Decompress the four codecs, up to a limit.
+"""Decompress data of Kafka's four codecs, up to a size limit.
 
-A compressed batch does not say how large it was, and a few kilobytes can expand to gigabytes. Each
-codec is therefore read as a stream that stops at the limit. Snappy blocks announce their size, so a
-block that is too large is rejected before memory is allocated. Whatever the input is, the result is
-data or a CorruptRecordException.
+A compressed batch does not contain its uncompressed size, and a few kilobytes can expand to
+gigabytes. Each codec is therefore read as a stream that stops at the limit. A snappy block contains
+its uncompressed size, so a block that is too large is rejected before memory is allocated. For any
+input, `decompress` either returns data or raises CorruptRecordException.
 
 The libraries are imported at the first decompression, because the processes in which Spark plans
-and commits a job read a log of small records without them.
+and commits a job read the commit log, whose records are small, without these libraries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_kafka_sink.records.compression import Buffer
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
-# A copy of up to 64 bytes is encoded in three bytes.
+# Snappy encodes a copy of up to 64 bytes in three bytes.
 _MAX_SNAPPY_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
@@ -29,9 +29,10 @@ _STREAM_BYTES: Final = 1 << 20
 
 
 def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
-    """Return `data` decompressed; codec_id: as in a batch's attributes, 0 for no compression.
+    """Decompress `data`, and return the result.
 
-    Raise CorruptRecordException if the bytes are not valid for the codec, or expand to more than
+    codec_id: the id of the codec in a batch's attributes, 0 for no compression. Raise
+    CorruptRecordException if the bytes are not valid for the codec, or expand to more than
     `limit_bytes`.
     """
     if codec_id == 0:
@@ -49,7 +50,10 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
-    """Return the exceptions of the codec's library; Arrow's only if it is imported already."""
+    """Return the exception classes of the codec's library.
+
+    pyarrow's classes are returned only if pyarrow is already imported.
+    """
     errors = (OSError, zlib.error, RuntimeError, ValueError)
     if codec_id not in _OF_ARROW:
         return errors
@@ -63,11 +67,11 @@ def _too_large(limit_bytes: int) -> ApiException:
 
 
 def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
-    """Decompress one member or several, as Java's GZIPInputStream does.
+    """Decompress one gzip member or several, as Java's GZIPInputStream does.
 
-    zlib copies the input that is left after a member's end. A member is therefore fed in steps that
-    start small and double, so that the copied bytes stay proportional to the data for any number of
-    members.
+    At the end of a member, zlib copies the rest of the input that it was given. The input is
+    therefore passed to it in steps that start small and double. The number of copied bytes then
+    stays proportional to the data for any number of members.
     """
     view = memoryview(data)
     unpacked = bytearray()
@@ -88,7 +92,10 @@ def _gzip(data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _snappy(data: Buffer, limit_bytes: int) -> Buffer:
-    """Decompress the blocks of a xerial stream, or a single block as librdkafka writes it."""
+    """Decompress a xerial stream of blocks, or a single block without the stream's header.
+
+    librdkafka writes such single blocks.
+    """
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(view, 0, limit_bytes)

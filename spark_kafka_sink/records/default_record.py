@@ -1,8 +1,8 @@
-"""Records of batches of format v2 one by one, in plain Python (DefaultRecord).
+"""Write and read v2 records one by one, in plain Python (DefaultRecord).
 
-The processes in which Spark plans and commits a job write and read a log of few, small records.
-They do so without numpy and Arrow, whose import takes longer than the work. Rows go through
-`encoder` and `decoder`.
+The processes in which Spark plans and commits a job write and read the commit log, which has few,
+small records. This module does that without numpy and Arrow, because importing them takes longer
+than the work itself. The rows of a job go through `encoder` and `decoder` instead.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _MAGIC_AT: Final = 16
 _NULL: Final = -1
 _VARINT_BITS: Final = 32
 _VARLONG_BITS: Final = 64
-# Far more than the largest record that a broker takes by default.
+# Far more than the largest record that a broker accepts by default.
 _MAX_UNPACKED_BYTES: Final = 64 * 1024 * 1024
 
 
 class DefaultRecord(NamedTuple):
-    """A record of a log: its offset, key and value. Timestamps and headers are not kept."""
+    """A record of a log: its offset, key and value, without timestamp and headers."""
 
     offset: int
     key: bytes | None
@@ -45,13 +45,16 @@ class DefaultRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DefaultBatch:
-    """A batch of a log, as it was read. Its records are read when they are requested."""
+    """A batch that was read from a log. Its records are decoded when `records` is called."""
 
     header: BatchHeader
     data: memoryview
 
     def records(self) -> list[DefaultRecord]:
-        """Return the records, none if compaction has removed them. Raise CorruptRecordException."""
+        """Return the records, an empty list if compaction has removed all of them.
+
+        Raise CorruptRecordException if they are invalid.
+        """
         if not self.header.record_count:
             return []
         packed = self.data[RECORD_BATCH_OVERHEAD:]
@@ -59,13 +62,16 @@ class DefaultBatch:
         return list(_read_records(memoryview(section), self.header))
 
     def marker(self) -> Marker | None:
-        """Return the marker of a control batch; None if there is none. Raise as `records`."""
+        """Return the transaction marker of a control batch, None if it has no marker.
+
+        Raise CorruptRecordException if the records are invalid.
+        """
         records = self.records()
         return marker(records[0].key) if records else None
 
 
 def one_record(key: bytes, value: bytes, timestamp_ms: int) -> tuple[bytes, BatchInfo]:
-    """Return the records section of a batch of one record, and what its header says of it."""
+    """Return the records section of a batch with one record, and the fields for its header."""
     out = bytearray(b"\0\0\0")  # attributes, timestamp delta, offset delta
     for field in (key, value):
         _write_varint(out, len(field))
@@ -80,7 +86,10 @@ def one_record(key: bytes, value: bytes, timestamp_ms: int) -> tuple[bytes, Batc
 
 
 def read_batches(log: Buffer) -> Iterator[DefaultBatch]:
-    """Yield the complete batches of a fetch, in order. Raise CorruptRecordException."""
+    """Yield the complete batches in the records of a Fetch response, in order.
+
+    Raise CorruptRecordException if one is invalid.
+    """
     view = memoryview(log)
     position = 0
     while position + _ENTRY_OVERHEAD <= len(view):
@@ -148,7 +157,7 @@ def _read_varint(section: memoryview, position: int, end: int, bits: int) -> tup
 
 
 def _write_varint(out: bytearray, size: int) -> None:
-    """Append the varint of a size, which is never negative."""
+    """Append a size as a zigzag varint. A size is never negative."""
     value = size << 1
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

@@ -1,15 +1,15 @@
-"""Encode columns as the records section of record batches (format v2), for all rows at once.
+"""Encode columns as the records sections of v2 record batches, for all rows at once.
 
-A record, in which all numbers are zigzag varints (DefaultRecord)::
+A record has this format, in which all numbers are zigzag varints (DefaultRecord)::
 
     length | attributes 0 | timestamp delta | offset delta | key length | key
            | value length | value | header count | headers
 
-Everything except key, value and headers is a few bytes of varints. `encode` computes them for all
-rows at once (see `varint`), and one gather (see `Pieces`) puts varints, keys and values into the
-requested order. The header count of a record without headers is a zero byte. It is written at the
-start of the *next* record's varints, which saves one piece per record. The gathered bytes therefore
-begin with one byte that belongs to no record.
+Everything except key, value and headers is a few bytes of varints. `encode` computes the varints of
+all rows at once (see `varint`). One gather operation (see `Pieces`) then copies varints, keys and
+values into the requested order. The header count of a record without headers is a zero byte. That
+byte is written at the start of the *next* record's varints, which saves one piece per record. The
+gathered bytes therefore begin with one byte that belongs to no record.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from spark_kafka_sink.records.varint import (
     zigzag,
 )
 
-# The bytes that fit the view itself. For shorter elements, Arrow reads no buffer.
+# The bytes of an element that fit into the view itself. Arrow then reads no buffer.
 _INLINE_BYTES: Final = 12
 _INLINE: Final = np.dtype((np.void, _INLINE_BYTES))
-# A view's position in its buffer has 31 bits. Longer data becomes several overlapping buffers.
+# A view's position in its buffer has 31 bits. Longer data is split into overlapping buffers.
 _BUFFER_BITS: Final = 30
 
 
@@ -50,9 +50,10 @@ class EncodedRecords:
 
 
 class EncodedRows(NamedTuple):
-    """A slice of rows that is encoded: the cuts are in order, without gaps.
+    """The encoded rows of a slice, and the cuts that assign the rows to batches (see `layout`).
 
-    records, size_bytes and largest_bytes: of its records, as they were measured before.
+    The cuts are in order, without gaps. records: the number of records. size_bytes: the sum of the
+    record sizes. largest_bytes: the largest record size. Both were measured before encoding.
     """
 
     cuts: list[Cut]
@@ -65,9 +66,9 @@ class EncodedRows(NamedTuple):
 def encode_rows(
     columns: RecordColumns, runs: Runs, opens: Sequence[OpenBatch]
 ) -> tuple[list[Cut], EncodedRecords]:
-    """Lay the rows out over their partitions' batches and encode them, in partition order.
+    """Assign the rows to batches of their partitions, and encode them in partition order.
 
-    opens: the open batch of each run.
+    opens: the open batch of the partition of each run.
     """
     timestamps = columns.timestamps_ms
     largest_delta = max(batch.records for batch in opens) + len(columns)
@@ -84,7 +85,7 @@ def encode(
     """Encode the rows of `columns` in the given order.
 
     order: row numbers, int64. offset_deltas, timestamp_deltas: one per record *in that order*,
-    int64. There is nothing to raise, because sizes were checked when the batches were laid out.
+    int64. No size is checked here, because the sizes were checked before.
     """
     key, headers = columns.key, columns.headers
     value_lengths = columns.value_lengths[order]
@@ -117,7 +118,10 @@ def encode(
 def _head(
     columns: RecordColumns, order: Int64s, offset_deltas: Int64s, timestamp_deltas: Int64s
 ) -> VarintFields:
-    """Return the fields before each key's length, and before them the last record's zero count."""
+    """Return the varints of each record from its length to its offset delta.
+
+    Before them is the zero byte that is the header count of the previous record.
+    """
     fields = VarintFields(len(order))
     if columns.headers is None:
         fields.constant(0)
@@ -139,9 +143,9 @@ def record_size_bounds(
 ) -> Int64s:
     """Return an upper bound of each record's encoded size in bytes, int64, one per row.
 
-    The bound is exact except for two fields. The timestamp delta is counted as wide as
-    `timestamp_span_ms`, the largest magnitude of any delta, and the offset delta as wide as
-    `max_offset_delta`.
+    The bound is exact except for two fields. Each timestamp delta is counted with the size of
+    `timestamp_span_ms`, which is the largest magnitude of any timestamp delta. Each offset delta is
+    counted with the size of `max_offset_delta`.
     """
     deltas = varint_size(timestamp_span_ms) + varint_size(max_offset_delta)
     body = columns.body_bytes + deltas
@@ -151,12 +155,14 @@ def record_size_bounds(
 def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> BinaryColumn:
     """Return the encoded header section of each row as a binary column.
 
-    counts: the number of headers of each row, int64. keys, values: the headers of all rows, one row
-    after another, ``counts.sum()`` each. No key may be null.
+    counts: the number of headers of each row, int64. keys, values: the header keys and header
+    values of all rows, one row after another; each column has ``counts.sum()`` elements. No key may
+    be null.
     """
     rows, entries = len(counts), len(keys)
     pieces = Pieces(rows + 4 * entries)
-    # The count of row r comes after r counts and the 4 pieces of each header of the rows before.
+    # Before the header count of row r are r other counts, and 4 pieces for each header of those
+    # rows.
     row_of_entry = np.repeat(np.arange(rows), counts)
     row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
     entry_starts = row_of_entry + 1 + 4 * np.arange(entries)
@@ -180,12 +186,15 @@ _ANY_OFFSET_DELTA: Final = 2**31 - 1
 
 
 def record_sizes(columns: RecordColumns) -> Int64s:
-    """Return an upper bound of each record's encoded size in bytes, for any batch it may be in."""
+    """Return an upper bound of each record's encoded size in bytes, valid for any batch."""
     return record_size_bounds(columns, span_ms(columns.timestamps_ms, ()), _ANY_OFFSET_DELTA)
 
 
 def span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
-    """Return the largest magnitude that a timestamp delta can have, in ms."""
+    """Return an upper bound of the timestamp deltas' magnitudes, in ms.
+
+    bases_ms: the base timestamps of the open batches.
+    """
     if not len(timestamps_ms):
         return 0
     low = min(int(timestamps_ms.min()), *bases_ms, 2**63 - 1)
@@ -194,33 +203,33 @@ def span_ms(timestamps_ms: Int64s, bases_ms: Sequence[int]) -> int:
 
 
 class Pieces:
-    """Elements to gather in one buffer: each must be put exactly once.
+    """Collects byte strings of several columns, and copies them into one buffer in any order.
 
-    They are the elements of *one* Arrow array of binary views, in the order of the output. A view
-    is a length and the position of the bytes, or the bytes themselves if there are at most twelve.
-    A cast to plain binary interleaves all columns *and* sorts the rows by partition in a single
-    pass over the bytes, in C.
+    Each element is one byte string of the output, and must be set exactly once. The elements form
+    *one* Arrow array of binary views, in the order of the output. A view contains a length and the
+    position of the bytes, or the bytes themselves if there are at most twelve. A cast to plain
+    binary then interleaves all columns *and* sorts the rows by partition in a single pass over the
+    bytes, in C.
     """
 
     __slots__ = ("_buffers", "_halves", "_inline", "_views")
 
     def __init__(self, count: int) -> None:
-        # The length, then either the bytes, or four ignored bytes, the buffer's index and the
-        # position.
+        # A view: the length, then either the bytes themselves, or four ignored bytes, the index of
+        # the buffer and the position in it.
         self._views = np.empty((count, 4), np.int32)
-        # The same memory as two halves, each written at once: length and bytes 0-3; index and
-        # position.
+        # The same memory as two int64 per view: length and bytes 0-3; buffer index and position.
         self._halves = self._views.view(np.int64)
         # The first eight bytes of inline elements, in the same memory.
         self._inline = self._views[:, 1:3].view(np.uint64)
         self._buffers: list[pa.Buffer] = []
 
     def put(self, where: slice | Int64s, column: BinaryColumn) -> None:
-        """Set the elements at `where` to the rows of a column; a null row is an empty element."""
+        """Set the elements at `where` to the rows of a column; a null becomes an empty element."""
         self._put(where, column, column.offsets[:-1], column.lengths)
 
     def put_fields(self, where: slice | Int64s, fields: FieldBytes) -> None:
-        """Set the elements at `where` to rows of varints."""
+        """Set the elements at `where` to the bytes of each row of `fields`."""
         words, lengths = fields
         if not len(lengths):
             return
@@ -237,9 +246,9 @@ class Pieces:
     def put_in_order(
         self, where: slice | Int64s, column: BinaryColumn, order: Int64s, lengths: Int64s
     ) -> None:
-        """Set the elements at `where` to the rows `order` of a column.
+        """Set the elements at `where` to the rows of a column whose numbers are `order`.
 
-        lengths: of these rows, in that order; negative for a null row.
+        lengths: the lengths of the rows, in the same order; negative for a null row.
         """
         if column.valid is not None:
             lengths = np.maximum(lengths, 0)
@@ -262,7 +271,7 @@ class Pieces:
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
     def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
-        """Add the column's bytes to the buffers. Return the position and the buffer of each row."""
+        """Add the column's bytes to the buffers. Return each row's position and buffer index."""
         first, last = int(column.offsets[0]), int(column.offsets[-1])
         numbers: int | Int64s = len(self._buffers)
         for start in range(first, last, 1 << _BUFFER_BITS):
@@ -276,9 +285,10 @@ class Pieces:
         return positions
 
     def gather(self) -> tuple[memoryview, Int64s]:
-        """Lay the elements out one after another.
+        """Copy the elements into one buffer, one after another.
 
-        Return the bytes, and the offset of each element in them, int64 of one more than elements.
+        Return the bytes and the offsets of the elements in them. The offsets are int64, one more
+        than the number of elements.
         """
         buffers = [None, pa.py_buffer(self._views), *self._buffers]
         views = pa.Array.from_buffers(pa.binary_view(), len(self._views), buffers)
@@ -289,9 +299,9 @@ class Pieces:
 
 
 def _first_bytes(data: UInt8s, starts: Int64s) -> npt.NDArray[np.int32]:
-    """Return the twelve bytes from each start on, int32 of shape (starts, 3).
+    """Return the twelve bytes that begin at each start, int32 of shape (starts, 3).
 
-    Bytes after the end of a row or of the data are arbitrary.
+    The bytes after the end of a row, or after the end of the data, are arbitrary.
     """
     if int(starts.max()) + _INLINE_BYTES > len(data):
         # A slice at the end of its column needs padding; the bytes before it are not copied.

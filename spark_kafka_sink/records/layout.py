@@ -1,9 +1,9 @@
-"""Decide from the sizes which row goes into which batch, before anything is encoded.
+"""Assign rows to batches by their sizes, before anything is encoded.
 
-Rows are sorted by partition. The sort is stable, so rows of a partition keep their order. Each
-partition's run of rows is cut where batches are full: the first cut fills the partition's open
-batch, and later ones begin new batches. Every row then has its final offset delta and timestamp
-delta, and is encoded exactly once.
+Rows are sorted by partition. The sort is stable, so the rows of a partition keep their order. A
+*run* is the rows of one partition. Each run is divided into *cuts*, one per batch. The first cut
+fills the partition's open batch, and every later cut begins a new batch. Every row then has its
+final offset delta and timestamp delta, and is encoded exactly once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from spark_kafka_sink.records.varint import Int64s
 
 
 class Runs(NamedTuple):
-    """Rows by partition: run i is rows ``order[starts[i]:starts[i + 1]]`` of `partitions[i]`."""
+    """Rows by partition: run i, for `partitions[i]`, is ``order[starts[i]:starts[i + 1]]``.
+
+    order: row numbers, int64.
+    """
 
     order: Int64s
     partitions: list[int]
@@ -26,9 +29,10 @@ class Runs(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """The state of a partition's open batch that the layout needs; `records` is 0 without one.
+    """The state of the batch of a partition to which records can still be added.
 
-    room_bytes: the room left in the batch. full_bytes: the size of a full new batch.
+    records: the number of its records, 0 if the partition has no open batch. room_bytes: the bytes
+    that still fit into the batch. full_bytes: the size of a full new batch.
     """
 
     records: int
@@ -40,8 +44,8 @@ class OpenBatch(NamedTuple):
 class Cut(NamedTuple):
     """Consecutive rows (in partition order) for one batch.
 
-    run: the index of the run. start, stop: rows. starts_batch: whether these rows begin a new
-    batch.
+    run: the index of the run. start, stop: the range of the rows in partition order. starts_batch:
+    whether the rows begin a new batch.
     """
 
     run: int
@@ -54,7 +58,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The cuts, and the deltas of every row in partition order, int64, one per row."""
+    """The cuts, and the offset delta and timestamp delta of each row in partition order, int64."""
 
     cuts: list[Cut]
     offset_deltas: Int64s
@@ -62,7 +66,7 @@ class Layout:
 
 
 def group_by_partition(partitions: Int64s) -> Runs:
-    """Return row numbers in partition order; rows of a partition keep their order."""
+    """Return the row numbers sorted by partition; the rows of a partition keep their order."""
     rows = len(partitions)
     largest = int(partitions.max(initial=0))
     # numpy sorts 16-bit integers by radix sort, four times faster than wider ones.
@@ -79,8 +83,9 @@ def lay_out(
 ) -> Layout:
     """Cut each run into batches.
 
-    size_bounds, timestamps_ms: of each row *in partition order*, int64. opens: one per run. A row
-    that is larger than a batch gets a batch of its own.
+    size_bounds, timestamps_ms: upper bound of the size and timestamp of each row *in partition
+    order*, int64. opens: the open batch of each run's partition. A row that is larger than a full
+    batch gets a batch of its own.
     """
     ends = np.cumsum(size_bounds)
     edges: list[tuple[int, int, int, bool]] = []

@@ -1,9 +1,9 @@
-"""Read the batches of a fetched log, in all three formats.
+"""Read the batches in a Fetch response, in all three record formats.
 
-This module finds where a batch begins and ends, checks its checksum, and reads its offsets and its
-producer id. The decoder of each format reads the records. A fetch ends at its size limit, so the
-last batch may be incomplete and is then ignored. A batch is decompressed only when its records are
-requested, so a batch that a reader skips costs no more than its checksum.
+This module finds the start and the end of each batch, verifies the checksum, and reads the offsets
+and the producer id. The decoder of each format reads the records. A Fetch response ends at its size
+limit, so the last batch may be incomplete. An incomplete batch is ignored. A batch is decompressed
+only when its records are requested, so a reader can skip a batch at the cost of its checksum.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from spark_kafka_sink.records.message_set import (
     split_entries,
 )
 
-# Far more than any batch: by default brokers accept batches of 1 MB, compressed.
+# Far more than any batch: by default, brokers accept batches of at most 1 MB, compressed.
 MAX_UNPACKED_BYTES: Final = 512 * 1024 * 1024
-# Messages without a wrapper are decoded in groups, because Python objects take much more memory.
+# Messages without a wrapper are decoded in groups of this size, to limit the memory for their
+# Python objects.
 _GROUP_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """A batch of format v2, or adjacent messages of an older format.
+    """A v2 record batch, or adjacent messages of an older format.
 
-    base_offset, last_offset: the range of offsets; compaction may have removed some of its records.
-    producer_id: -1 if there is none.
+    base_offset, last_offset: the range of offsets; compaction may have removed some of the records.
+    producer_id: -1 if the batch has no producer id.
     """
 
     base_offset: int
@@ -55,18 +56,19 @@ class LogBatch:
     _records: Callable[[int], DecodedRecords]
 
     def records(self, limit_bytes: int = MAX_UNPACKED_BYTES) -> DecodedRecords:
-        """Return the records, possibly none. Raise CorruptRecordException.
+        """Return the records, of which there may be none.
 
-        limit_bytes: the most that the records may be after decompression.
+        limit_bytes: the maximum size of the records after decompression. Raise
+        CorruptRecordException if the records are invalid or larger.
         """
         return self._records(limit_bytes)
 
     @property
     def is_abort(self) -> bool:
-        """Whether this is the marker of an aborted transaction (ControlRecordType).
+        """Whether this is the control batch with the abort marker of a transaction.
 
         A control batch may be empty, because compaction keeps the last batch of each producer
-        without its records.
+        without its records (ControlRecordType).
         """
         if not self.is_control:
             return False
@@ -75,7 +77,10 @@ class LogBatch:
 
 
 def read_log(log: Buffer) -> Iterator[LogBatch]:
-    """Yield the complete batches of a fetch, in order. Raise CorruptRecordException."""
+    """Yield the complete batches of a Fetch response's records, in order.
+
+    Raise CorruptRecordException if one is invalid.
+    """
     plain: list[memoryview] = []
     plain_bytes = 0
     for entry in split_entries(memoryview(log)):
@@ -93,10 +98,10 @@ def read_log(log: Buffer) -> Iterator[LogBatch]:
 
 
 def is_same_batch(sent: Buffer, found: Buffer) -> bool:
-    """Return whether a batch of a log is one that was sent: of its producer, with its records.
+    """Return whether the batch `found` in a log is the batch `sent`.
 
-    The broker may have compressed the records by the topic's own codec. Raise
-    CorruptRecordException.
+    They are the same batch if producer and records are equal. The broker may have compressed the
+    records again with the topic's codec. Raise CorruptRecordException if a batch is invalid.
     """
     one, other = read_header(memoryview(sent)), read_header(memoryview(found))
     if _identity(one) != _identity(other):
@@ -127,9 +132,10 @@ def _identity(header: BatchHeader) -> tuple[int, ...]:
 
 
 def last_offset(log: Buffer) -> int | None:
-    """Return the last offset of a fetch, None if it has no complete batch.
+    """Return the last offset in a Fetch response's records, None without a complete batch.
 
-    Nothing is decompressed, and only the last batch is checked. Raise CorruptRecordException.
+    Nothing is decompressed, and only the last batch is checked. Raise CorruptRecordException if it
+    is invalid.
     """
     last = None
     for last in split_entries(memoryview(log)):  # noqa: B007 - only the last one counts
@@ -140,7 +146,7 @@ def last_offset(log: Buffer) -> int | None:
 
 
 def _magic(entry: memoryview) -> int:
-    """Return the record format of a batch or a message."""
+    """Return the magic, which is the version of the record format, of a batch or a message."""
     magic = entry[MAGIC_AT]
     if magic > 2:
         raise corrupt(f"a batch has format {magic}: expected 0, 1 or 2")

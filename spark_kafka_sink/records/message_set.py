@@ -1,14 +1,16 @@
-"""Message sets, the record formats v0 and v1 of brokers before 0.11: encode and decode columns.
+"""Encode and decode message sets, the record formats v0 and v1 of brokers before 0.11.
 
 ::
 
     offset i64 | size i32 | crc u32 | magic i8 | attributes i8 | [timestamp i64, v1]
                | key length i32 (-1: null) | key | value length i32 | value
 
-The CRC-32 (zlib's, unlike that of v2) covers everything from the magic on. Compressed messages are
-the value of a wrapper message, whose attributes name the codec. A set that is sent begins at offset
-0, so inner offsets are the same in both formats: relative in v1, absolute in v0. The wrapper has
-the offset of its last message, and in v1 the latest timestamp (MemoryRecordsBuilder, LegacyRecord).
+The checksum is zlib's CRC-32, while v2 batches have a CRC-32C. It covers everything from the magic
+to the end of the message. Compressed messages are the value of a wrapper message, whose attributes
+contain the codec. The offsets of the messages inside are relative in v1 and absolute in v0. A
+message set that is sent begins at offset 0, so they are the same in both formats. The offset of the
+wrapper is the offset of its last message, and in v1 its timestamp is the latest timestamp
+(MemoryRecordsBuilder, LegacyRecord).
 
 In v0, the header checksum of an lz4 frame wrongly includes the frame's magic number (KIP-57).
 """
@@ -41,12 +43,12 @@ _MASK = 0xFFFFFFFF
 
 
 def with_v0_checksum(frame: Buffer) -> bytes:
-    """Return an lz4 frame with the header checksum that message sets of v0 have."""
+    """Return an lz4 frame with the wrong header checksum that v0 message sets have."""
     return _with_checksum(frame, 0)
 
 
 def with_standard_checksum(frame: Buffer) -> bytes:
-    """Return an lz4 frame of a v0 message set with the checksum that every lz4 library expects."""
+    """Return a v0 message set's lz4 frame with the header checksum that lz4 libraries expect."""
     return _with_checksum(frame, _MAGIC_BYTES)
 
 
@@ -62,7 +64,7 @@ def _with_checksum(frame: Buffer, hashed_from: int) -> bytes:
 
 
 def xxhash32(data: bytes) -> int:
-    """Return the xxHash32 of fewer than 16 bytes, for which the algorithm has a short form."""
+    """Return the xxHash32 of fewer than 16 bytes, for which the algorithm is short."""
     value = _PRIME_5 + len(data)
     aligned = len(data) // 4 * 4
     for start in range(0, aligned, 4):
@@ -102,9 +104,9 @@ _HEADS: Final = {
 
 
 def message_set(magic: int, columns: RecordColumns, codec: Codec) -> tuple[Buffer, ...]:
-    """Encode all rows, at least one, as a message set of format `magic` (0 or 1) from offset 0.
+    """Encode one or more rows as a message set of format `magic` (0 or 1) from offset 0.
 
-    Headers, and timestamps in format 0, cannot be encoded and are dropped.
+    Headers are dropped in both formats, and timestamps in format 0, because they cannot be encoded.
     """
     rows = len(columns)
     plain = _messages(magic, 0, np.arange(rows), columns)
@@ -177,9 +179,10 @@ class _Message(NamedTuple):
 
 
 def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecords:
-    """Decode complete messages, given with offset and size, and the messages inside wrappers.
+    """Decode messages, including the messages inside wrappers.
 
-    limit_bytes: the largest size of one wrapper's messages. Raise CorruptRecordException.
+    entries: complete messages, each with its offset and its size. limit_bytes: the maximum size of
+    the messages in one wrapper. Raise CorruptRecordException if they are invalid or larger.
     """
     messages: list[_Message] = []
     for entry in entries:
@@ -198,17 +201,17 @@ def decode_messages(entries: list[memoryview], limit_bytes: int) -> DecodedRecor
 
 
 def _binary(values: list[Buffer | None]) -> pa.Array:
-    # Copy to bytes: Arrow never releases a memoryview that it converts to an array (26.0).
+    # Copy to bytes, because Arrow never releases a memoryview that it converts to an array (26.0).
     return pa.array([None if value is None else bytes(value) for value in values], pa.binary())
 
 
 def is_wrapper(entry: memoryview) -> bool:
-    """Whether a message contains compressed messages."""
+    """Return whether a message is a wrapper, which contains compressed messages."""
     return len(entry) > _ATTRIBUTES_AT and bool(entry[_ATTRIBUTES_AT] & _CODEC_MASK)
 
 
 def message_offset(entry: memoryview) -> int:
-    """Return the offset of a message; a wrapper has the offset of its last message.
+    """Return the offset of a message; for a wrapper, the offset of the last message in it.
 
     Raise CorruptRecordException if the message is incomplete.
     """
@@ -263,7 +266,7 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
         )
     if wrapper.magic == 0:
         return inner
-    # Some producers left the wrapper's offset at 0; the broker assigns new offsets in any case.
+    # Some producers leave the wrapper's offset at 0, because the broker assigns new offsets.
     base = wrapper.offset - inner[-1].offset if wrapper.offset else 0
     if wrapper.attributes & _LOG_APPEND_TIME:
         inner = [m._replace(timestamp_ms=wrapper.timestamp_ms) for m in inner]
@@ -277,7 +280,7 @@ def _within_int64(offset: int) -> int:
 
 
 def split_entries(log: memoryview) -> Iterator[memoryview]:
-    """Yield the messages and batches of a log, without a last one that is incomplete.
+    """Yield the complete messages and batches of a log.
 
     Raise CorruptRecordException for a size that is too small for any record format.
     """

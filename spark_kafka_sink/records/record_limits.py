@@ -1,7 +1,8 @@
-"""RecordLimits: how large a record may be, with the batch around it.
+"""RecordLimits: the size limits for a record, including the header of a batch around it.
 
-Owns the limits of one producer and the one check against them. A record has to fit into a request
-and into the producer's memory, and where it is not compressed, its topic has to take it.
+This module has the limits of one producer, and the check of records against them. A record must fit
+into a request and into the producer's memory. If it is not compressed, it must also fit
+max.message.bytes of its topic.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from spark_kafka_sink.records.varint import Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLimits:
-    """The bytes that a batch with one record may have.
+    """The maximum sizes in bytes of a batch with one record.
 
-    by_option: for every record, by the option that sets the limit, named as the user writes it.
-    by_topic: the max.message.bytes of topics, where it is known and the broker compares it with
-    what the producer measures. max_request_size: that option with its value.
+    by_option: the limits for records of all topics. The key is the option that sets the limit,
+    named as the user writes it. by_topic: max.message.bytes by topic. A topic is missing if its
+    limit is unknown, or if the broker applies the limit to another size than the producer can
+    measure. max_request_size: the option max.request.size with its value, for messages.
     """
 
     by_option: Mapping[str, int]
@@ -34,7 +36,7 @@ class RecordLimits:
 
     @classmethod
     def of(cls, *, max_request_size: int, buffer_memory: int) -> Self:
-        """Return the limits of a producer that knows of no topic yet."""
+        """Return the limits of a producer that does not know the limits of any topic yet."""
         return cls(
             by_option={
                 str(Option("max.request.size")): max_request_size,
@@ -45,23 +47,26 @@ class RecordLimits:
 
     @property
     def any_record_bytes(self) -> int:
-        """The size of a record in bytes that is certainly allowed if no topic's limit is known."""
+        """The size in bytes of a record that every limit in `by_option` allows."""
         return min(self.by_option.values()) - RECORD_BATCH_OVERHEAD
 
     def with_topics(self, max_message_bytes: Mapping[str, int]) -> Self:
-        """Return the limits with those of topics, instead of the earlier ones."""
+        """Return a copy in which `by_topic` is replaced by `max_message_bytes`."""
         return replace(self, by_topic=max_message_bytes)
 
     def fit(self, sizes: Int64s) -> bool:
-        """Return whether all records certainly fit; sizes: upper bounds, as for `check`."""
+        """Return whether all records certainly fit all limits.
+
+        sizes: upper bounds of the record sizes, as `record_sizes` returns them.
+        """
         least = min(*self.by_option.values(), *self.by_topic.values())
         return int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD <= least
 
     def check(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for the first record that is too large.
 
-        sizes: upper bounds, as `record_sizes` returns them. The error has a topic where it is the
-        topic's limit.
+        sizes: upper bounds of the record sizes, as `record_sizes` returns them. The exception has a
+        topic only if the record exceeds the limit of its topic.
         """
         largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
         for option, limit in self.by_option.items():
@@ -81,10 +86,10 @@ class RecordLimits:
         row: int | None = None,
         option: str | None = None,
     ) -> None:
-        """Raise RecordTooLargeException for a record that does not fit a request or the memory.
+        """Raise RecordTooLargeException for a record that exceeds a limit in `by_option`.
 
-        size_bytes: of a batch with the record; topic, partition and row: the subject of the error;
-        option: checks only this option's limit, None for all options.
+        size_bytes: the size of a batch with only this record. topic, partition, row: the record's
+        place, for the exception. option: the option whose limit is checked, None for all options.
         """
         for name in self.by_option if option is None else [option]:
             if size_bytes > self.by_option[name]:
@@ -98,12 +103,12 @@ class RecordLimits:
                 )
 
     def _check_topic(self, rows: Rows, topic: str, number: int) -> None:
-        """Raise RecordTooLargeException for the first record that its topic does not take.
+        """Raise RecordTooLargeException for the first record that exceeds its topic's limit.
 
-        number: of the topic among ``rows.topics``.
+        number: the index of `topic` in ``rows.topics``.
         """
         limit = self.by_topic[topic]
-        # A record that is too large to share a batch is alone in one, so its deltas are 0.
+        # A record of this size is alone in its batch, so its deltas are 0.
         alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
         too_large = alone > limit
         if rows.topic_numbers is not None:

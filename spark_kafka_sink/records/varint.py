@@ -1,4 +1,4 @@
-"""Zigzag varints of entire columns, as numpy arrays (ByteUtils.writeVarint and writeVarlong).
+"""Encode columns of numbers as zigzag varints, in numpy (ByteUtils.writeVarint, writeVarlong).
 
 A varint has 1 to 10 groups of seven bits, lowest group first. The top bit is set in each byte
 except the last. Signed values are mapped to unsigned ones first: 0, -1, 1, -2 become 0, 1, 2, 3
@@ -20,7 +20,10 @@ MAX_VARLONG_BYTES: Final = 10
 
 
 def zigzag(values: Int64s) -> UInt64s:
-    """Return signed values mapped to uint64 of the same shape, small magnitudes to small values."""
+    """Return the zigzag mapping of signed values, uint64 of the same shape.
+
+    Values of small magnitude are mapped to small values.
+    """
     if not len(values) or values.min() >= 0:
         return (values << 1).view(np.uint64)
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
@@ -41,10 +44,10 @@ def varint_widths(zigzagged: UInt64s) -> Int64s:
 
 
 def varint_words(zigzagged: UInt64s, widths: Int64s) -> tuple[UInt64s, UInt64s | None]:
-    """Return the varints as numbers with the first byte lowest, uint64, one per row.
+    """Return the bytes of each varint in little-endian words, uint64, one per row.
 
-    The second array has bytes 9 and 10; it is None if no varint is that long. Bits beyond a row's
-    width are 0.
+    The first array has bytes 1 to 8. The second array has bytes 9 and 10; it is None if no varint
+    is that long. Bits beyond a varint's width are 0.
     """
     longest = int(widths.max(initial=1))
     if longest == 1:
@@ -60,7 +63,7 @@ def varint_words(zigzagged: UInt64s, widths: Int64s) -> tuple[UInt64s, UInt64s |
 
 
 def _groups(zigzagged: UInt64s, widths: Int64s, groups: range) -> UInt64s:
-    """Spread groups of seven bits over bytes, and set the top bit in each byte except the last."""
+    """Put each group of seven bits into a byte, and set the top bit of every byte but the last."""
     spread = zigzagged & np.uint64(0x7F)
     for group in groups[1:]:
         spread |= zigzagged << np.uint64(group) & np.uint64(0x7F << 8 * group)
@@ -80,8 +83,8 @@ _WORD_BITS: Final = 64
 class FieldBytes(NamedTuple):
     """Bytes per row: row i is the first ``lengths[i]`` bytes of ``words[i]``.
 
-    words: uint64, little-endian, of shape (rows, words of the longest row). lengths: int64, one per
-    row.
+    words: uint64, little-endian, of shape (rows, number of words in the longest row). lengths:
+    int64, one per row.
     """
 
     words: UInt64s
@@ -89,13 +92,13 @@ class FieldBytes(NamedTuple):
 
 
 class VarintFields:
-    """Concatenates fields of bytes row by row; all fields have the same number of rows."""
+    """Concatenates fields within each row. All fields have the same number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._words: list[UInt64s] = []
-        # The position of the next field in each row in bits, None if it is the same in all rows;
-        # then its minimum and maximum.
+        # The position in bits of the next field in each row, None if it is the same in all rows.
+        # Below are the minimum and the maximum of these positions.
         self._bits: UInt64s | None = None
         self._least_bits = self._most_bits = 0
 
@@ -106,7 +109,7 @@ class VarintFields:
         self._advance(8, 8, None)
 
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
-        """Add a varint to each row; widths: those of `varint_widths`, if they are known."""
+        """Add a varint to each row; widths: the result of `varint_widths`, if it is known."""
         if widths is None:
             widths = varint_widths(zigzagged)
         least, most = (8 * int(widths.min()), 8 * int(widths.max())) if self._rows else (8, 8)
@@ -115,7 +118,7 @@ class VarintFields:
         if second is None:
             self._advance(least, most, widths)
             return
-        # Some varints have 9 or 10 bytes; the second word of the others is 0.
+        # Some varints have 9 or 10 bytes. The second word of shorter varints is 0.
         self._advance(_WORD_BITS, _WORD_BITS, None)
         self._add(second, most - _WORD_BITS)
         self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
@@ -132,7 +135,7 @@ class VarintFields:
             self._bits += np.uint64(most_bits)
 
     def _add(self, values: UInt64s, bits: int) -> None:
-        """Put values of at most `bits` bits at the position of the next field."""
+        """Put values of at most `bits` bits at the next field's position in each row."""
         last = (self._most_bits + bits - 1) // _WORD_BITS
         if not self._words and self._bits is None and not last:
             self._words.append(_shifted(values, self._least_bits))
@@ -144,8 +147,8 @@ class VarintFields:
             if self._bits is None:
                 self._words[number] |= _shifted(values, self._least_bits - start)
                 continue
-            # A shift by 64 or more returns 0. So does a negative one, which as uint64 is very
-            # large.
+            # A shift by 64 or more returns 0. A negative shift is a very large uint64, so it
+            # returns 0 too.
             if self._most_bits >= start:
                 self._words[number] |= values << (self._bits - np.uint64(start))
             if self._least_bits < start:

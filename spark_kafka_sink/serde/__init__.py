@@ -1,4 +1,4 @@
-"""Conversion of users' columns to columns of records: pure functions over Arrow."""
+"""Convert the columns of users' Arrow batches to columns of records, in pure functions."""
 
 from typing import Final
 

@@ -1,10 +1,10 @@
-"""An Arrow batch with the sink's columns, as rows for the producer.
+"""Convert an Arrow batch with the sink's columns to rows for the producer.
 
-Columns by exact name: value (string or binary), and optionally key (string or binary), topic
-(string), partition (int), headers (an array of structs of key and value, or a map; values string or
-binary), timestamp (timestamp or milliseconds). Others are ignored. Raise DataException for a type
-or a value that cannot be sent, with the column, the row of the batch and what was found. The rules
-for values are those of `row_rules`.
+Columns are found by their exact name: value (string or binary), and optionally key (string or
+binary), topic (string), partition (int), headers (an array of structs of key and value, or a map;
+values string or binary), timestamp (timestamp or milliseconds). Other columns are ignored. A type
+or a value that cannot be sent raises DataException, whose message has the column, the row of the
+batch and what was found. `row_rules` has the rules for values.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _NO_PARTITION = -1
 
 
 def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
-    """Return the sink's columns of `batch`.
+    """Return the rows of `batch`, from the sink's columns.
 
-    topic: for all rows, in place of a topic column; now_ms: the timestamp of rows without one.
+    topic: the topic of all rows, instead of the topic column; None to use that column. now_ms: the
+    timestamp for rows without a timestamp, in ms since 1970. Raise DataException if a type or a
+    value cannot be sent.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -65,7 +67,7 @@ def read_rows(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
 def check_types(columns: SinkColumns, topic: str | None) -> None:
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
-    topic: for all rows, in place of a topic column.
+    topic: the topic of all rows, instead of the topic column; None to use that column.
     """
     if "value" not in columns.by_name:
         raise DataException(NO_VALUE)
@@ -98,7 +100,10 @@ def _check_type(
 
 
 def _topics(column: TopicColumn | None, topic: str | None) -> tuple[list[str], Int64s | None]:
-    """Return the names of topics, and which of them each row has, None for at most one topic."""
+    """Return the topic names, and the index of each row's topic in them.
+
+    The indexes are None if there is at most one topic.
+    """
     if column is None:
         return [topic or ""], None
     return column.texts, column.numbers if len(column.texts) > 1 else None
@@ -126,9 +131,9 @@ def _timestamps(array: pa.Array | None, rows: int, now_ms: int) -> Int64s:
 
 
 def _headers(column: HeaderColumn) -> BinaryColumn | None:
-    """Return the headers of each row as a record has them, None if no row has any.
+    """Return the encoded header section of each row, None if no row has headers.
 
-    Keys become valid UTF-8: invalid bytes become U+FFFD, as in Spark's own sink.
+    Invalid UTF-8 in keys is replaced by U+FFFD, as in Spark's own sink.
     """
     if not len(column.keys):
         return None

@@ -1,11 +1,12 @@
-"""Which rows of an Arrow batch cannot be written, and why: found before anything is sent.
+"""Find the rows of an Arrow batch that cannot be written, and the reason, before anything is sent.
 
-The rules are those of `row_rules`, by which `KafkaProducer.append` refuses a batch for its first
-bad row, and the limits that it checks: the partitions of topics and the sizes of records. Records
-are measured only if the longest ones could be too long.
+`KafkaProducer.append` rejects a whole batch because of its first bad row. The same checks are made
+here for every row: the rules of `row_rules`, the partition counts of topics, and the size limits of
+records. Record sizes are computed only if the longest record could be too large.
 
-Brokers may refuse a row after it was sent: `fault_of_error` returns whether it is the row's fault.
-That a topic does not exist, or may not be written to, is the fault of no row.
+Brokers may also reject a row after it was sent. `fault_of_error` then returns the fault of the row,
+if the row is the reason. A topic that does not exist, or that the client may not write to, is not a
+fault of a row.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ from spark_kafka_sink.serde.row_rules import (
     to_numpy,
 )
 
-# The largest size of a record's lengths, deltas, attributes and count of headers.
+# The largest size of a record's lengths, deltas, attributes and header count, in bytes.
 _FRAME_BYTES: Final = 40
 
-# Returns the partition counts of topics, for the counts that are expected, since topics grow.
+# Returns the partition count of each topic. The argument has the count that each topic is expected
+# to have. If a topic has fewer partitions, the count is looked up again, because topics may grow.
 PartitionCounts: TypeAlias = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
@@ -46,14 +48,14 @@ FAULTS: Final = tuple(Fault)
 _FAULT_OF_CODE: Final = {
     codes.MESSAGE_TOO_LARGE: Fault.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Fault.TOO_LARGE,
-    # Brokers return the code for the batch, so it may not be that of each row.
+    # Brokers return the code for the batch, so not every row of it needs to have this fault.
     codes.INVALID_TIMESTAMP: Fault.REFUSED,
     codes.INVALID_RECORD: Fault.REFUSED,
 }
 
 
 def fault_of_error(error: KafkaException) -> Fault | None:
-    """Return the row's fault for which brokers refused a batch, None for another error."""
+    """Return the fault of a row that made brokers reject its batch, None for other errors."""
     return _FAULT_OF_CODE.get(error.code) if isinstance(error, ApiException) else None
 
 
@@ -61,25 +63,25 @@ def fault_of_error(error: KafkaException) -> Fault | None:
 class BadRows:
     """The bad rows of a batch.
 
-    rows: their numbers, ascending, int64; codes: index into `FAULTS` of each, uint8. A row with
-    several faults has the first of them in that order.
+    rows: the numbers of the bad rows, ascending, int64. codes: the index in `FAULTS` of each bad
+    row's fault, uint8. For a row with several faults, the fault that is first in `FAULTS` is used.
     """
 
     rows: Int64s
     codes: UInt8s
 
     def has(self, fault: Fault) -> bool:
-        """Return whether any of them has this fault."""
+        """Return whether any bad row has this fault."""
         return bool((self.codes == FAULTS.index(fault)).any())
 
     def good(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the other rows of the batch."""
+        """Return the rows of `batch` that are not bad."""
         mask = np.ones(batch.num_rows, np.bool_)
         mask[self.rows] = False
         return batch.filter(pa.array(mask))
 
     def bad(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the bad rows of the batch."""
+        """Return the bad rows of `batch`."""
         return batch.take(pa.array(self.rows))
 
 
@@ -91,12 +93,13 @@ def find_bad_rows(
     now_ms: int,
     max_message_bytes: int | None = None,
 ) -> BadRows | None:
-    """Return the rows that cannot be sent, None if every row can.
+    """Return the rows that cannot be sent, None if every row can be sent.
 
-    topic: for all rows, in place of a topic column; limits: the bytes that a batch with one record
-    may have, by option; now_ms: the timestamp of rows without one; max_message_bytes: of the topic,
-    if it is known. Raise the exceptions of `partition_counts`, and DataException for columns of a
-    wrong type.
+    topic: the topic of all rows, instead of the topic column; None to use that column. limits: the
+    maximum size in bytes of a batch with one record, by the option that sets it. now_ms: the
+    timestamp for rows without a timestamp. max_message_bytes: max.message.bytes of the topic, None
+    if unknown. Raise the exceptions of `partition_counts`, and DataException for columns of a wrong
+    type.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -145,9 +148,11 @@ class _Found:
 def _beyond(
     columns: SinkColumns, topic: str | None, good: Bools, partition_counts: PartitionCounts
 ) -> Bools | None:
-    """Return the rows whose topic does not have their partition, None if there are none.
+    """Return a mask of the rows whose topic does not have the partition of the row.
 
-    Only topics of good rows are asked for.
+    The result is None if there are no such rows.
+
+    good: the rows without a fault so far. Only their topics are looked up.
     """
     array = columns.by_name["partition"]
     highest = pc.max(array).as_py() or 0
@@ -180,17 +185,17 @@ def _beyond_of_each(
 
 
 def _longest_record(columns: Mapping[str, pa.Array]) -> int:
-    """Return an upper bound of the records' sizes in bytes, without measuring each."""
+    """Return an upper bound of the largest record's size in bytes, computed from columns."""
     longest = [
         pc.max(pc.binary_length(columns[n])).as_py() for n in ("key", "value") if n in columns
     ]
-    # A header takes at most ten bytes of lengths in a record, and eight of offsets in Arrow. An
-    # invalid byte of its key becomes three.
+    # A header takes at most ten bytes of lengths in a record, and eight bytes of offsets in Arrow.
+    # An invalid byte of a key becomes three bytes (U+FFFD).
     headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers
 
 
 def _too_large(columns: RecordColumns, limit: int, message_limit: int) -> Bools:
-    """Return the rows that are too large by the checks of `KafkaProducer.append`."""
+    """Return a mask of the rows that `KafkaProducer.append` would reject as too large."""
     bad: Bools = record_sizes(columns) > limit
     return bad | (record_size_bounds(columns, 0, 0) > message_limit)

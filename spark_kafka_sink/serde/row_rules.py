@@ -1,8 +1,8 @@
-"""The rules that a row of an Arrow batch must keep to become a record.
+"""The rules that a row of an Arrow batch must satisfy to become a record.
 
-Each rule finds the rows that break it, as a mask over the batch, and describes one of them.
-`arrow_columns` raises an exception for the first such row; `bad_rows` finds all of them. A rule
-costs at most one pass over one column.
+Each rule returns a mask of the rows that break it, and the message about one such row.
+`arrow_columns` raises an exception for the first row that breaks a rule. `bad_rows` finds all such
+rows. A rule needs at most one pass over one column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_kafka_sink.model import TOPIC_NAME, check_topic_name
 from spark_kafka_sink.records.columns import Bools, decode_utf8
 from spark_kafka_sink.records.varint import Int64s
 
-# The name that Spark's own sink gives it.
+# The error class of Spark's own sink for a row without a topic.
 NULL_TOPIC: Final = "KAFKA_NULL_TOPIC_IN_DATA"
 _MS_PER_SECOND: Final = 1000
 _MOST_SECONDS: Final = (2**63 - 1) // _MS_PER_SECOND
@@ -30,7 +30,10 @@ _UNITS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 
 
 class Fault(Enum):
-    """The reason why a row cannot be written; the value is its name in reports and dead letters."""
+    """The reason why a row cannot be written.
+
+    The value is the name of the fault in reports and in dead-letter records.
+    """
 
     NULL_TOPIC = "null_topic"
     INVALID_TOPIC = "invalid_topic"
@@ -42,9 +45,9 @@ class Fault(Enum):
 
 
 class SinkColumns:
-    """The sink's columns of an Arrow batch, with values that several rules share.
+    """The sink's columns of an Arrow batch, with computed values that several rules need.
 
-    topic: of all rows, in place of the topic column.
+    topic: the topic of all rows, instead of the topic column; None to use that column.
     """
 
     def __init__(self, batch: pa.RecordBatch, topic: str | None) -> None:
@@ -52,24 +55,27 @@ class SinkColumns:
         self._has_topic = topic is not None
 
     def get(self, name: str) -> pa.Array | None:
-        """Return a column, None if there is none."""
+        """Return the column with this name, None if there is no such column."""
         return self.by_name.get(name)
 
     @cached_property
     def topics(self) -> TopicColumn | None:
-        """The topic column, None if the option gives the topic or there is no such column."""
+        """The topic column, None if an option sets the topic or there is no such column."""
         array = None if self._has_topic else self.get("topic")
         return None if array is None else TopicColumn(array)
 
     @cached_property
     def headers(self) -> HeaderColumn | None:
-        """The headers column, None if there is none."""
+        """The headers column, None if there is no such column."""
         array = self.get("headers")
         return None if array is None else HeaderColumn(array)
 
 
 class TopicColumn:
-    """A topic column by its distinct names, which are bytes: Spark's strings may hold any."""
+    """A topic column as its distinct names, and each row's index among them.
+
+    The names are bytes, because Spark's strings may contain invalid UTF-8.
+    """
 
     def __init__(self, array: pa.Array) -> None:
         self.array = array
@@ -78,17 +84,20 @@ class TopicColumn:
 
     @cached_property
     def numbers(self) -> Int64s:
-        """The number of each row's name; 0 for a null topic."""
+        """The index of each row's topic among the distinct names, int64; 0 for a null topic."""
         numbers: Int64s = to_numpy(self._encoded.indices.fill_null(0)).astype(np.int64)
         return numbers
 
     @cached_property
     def texts(self) -> list[str]:
-        """The names as text, with U+FFFD for invalid UTF-8."""
+        """The distinct names as str, with U+FFFD for invalid UTF-8."""
         return [decode_utf8(name) for name in self.names]
 
     def rows_of(self, is_meant: Sequence[bool]) -> Bools | None:
-        """Return the rows whose name is meant, None if there are none."""
+        """Return a mask of the rows with certain topics, None if there are no such rows.
+
+        is_meant: for each distinct name, whether to include its rows.
+        """
         if not any(is_meant):
             return None
         meant: Bools = np.array(is_meant, np.bool_)[self.numbers]
@@ -98,14 +107,14 @@ class TopicColumn:
 
 
 class HeaderColumn:
-    """The entries of a column of headers, a map or an array of structs, sliced or not."""
+    """The headers in a headers column, which is a map or an array of structs, sliced or not."""
 
     def __init__(self, array: pa.Array) -> None:
         self._lists = header_lists(array)
 
     @property
     def type(self) -> pa.DataType:
-        """The type of the column, as an array of structs."""
+        """The type of the column after a map was converted to an array of structs."""
         return self._lists.type
 
     @cached_property
@@ -133,7 +142,7 @@ class HeaderColumn:
 
 
 def named_columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return the columns by name, in their order; of two with the same name, the first."""
+    """Return the columns by name, in order; of columns with the same name, the first."""
     columns: dict[str, pa.Array] = {}
     for number, name in enumerate(batch.schema.names):
         columns.setdefault(name, batch.column(number))
@@ -149,10 +158,10 @@ def header_lists(array: pa.Array) -> pa.Array:
 
 
 def milliseconds(array: pa.Array) -> pa.Array:
-    """Return a timestamp column as milliseconds since 1970, int64, nulls kept.
+    """Return a timestamp column as milliseconds since 1970, int64, with the same nulls.
 
-    Parts of a millisecond are rounded down, as by Spark's unix_millis. Raise pyarrow.ArrowInvalid
-    for seconds that 64 bits of milliseconds cannot hold; a rule refuses such rows.
+    Parts of a millisecond are rounded down, as Spark's unix_millis does. Raise pyarrow.ArrowInvalid
+    for seconds that do not fit into 64 bits of milliseconds. A rule rejects such rows before.
     """
     if not pa.types.is_timestamp(array.type):
         return array
@@ -165,13 +174,13 @@ def milliseconds(array: pa.Array) -> pa.Array:
     rounded = pc.divide(numbers, parts)
     if (pc.min(numbers).as_py() or 0) >= 0:
         return rounded
-    # Arrow rounds towards 0: times before 1970 up.
+    # Arrow rounds towards 0, so it rounds times before 1970 up.
     is_above = pc.greater(pc.multiply(rounded, parts), numbers)
     return pc.subtract(rounded, is_above.cast(pa.int64()))
 
 
 def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
-    """Return a column without nulls as a numpy array, copied only if it must be."""
+    """Return a column without nulls as a numpy array; it is copied only if necessary."""
     converted: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return converted
 
@@ -192,7 +201,7 @@ def _null_topic(_columns: SinkColumns, _row: int) -> str:
 
 
 def _impossible_topics(columns: SinkColumns) -> Bools | None:
-    """Find names that no request can carry."""
+    """Return a mask of the rows whose topic name cannot be encoded in a request."""
     topics = columns.topics
     if topics is None:
         return None
@@ -205,7 +214,7 @@ def _impossible_topic(columns: SinkColumns, row: int) -> str:
 
 
 def _impossible(name: bytes) -> str | None:
-    """Return why no request can carry a topic's name, None if one can."""
+    """Return why a topic name cannot be encoded in a request, None if it can."""
     try:
         check_topic_name(name.decode())
     except UnicodeDecodeError:
@@ -240,7 +249,7 @@ def _negative_partition(columns: SinkColumns, row: int) -> str:
 
 
 def _times_out_of_range(columns: SinkColumns) -> Bools | None:
-    """Find seconds that 64 bits of milliseconds cannot hold."""
+    """Return a mask of the seconds that do not fit into 64 bits of milliseconds."""
     array = columns.get("timestamp")
     if array is None or not pa.types.is_timestamp(array.type) or array.type.unit != "s":
         return None
@@ -259,7 +268,7 @@ def _time_out_of_range(columns: SinkColumns, row: int) -> str:
 
 def _times_before_1970(columns: SinkColumns) -> Bools | None:
     array = columns.get("timestamp")
-    # Of any unit: a part of a millisecond before 1970 is rounded down to -1.
+    # The sign decides in every unit: a part of a millisecond before 1970 is rounded down to -1 ms.
     return None if array is None else _negative(array.cast(pa.int64()))
 
 
@@ -295,10 +304,11 @@ def _null_header_key(_columns: SinkColumns, _row: int) -> str:
 
 
 class RowRule(NamedTuple):
-    """A rule of a fault.
+    """A rule, and the fault of the rows that break it.
 
-    broken_by: finds the rows that break the rule, None if there are none; message: about one of
-    them, None where brokers refuse such a row themselves, with an exception of their own.
+    broken_by: returns a mask of the rows that break the rule, None if there are no such rows.
+    message: returns the message about one such row. It is None if brokers reject such rows
+    themselves, with their own exception.
     """
 
     fault: Fault
@@ -306,7 +316,8 @@ class RowRule(NamedTuple):
     message: Callable[[SinkColumns, int], str] | None
 
 
-# In the order of faults. A row goes to its topic and partition, and consists of the rest.
+# The rules in the order of the faults. TARGET_RULES check topic and partition, CONTENT_RULES the
+# other columns.
 TARGET_RULES: Final = (
     RowRule(Fault.NULL_TOPIC, _null_topics, _null_topic),
     RowRule(Fault.INVALID_TOPIC, _impossible_topics, _impossible_topic),
@@ -321,7 +332,7 @@ CONTENT_RULES: Final = (
 
 
 def check_rows(columns: SinkColumns) -> None:
-    """Raise DataException for the first row that breaks the first rule that is broken."""
+    """Check the rules in order. Raise DataException for the first row that breaks one."""
     for rule in (*TARGET_RULES, *CONTENT_RULES):
         broken = None if rule.message is None else rule.broken_by(columns)
         if rule.message is not None and broken is not None:

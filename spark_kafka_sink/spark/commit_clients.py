@@ -1,8 +1,9 @@
-"""The commit clients of this process, kept with their connections, and the errors for users.
+"""The commit clients of this process, which keep their connections, and exceptions for users.
 
-Spark reuses its Python processes: a stream plans and commits in the same two for each
-micro-batch. One client is kept for each configuration, which includes the credentials. It is closed
-after an error. A forked child starts with none: the connections are its parent's.
+Spark reuses its Python processes: a stream plans all its micro-batches in one process and commits
+them in another. One client is kept for each configuration, including its credentials. A client is
+closed after an error. A forked child keeps no clients, because their connections belong to the
+parent process.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 def commit_client(
     config: ProducerConfig, log_topic: str, brokers: Iterable[Node] = ()
 ) -> Iterator[CommitClient]:
-    """Lend a client for the commit log `log_topic`.
+    """Return a context manager that lends a client for the commit log topic `log_topic`.
 
-    brokers: of the cluster, as they are known, for a new client.
+    brokers: the known brokers of the cluster, which are used if a new client is created.
     """
     identity = login_identity(config)
     key = (config, log_topic, identity)
@@ -48,7 +49,7 @@ def commit_client(
     except BaseException:
         client.close()
         raise
-    # Another one may be kept by now: one that was lent while this one was.
+    # Another client with the same key may have been lent and returned meanwhile. Only one is kept.
     if _kept.setdefault(key, client) is not client:
         client.close()
 
@@ -56,9 +57,9 @@ def commit_client(
 def exception_of(
     failure: Failure, run: Run, config: ProducerConfig, written: str = ""
 ) -> KafkaException:
-    """Return the exception for a failure, with the options or the rights that it is about.
+    """Return the exception for a failure, with the options or the ACLs that can prevent it.
 
-    written: how many rows there are, for a job that took too long.
+    written: a description of how many rows were written, for a job that took too long.
     """
     error = failure.exception()
     hints = [written, _TOO_LONG] if failure.kind is FailureKind.TIMED_OUT else []
@@ -72,7 +73,7 @@ def exception_of(
 
 
 def _rights(failure: Failure, run: Run, acls: Acls) -> str:
-    """Return how to grant what is missing, empty if no right is."""
+    """Return how to grant the missing ACL, "" if no ACL is missing."""
     if failure.error == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         needed_id = f"{run.owner.prefix}/"
         how = acls.hint(failure.error, needed_id, is_prefix=True)
@@ -97,7 +98,10 @@ def _topic(run: Run) -> str | None:
 
 
 def is_superseded(client: CommitClient, plan: Plan) -> bool:
-    """Return whether a newer run has the driver's id. It aborts the transactions of the older."""
+    """Return whether a newer run has fenced the driver of `plan`.
+
+    If so, the newer run also aborts the transactions of this run.
+    """
     (found,) = client.answers_to([DescribeTransaction(plan.run.driver_id)])
     if not isinstance(found, Described) or found.error:
         return False

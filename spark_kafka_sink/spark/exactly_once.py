@@ -1,7 +1,8 @@
-"""The options of exactly once: the mode, and the application that writes.
+"""The options of exactly once: the mode, and the names of what writes and what is written.
 
-An application names itself by `txnAppId`, and what it writes by `txnVersion`, as Delta names them.
-A version is written once. `commit` has the protocol, this module only the options.
+The option `txnAppId` names the application, and `txnVersion` names the version of the data that it
+writes, as the Delta options of the same names do. Each version is written once. This module only
+reads the options; the package `commit` implements the protocol.
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.model import LARGEST_INT64, TOPIC_NAME
 
-# The brokers' default of transaction.max.timeout.ms: jobs get the longest time that is allowed.
+# The default of the broker setting transaction.max.timeout.ms, so that jobs have as much time as
+# brokers allow by default.
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 EXACTLY_ONCE_OPTIONS: Final = (
     "exactlyOnce", "txnAppId", "txnVersion", "txnIdPrefix", "commitLogTopic",
 )  # fmt: skip
-# The option by which `register` and `write_batch` hand on the name of the application in Spark.
+# The option in which `register` and `write_batch` pass on the name of the Spark application.
 APPLICATION_OPTION: Final = "pykafka.application"
 _OFF: Final = "false"
 _VERSION: Final = re.compile(r"[0-9]{1,19}\Z")
 
 
 class Mode(Enum):
-    """The modes of exactly once: the values of the option exactlyOnce, besides false."""
+    """The modes of exactly once: the values of the option exactlyOnce other than false and true."""
 
     TWO_PHASE = "two-phase"
     SINGLE = "single"
@@ -53,10 +55,11 @@ _SPELLINGS: Final[Mapping[str, Mode | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """The options of a write; app_id and version are None if they are not given.
+    """The exactly-once options of a write.
 
-    For operators, and empty if they are not known: application, its name in Spark; checkpoint, of a
-    stream.
+    app_id, version: None if the option is not set. application: the name of the Spark application.
+    checkpoint: the checkpoint location of a stream. The last two are for operators, and empty if
+    they are not known.
     """
 
     mode: Mode
@@ -68,13 +71,14 @@ class ExactlyOnce:
     checkpoint: str = ""
 
     def owner(self, topic: str | None) -> Owner:
-        """Return who writes; topic: the option, None for a topic column."""
+        """Return the owner: application and target. topic: None if rows have a topic column."""
         return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
 
     def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
-        """Return the options of a stream, which is named by its checkpoint if by nothing else.
+        """Return the options of a stream. Without txnAppId, the checkpoint location names it.
 
-        Raise ConfigException if it has no name, or a version: its micro-batches are the versions.
+        Raise ConfigException if neither of them is set. Raise it also if txnVersion is set, because
+        the micro-batches of a stream are its versions.
         """
         if self.version is not None:
             message = (
@@ -96,8 +100,9 @@ class ExactlyOnce:
     def of_batch(self, batch_id: int | None, query_id: str | None) -> ExactlyOnce:
         """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
 
-        The query is the application, if it is known and nothing else is named; else the number of
-        the micro-batch is the version. Raise ConfigException if it is not clear what is written.
+        If the query is known, its id is the default of txnAppId. If the query is not known, the
+        number of the micro-batch is the version. Raise ConfigException if the application or the
+        version is missing, or if txnVersion is set for a micro-batch.
         """
         if batch_id is not None and self.version is not None:
             message = (
@@ -131,9 +136,9 @@ class ExactlyOnce:
 
 
 def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
-    """Return the options, None if exactlyOnce is false or not given. Raise ConfigException.
+    """Return the options, None if exactlyOnce is false or not set. Raise ConfigException.
 
-    given: options by their names in lower case.
+    given: the options of the write, with names in lower case.
     """
     value = given.get("exactlyonce")
     if value is None:
@@ -187,7 +192,7 @@ def _version(value: str | None) -> int | None:
 def check_exactly_once(
     selected: ExactlyOnce, producer: ProducerConfig, dead_letter_topic: str | None
 ) -> None:
-    """Raise ConfigException for options that do not go with exactly once."""
+    """Raise ConfigException if other options conflict with exactly once."""
     conflicts = []
     if producer.acks_number != -1:
         conflicts.append(f"{Option('acks', producer.acks)}: set it to all, or remove it")
@@ -204,10 +209,10 @@ def check_exactly_once(
 
 
 def is_off(given: Mapping[str, str]) -> bool:
-    """Return whether exactlyOnce is false or not given, by options with names in lower case."""
+    """Return whether exactlyOnce is false or not set. given: options with names in lower case."""
     return given.get("exactlyonce", _OFF).strip().lower() == _OFF
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the producer's defaults that differ with exactly once."""
+    """Return the producer options whose defaults are different with exactly once."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

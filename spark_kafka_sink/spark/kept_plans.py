@@ -1,7 +1,8 @@
-"""The plans of streams, kept in the driver's folder, because abort may get no message of a task.
+"""The exactly-once plans of streams, stored in the driver's folder for the abort.
 
-The folder is the same in the processes that plan, commit and abort. A plan is kept until the next
-one of its owner.
+Spark may abort a micro-batch without any message of a task, and only these messages and this folder
+have the plan. The folder is the same for the processes that plan, commit and abort. A plan is
+stored until the next plan of the same owner (an application and its target topic).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spark_kafka_sink.spark.session import driver_folder
 
 
 def keep_plan(plan: Plan) -> None:
-    """Keep a plan. If that fails, brokers abort what is open after its timeout."""
+    """Store a plan. If this fails, brokers abort the open transactions after their timeout."""
     path = _path(plan.run.owner)
     if path is None:
         return

@@ -1,9 +1,9 @@
-"""The mark of `atomic_layout`: the partition counts of topics when rows were laid out.
+"""The mark that `atomic_layout` leaves in a DataFrame: the partition counts of the topics.
 
-It is in the metadata of the column ``partition``, so it follows that column: through selects and
-sorts, over Spark Connect, into foreachBatch and into files. With another partition count, a topic
-has other partitions for the keys. The driver compares the counts before the job, and each task
-before its first row of a topic.
+The mark is in the metadata of the column ``partition``, so it follows that column through selects
+and sorts, over Spark Connect, into foreachBatch and into files. If the partition count of a topic
+has changed since, its keys belong to other partitions. So the driver compares the counts before the
+job, and each task compares them before its first row for a topic.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _KEY: Final = "pykafka.partitions"
 
 
 def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the mark as metadata of a column; counts: of partitions, by topic."""
+    """Return the mark as metadata for a column. counts: the partition counts by topic."""
     return {_KEY: dict(counts)}
 
 
 def laid_out_counts(schema: StructType) -> dict[str, int]:
-    """Return the partition counts of the mark; empty if the rows were not laid out."""
+    """Return the partition counts in the mark, empty if atomic_layout was not called."""
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
     return next((dict(mark) for mark in marks if mark), {})
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-    """Return all partitions of the topics that rows were laid out for."""
+    """Return all partitions of the topics in the mark."""
     return tuple(
         TopicPartition(topic, number)
         for topic, partitions in sorted(counts.items())
@@ -41,7 +41,7 @@ def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]
 
 
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
-    """Raise DataException if the rows were laid out for other topics than `topic`."""
+    """Raise DataException if atomic_layout partitioned the rows for topics other than `topic`."""
     if laid_out and topic not in laid_out:
         first, *others = laid_out
         more = f" and {len(others)} more" if others else ""
@@ -53,9 +53,9 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
 
 
 def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """Raise DataException if a topic has another partition count than the rows were laid out for.
+    """Raise DataException if a topic's partition count differs from the count in the mark.
 
-    found: the partition counts of topics, each of which is in `laid_out`.
+    found: the current partition counts by topic. Each topic is in `laid_out`.
     """
     for topic, partitions in found.items():
         expected = laid_out[topic]
@@ -69,9 +69,9 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Compares the mark with each topic that a task writes to, once.
+    """Compares the mark with the partition count of each topic that a task writes to, once.
 
-    partition_counts: as that of `TaskProducer`.
+    partition_counts: works as `TaskProducer.partition_counts`.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class LayoutCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there are topics to check."""
+        """Whether there are topics that are not compared yet."""
         return bool(self._unchecked)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Check topics before their first row is sent; see `check_partition_counts`."""
+        """Check topics before their first row is sent; raise as `check_partition_counts`."""
         new = {name: self._laid_out[name] for name in self._unchecked.intersection(topics)}
         if new:
             check_partition_counts(self._laid_out, self._partition_counts(new))

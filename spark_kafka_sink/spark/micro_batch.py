@@ -1,7 +1,8 @@
-"""The micro-batch that a task or a job belongs to, from Spark's local properties.
+"""The micro-batch that a task or a job belongs to, according to Spark's local properties.
 
-Python data sources get the number of a micro-batch only when it is committed. Its tasks know the
-query, too, and so does the thread in which foreachBatch calls a function, in a classic session.
+Spark passes the number of a micro-batch to a Python data source only at the commit. Its tasks can
+read the number and the query id from their local properties. In a classic session, so can the
+thread in which foreachBatch calls its function.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ JOB_GROUP: Final = "spark.jobGroup.id"
 _UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _RUN_ID: Final = re.compile(f"runId = ({_UUID})")
 _IS_RUN_ID: Final = re.compile(_UUID)
-# Spark's description of a micro-batch begins with the query's name, if it has one.
+# Spark's job description of a micro-batch begins with the name of the query, if the query has one.
 _QUERY_NAME: Final = re.compile(r"(.+?)(?:<br/>|\n)id = ", re.DOTALL)
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch of a query.
+    """A micro-batch of a streaming query.
 
-    run_id: of the query's run; query_name: the name that it has. Each is empty if it is not known.
+    run_id: the run id of the query. query_name: the name of the query. Both are empty if they are
+    not known.
     """
 
     query_id: str
@@ -38,9 +40,10 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | None:
-    """Return the micro-batch, None outside of one.
+    """Return the micro-batch, None outside of a streaming query.
 
-    local_property: returns the value of a local property of a task or of a SparkContext.
+    local_property: a function that returns the value of a local property of the task or the
+    SparkContext.
     """
     query_id, batch_id = local_property(QUERY_ID), local_property(BATCH_ID)
     if query_id is None or batch_id is None:
@@ -55,31 +58,31 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
 
 
-# The options by which `write_batch` hands its micro-batch on to the processes of Spark.
+# The options in which `write_batch` passes its micro-batch on to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
 _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
 
 
 def batch_id_option(batch_id: int) -> dict[str, str]:
-    """Return the option that carries the number of a micro-batch."""
+    """Return the option that passes on the number of a micro-batch."""
     return {BATCH_ID_OPTION: f"write_batch:{batch_id}"}
 
 
 def batch_id_of(options: Mapping[str, str]) -> int | None:
-    """Return the number that `batch_id_option` put among options, None if it did not."""
+    """Return the number that `batch_id_option` encoded in the options, None if there is none."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
     return int(found[1]) if found else None
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that carries the query of a micro-batch, its run and its name."""
+    """Return the option that passes on the query id, the run id and the name of the query."""
     query = micro_batch.query_id, micro_batch.run_id, micro_batch.query_name
     return {QUERY_OPTION: " ".join(query)}
 
 
 def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
-    """Return the micro-batch that `write_batch` put among options; None if the query is unknown."""
+    """Return the micro-batch that `write_batch` put in options, None if its query is unknown."""
     batch_id = batch_id_of(options)
     if batch_id is None or QUERY_OPTION not in options:
         return None

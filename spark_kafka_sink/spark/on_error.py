@@ -1,4 +1,4 @@
-"""``onError``, ``deadLetterTopic`` and ``deadLetterPath``: the options about bad rows."""
+"""``onError``, ``deadLetterTopic`` and ``deadLetterPath``: the options for bad rows."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import TOPIC_NAME
 
-# The part before the path in file:/a, file:///a and file://localhost/a, and similar.
+# The prefix of the path in file:/a, file:///a, file://localhost/a, and in URLs of other schemes.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://(?:localhost)?(?=/))?(?=/)")
 
-# Bytes, on usual filesystems and in calls of Linux.
+# In bytes, on common filesystems and in Linux system calls.
 _LONGEST_NAME: Final = 255
 _LONGEST_PATH: Final = 4095
 _SHOWN: Final = 60
 
 
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
-    """Return the path that an option names. Raise ConfigException.
+    """Return the path that an option names. Raise ConfigException if it is invalid.
 
-    elsewhere: the message about a path with another scheme or of another host; expected: the
-    message about valid paths.
+    elsewhere: the part of the message if the path has another scheme or a host. expected: the part
+    of the message that describes valid paths.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]
@@ -51,7 +51,7 @@ def _is_impossible(path: str) -> bool:
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
 
 
-# The expected value of deadLetterPath.
+# A description of valid values of deadLetterPath, for messages.
 DEAD_LETTER_FOLDER: Final = (
     "a folder on a filesystem that the driver and every executor have mounted, as "
     "/shared/dead-letters or file:///shared/dead-letters"
@@ -60,7 +60,7 @@ BAD_ROW_OPTIONS: Final = ("onError", "deadLetterTopic", "deadLetterPath")
 
 
 class OnError(Enum):
-    """What to do about bad rows: the values of the option onError."""
+    """What to do with bad rows: the values of the option onError."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -69,7 +69,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What to do about bad rows; either topic or path is set with DEAD_LETTER only."""
+    """What to do with bad rows. topic or path is set only with DEAD_LETTER, and never both."""
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None
@@ -80,10 +80,10 @@ FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 
 
 def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
-    """Check the three options. Raise ConfigException.
+    """Check the three options and return them. Raise ConfigException if they are invalid.
 
-    given: options by their names in lower case; topic: of good rows, None for a column; acks: of
-    the producer, since with 0 brokers do not return refused rows.
+    given: options with names in lower case. topic: the topic of good rows, None for a topic column.
+    acks: the option kafka.acks, because with 0 brokers do not report refused rows.
     """
     on_error = _on_error(given.get("onerror", OnError.FAIL.value))
     if on_error is not OnError.FAIL and acks == "0":

@@ -1,11 +1,12 @@
-"""The options of ``df.write.format("pykafka")``: Spark's names to a checked, picklable struct.
+"""The options of ``df.write.format("pykafka")``, as a checked struct that can be pickled.
 
-It defines the option names. ``kafka.*`` are the producer's; the sink's own are in `_OWN`, besides
-``topic.config.*``. Spark passes names in lower case, however the user wrote them.
+This module defines the option names. ``kafka.*`` are options of the producer. The sink's own
+options are in `_OWN`, besides ``topic.config.*``. Spark passes names in lower case, regardless of
+how the user wrote them.
 
 Options of Spark's Kafka *source* and of consumers are ignored with a warning, so that existing jobs
-run; any other unknown name is an error that suggests a similar name, since an ignored misspelt
-option is worse than a refused one.
+run. Any other unknown name is an error that suggests a similar name, because ignoring a misspelt
+option is worse than refusing it.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ from spark_kafka_sink.spark.on_error import (
 
 logger = logging.getLogger(__name__)
 
-# A task has much to send and flushes at the end of its input, so larger batches than the Java
-# client's cost no latency. The system sizes the send buffer as needed; with 128 KiB, sending a
-# batch takes several polls of the I/O thread.
+# A task has much to send and flushes at the end of its input, so batches larger than the Java
+# client's default cost no latency. send.buffer.bytes=-1 lets the system adapt the send buffer; with
+# 128 KiB, sending a batch takes several polls of the I/O thread.
 SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
     "client.id": "pykafka",
     "batch.size": 512 * 1024,
@@ -74,8 +75,8 @@ _OWN: Final = {
         *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
-# Options that Spark itself adds: the path of save(path), the name and checkpoint of a stream; and
-# options that it reads.
+# Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
+# options that Spark reads.
 _SPARKS: Final = {
     name.lower(): name
     for name in (
@@ -83,7 +84,7 @@ _SPARKS: Final = {
         "checkpointLocation", "path", "queryName",
     )
 }  # fmt: skip
-# Options of Java's consumers that its producers do not have.
+# Options of Java's consumers that are not options of its producers.
 _CONSUMERS: Final = (
     "allow.auto.create.topics", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs",
     "default.api.timeout.ms", "enable.auto.commit", "exclude.internal.topics",
@@ -125,16 +126,18 @@ _TOPIC_CONFIG: Final = "topic.config."
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write; topic is None if the data has a topic column.
+    """The options of one write.
 
-    new_topic: for creating missing topics, None if they are not created.
-    delegation_token_mechanism: by which tasks log in with a token that the driver creates, None if
-    they log in as the driver does. exactly_once: None for at least once.
+    topic: None if the data has a topic column. new_topic: the settings of missing topics, None if
+    they are not created. delegation_token_mechanism: the SASL mechanism with which tasks log in
+    with a token that the driver creates, None if tasks log in as the driver does. exactly_once:
+    None for at least once.
 
-    The driver finds the following before tasks start. laid_out: the partition count of each topic
-    for which `atomic_layout` laid the rows out. max_message_bytes, partitions: of the topic, None
-    and 0 if unknown; retention_ms: of records by their own timestamps, None if there is none or it
-    is unknown; brokers: of the cluster.
+    The driver adds the following before tasks start. laid_out: the partition count of each topic
+    for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
+    max.message.bytes and partition count, None and 0 if unknown. retention_ms: the topic's
+    retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
+    brokers: the brokers of the cluster.
     """
 
     producer: ProducerConfig
@@ -152,16 +155,16 @@ class SinkOptions:
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
-        """The settings for creating the dead letter topic.
+        """The settings of the dead letter topic, if it is created.
 
-        Without topic.config.*, which are for good rows: a compacted topic, for example, would
-        refuse dead letters without a key.
+        They do not include topic.config.*, which are for good rows: a compacted topic, for example,
+        would refuse dead letters without a key.
         """
         return self.new_topic and replace(self.new_topic, configs=())
 
 
 def check_given_options(options: object) -> None:
-    """Raise ConfigException for values that `DataFrameWriter.options` does not take."""
+    """Raise ConfigException for values that `DataFrameWriter.options` does not accept."""
     for name, value in check_options(options).items():
         if not (value is None or isinstance(value, str | Real | os.PathLike)):
             kind = type(value).__name__
@@ -171,13 +174,13 @@ def check_given_options(options: object) -> None:
 
 @contextmanager
 def name_kafka_options() -> Iterator[None]:
-    """Name the producer's options in messages as users of Spark write them: ``kafka.acks``."""
+    """Make messages name the producer's options as Spark users write them: ``kafka.acks``."""
     with name_options(_KAFKA.__add__):
         yield
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write. Raise ConfigException."""
+    """Check the options of a write and return them. Raise ConfigException if they are invalid."""
     with name_kafka_options():
         return _sink_options(options)
 
@@ -206,7 +209,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         elif not is_sink_option(name) and name not in (*_SPARKS, APPLICATION_OPTION):
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
-        # It may be misspelt.
+        # bootstrap.servers may be misspelt, so check the names first.
         check_names(kafka, lenient=lenient)
         message = (
             "Kafka option bootstrap.servers is not set. Please make sure it is set and retry: "
@@ -231,7 +234,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
-    """Return the options of exactly once, checked against the others; None without it."""
+    """Return the options of exactly once, checked against the other options; None without it."""
     selected = exactly_once(given)
     if selected is None:
         return None
@@ -246,7 +249,7 @@ def _exactly_once(
 
 
 def is_sink_option(name: str) -> bool:
-    """Return whether a name in any letter case is an option of the sink and not of the producer."""
+    """Return whether a name, in any letter case, is an option of the sink, not of the producer."""
     name = name.lower()
     return _is_own(name) or (name in _SOURCE_ONLY and not name.startswith(_KAFKA))
 
@@ -266,14 +269,14 @@ def _lenient(value: str) -> bool:
 def report_path(value: str) -> Path:
     """Return the file that reportPath names: a path on the driver, with or without ``file:``.
 
-    Raise ConfigException.
+    Raise ConfigException if the path is invalid.
     """
     example = "a file on the driver, as /reports/job.json or file:///reports/job.json"
     return local_path("reportPath", value, "which is not on the driver", example)
 
 
 def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
-    """Return the settings that createTopics and topic.* request for new topics."""
+    """Return the settings of new topics from topic.*, None if createTopics is not set."""
     about_new = sorted(n for n in given if n.startswith("topic.") and is_sink_option(n))
     if not _is_on(given, "createTopics"):
         if about_new:
@@ -292,7 +295,7 @@ def _new_topic(given: Mapping[str, str]) -> NewTopic | None:
 
 
 def _is_on(given: Mapping[str, str], name: str) -> bool:
-    """Return the value of an option that is true or false; it is false by default."""
+    """Return the value of a boolean option, which is False by default."""
     value = given.get(name.lower(), "false")
     if value.strip().lower() not in ("true", "false"):
         message = f"option {name} is {value!r}: expected true or false"
@@ -304,7 +307,7 @@ _MECHANISM_OF_TOKENS: Final = "delegationToken.mechanism"
 
 
 def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig) -> str | None:
-    """Return the mechanism by which tasks log in with a delegation token, None if they do not."""
+    """Return the SASL mechanism for delegation tokens, None if tasks do not use them."""
     mechanism = given.get(_MECHANISM_OF_TOKENS.lower())
     if not _is_on(given, "delegationToken"):
         if mechanism is not None:
@@ -335,9 +338,9 @@ def _count(given: Mapping[str, str], name: str, most: int) -> int | None:
 
 
 def not_an_option(name: str) -> str:
-    """Return the message about an unknown name, with a similar one.
+    """Return the message about an unknown option, which suggests a similar name.
 
-    That is never an option of the source or of consumers, which would be ignored.
+    It never suggests an option of the source or of consumers, because the sink ignores those.
     """
     meant = None if name in _CONSUMERS else _meant(name)
     hint = f"; did you mean {meant}?" if meant else ""
@@ -360,14 +363,14 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return the intended name for one with several dots; rest: the part after ``topic.``."""
+    """Return the intended name of an option with several dots. rest: the part after ``topic.``."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:
         return _TOPIC_CONFIG + setting
     if close:
         return f"topic.{close[0]}"
-    # Topics and producers both have a compression.type.
+    # Both topics and producers have a compression.type.
     is_producers = rest in java_names() and rest != "compression.type"
     return (_KAFKA if is_producers else _TOPIC_CONFIG) + rest
 
@@ -379,11 +382,11 @@ def _complain(message: str, *, lenient: bool) -> None:
 
 
 def _shipped(name: str) -> str | None:
-    """Return where a file is that `--files` has shipped to this process, None if there is none.
+    """Return the local path of a file that `--files` shipped, None if no such file was shipped.
 
-    Driver and executors keep them in different folders, so each process looks for its own.
+    Driver and executors store shipped files in different folders, so each process looks in its own.
     """
-    # Only Spark's processes have a folder for them.
+    # Outside Spark's processes, SparkFiles raises AssertionError.
     with suppress(AssertionError):
         path = SparkFiles.get(name)
         return path if Path(path).is_file() else None

@@ -1,6 +1,7 @@
-"""Whether a micro-batch is to be written, by the record of its owner.
+"""Whether a micro-batch still has to be written, according to the commit log record of its owner.
 
-Spark runs a micro-batch again after a restart, also one that was committed, with the same rows.
+After a restart, Spark may run the last micro-batch again with the same rows, although it was
+committed. An owner is an application and its target topic.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
     """Return whether a micro-batch was written by an earlier run of its query.
 
-    Raise KafkaException if it was written by this run, or if a later one was written.
+    Raise KafkaException if it was written by this run of the query, or if the query has written a
+    later micro-batch.
     """
     if plan.record is None:
         return False
@@ -39,10 +41,11 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 
 
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
-    """Return the warning about a query that may have written its last rows as another owner.
+    """Return a warning if the rows of a query may have been written before by another owner.
 
-    That is so for the first micro-batch that the owner's record has of a query, if the owner has
-    other queries, or if it is not the query's first. None otherwise.
+    This is possible if the owner's record has no micro-batch of this query yet, and either has
+    micro-batches of other queries, or the query does not begin at micro-batch 0. Otherwise return
+    None.
     """
     owner, record = plan.run.owner, plan.record
     if record is not None and record.last_batch(micro_batch.query_id) is not None:

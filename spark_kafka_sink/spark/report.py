@@ -1,6 +1,7 @@
-"""The report of a job or a micro-batch, and how the parts of its tasks add up.
+"""The report of a job or a micro-batch, and the sums of the reports of its tasks.
 
-docs/report.md describes its fields, as JSON. It has sizes and places of rows, never their contents.
+docs/report.md describes the fields of the report as JSON. The report contains sizes and locations
+of rows, never their contents.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
     from spark_kafka_sink.spark.micro_batch import MicroBatch
 
-# The first bad rows are described, in each task and in the report.
+# How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
 _TOPICS_NAMED: Final = 10
@@ -25,11 +26,11 @@ _TOPICS_NAMED: Final = 10
 
 @dataclass(kw_only=True)
 class PartitionReport:
-    """The rows written to one Kafka partition; offsets are -1 with acks=0.
+    """The rows that were written to one Kafka partition; offsets are -1 with acks=0.
 
-    Records of other producers may lie between first_offset and last_offset. It has no slots, so
-    that `vars` returns its fields: a job may have thousands of these, and asdict takes 8 µs for
-    each.
+    Records of other producers may lie between first_offset and last_offset. The class has no slots,
+    so that `vars` returns its fields: a job may have thousands of these objects, and asdict takes 8
+    µs for each.
     """
 
     topic: str
@@ -43,7 +44,7 @@ class PartitionReport:
     last_offset: int
 
     def add(self, other: PartitionReport) -> None:
-        """Add the rows of another task in the same partition."""
+        """Add the rows that another task wrote to the same partition."""
         self.records += other.records
         self.bytes += other.bytes
         self.batches += other.batches
@@ -55,7 +56,7 @@ class PartitionReport:
 
 
 def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
-    """Return the sums of partitions, in the order of topics and partitions."""
+    """Return one report for each partition, the sum of its parts, sorted by topic and partition."""
     found: dict[tuple[str, int], PartitionReport] = {}
     for part in parts:
         known = found.get((part.topic, part.partition))
@@ -68,10 +69,11 @@ def merged(parts: Iterable[PartitionReport]) -> list[PartitionReport]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRowSample:
-    """The place and the fault of a bad row; row: its number in the task, from 0.
+    """The location and the error of one bad row.
 
-    detail: the error of the brokers, if they refused it. topic, partition: of its columns or the
-    option. Sizes are None for null.
+    row: the number of the row in its task, from 0. detail: the error of the brokers, if a broker
+    refused the row. topic, partition: the values of the row's columns or of the options. key_bytes,
+    value_bytes: None for a null key or value.
     """
 
     task: int
@@ -88,8 +90,9 @@ class BadRowSample:
 class BadRowsReport:
     """The bad rows of a task or a job.
 
-    dead_letters: their topic or folder, None if they were skipped; files: in the folder;
-    partitions: of the topic.
+    dead_letters: the topic or the folder to which the bad rows were written, None if they were
+    skipped. files: the names of the files in that folder. partitions: the partitions of that topic
+    that were written to.
     """
 
     on_error: str
@@ -102,7 +105,7 @@ class BadRowsReport:
 
     @classmethod
     def of(cls, parts: list[BadRowsReport]) -> BadRowsReport:
-        """Return the sum of the reports of tasks, at least one."""
+        """Return the sum of the reports of tasks. There must be at least one."""
         reasons: Counter[str] = Counter()
         for part in parts:
             reasons.update(part.reasons)
@@ -117,7 +120,7 @@ class BadRowsReport:
         )
 
     def summary(self) -> str:
-        """Return the report in one line."""
+        """Return a summary of the bad rows in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         sample = self.samples[0]
         fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
@@ -129,7 +132,7 @@ class BadRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredRowsReport:
-    """Rows of a topic that were written though they are older than its retention.ms."""
+    """The rows of a topic that were written although they are older than its retention.ms."""
 
     topic: str
     rows: int
@@ -138,7 +141,7 @@ class ExpiredRowsReport:
 
     @classmethod
     def of(cls, parts: Iterable[ExpiredRowsReport]) -> list[ExpiredRowsReport]:
-        """Return the sums of the reports of tasks, by topic."""
+        """Return one report for each topic, the sum of the reports of tasks."""
         by_topic: dict[str, list[ExpiredRowsReport]] = {}
         for part in parts:
             by_topic.setdefault(part.topic, []).append(part)
@@ -154,7 +157,7 @@ class ExpiredRowsReport:
 
     @staticmethod
     def summary(found: Sequence[ExpiredRowsReport]) -> str:
-        """Return all in one line, with the topics that have most."""
+        """Return a one-line summary of all topics, which names those with the most such rows."""
         most = sorted(found, key=lambda part: -part.rows)[:_TOPICS_NAMED]
         topics = ", ".join(part.described() for part in most)
         more = len(found) - len(most)
@@ -166,7 +169,7 @@ class ExpiredRowsReport:
         )
 
     def described(self) -> str:
-        """Return the report in a few words."""
+        """Return a short description of this topic's rows."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
             f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "
@@ -176,7 +179,11 @@ class ExpiredRowsReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """A task, with the number of its partition of the DataFrame and its host."""
+    """The report of a task.
+
+    task: the number of its partition in the DataFrame. attempt: the number of the attempt. host:
+    the host on which it ran.
+    """
 
     task: int
     attempt: int
@@ -189,9 +196,10 @@ class TaskReport:
 class ExactlyOnceReport:
     """How a job or a micro-batch was written exactly once.
 
-    mode, app_id: as in the options; a stream without txnAppId has an id of the sink's own.
-    version: of a batch job; None for a micro-batch, which has a batch_id. transactions: that hold
-    rows. skipped: why nothing was written, None if it was.
+    mode, app_id: the values of the options; for a stream without txnAppId, the application id that
+    the sink has derived. version: the version of a batch job; None for a micro-batch, which has a
+    batch_id instead. transactions: the number of transactions that contain rows. skipped: why no
+    row was written, None if rows were written.
     """
 
     mode: str
@@ -201,7 +209,7 @@ class ExactlyOnceReport:
     skipped: str | None = None
 
     def summary(self) -> str:
-        """Return the report in a few words."""
+        """Return a short description of the exactly-once write."""
         many = f"{self.transactions} transaction{'' if self.transactions == 1 else 's'}"
         if self.version is None:
             return f"exactlyOnce={self.mode}, {many}"
@@ -215,10 +223,10 @@ class ExactlyOnceReport:
 class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
-    bytes: of records before compression; compressed_bytes: of batches as sent. rows, both sizes,
-    retries and partitions are those of good rows. throttle_ms: how long brokers asked tasks to
-    wait. seconds: from the start of the first task to the commit, by the clocks of their hosts.
-    exactly_once: None for at least once.
+    bytes: the size of the records before compression. compressed_bytes: the size of the batches as
+    they were sent. rows, bytes, compressed_bytes, retries and partitions do not include bad rows.
+    throttle_ms: the sum of the throttle times of all tasks. seconds: from the start of the first
+    task to the commit, by the clocks of their hosts. exactly_once: None for at-least-once writes.
     """
 
     batch_id: int | None
@@ -237,7 +245,7 @@ class CommitReport:
     partitions: list[PartitionReport]
 
     def summary(self) -> str:
-        """Return the report in one line."""
+        """Return a summary of the report in one line."""
         if self.exactly_once is not None and self.exactly_once.skipped is not None:
             return f"pykafka: skipped: {self.exactly_once.skipped}"
         topics = sorted({p.topic for p in self.partitions})
@@ -257,7 +265,7 @@ class CommitReport:
         return line + (f"; {self.exactly_once.summary()}" if self.exactly_once else "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
+        """Return the report as a dictionary that can be encoded as JSON."""
         values = asdict(replace(self, partitions=[]))
         values["partitions"] = [dict(vars(partition)) for partition in self.partitions]
         return values
@@ -265,9 +273,10 @@ class CommitReport:
 
 @dataclass(kw_only=True)
 class SkippedMessage(WriterCommitMessage):
-    """A task whose rows are written already; rows: how many it has, None if it read none.
+    """The commit message of a task whose rows were written before by another run.
 
-    plan, micro_batch: of a stream, as in `SinkCommitMessage`.
+    rows: the number of rows that the task counted, None if it did not read its rows. plan,
+    micro_batch: as in `SinkCommitMessage`.
     """
 
     rows: int | None = None
@@ -277,11 +286,12 @@ class SkippedMessage(WriterCommitMessage):
 
 @dataclass(kw_only=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """The rows that one task wrote.
+    """The commit message of a task: the rows that it wrote.
 
-    started_at: seconds since 1970; partitions: those of good rows; transaction: what was written
-    exactly once, None for at least once. plan, micro_batch: of a stream that is written exactly
-    once, whose commit knows neither.
+    started_at: in seconds since 1970. partitions: the reports of the written partitions, without
+    bad rows. transaction: what the task wrote in its transaction, None for at-least-once writes.
+    plan, micro_batch: set only for a stream that is written exactly once, because its commit can
+    learn them only from these messages.
     """
 
     report: TaskReport

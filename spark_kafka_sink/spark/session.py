@@ -1,7 +1,7 @@
-"""Sessions and DataFrames of Spark, classic or of Spark Connect: type checks, settings, the folder.
+"""Spark sessions and DataFrames, classic or of Spark Connect: type checks and settings.
 
-`register` changes settings. A session may lack a setting or forbid a change. The sink works then,
-too.
+`register` changes settings. A session may lack a setting or forbid changing it; the sink also works
+then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def change_setting(
     spark: SparkSession, name: str, change: Callable[[str | None], str | None]
 ) -> str | None:
-    """Set a setting to the result of `change` of its value, unless the result is None.
+    """Set a setting to `change(current value)`. If the result is None, leave it unchanged.
 
     Return why that failed, None if it succeeded.
     """
@@ -36,24 +36,27 @@ def change_setting(
 
 
 def driver_folder() -> Path | None:
-    """Return the folder of the driver's files, None if no SparkContext runs.
+    """Return the folder of SparkFiles, None if no SparkContext runs.
 
-    It is the same in all processes of a driver. On an executor it is that one's own.
+    It is the same folder in all processes of a driver. An executor has a folder of its own.
     """
     try:
         return Path(SparkFiles.getRootDirectory())
-    except AssertionError:  # how PySpark says that there is no SparkContext
+    except AssertionError:  # PySpark raises it if there is no SparkContext
         return None
 
 
 def is_connect(of: object) -> bool:
-    """Return whether a session or a frame is one of Spark Connect."""
+    """Return whether a session or a DataFrame is one of Spark Connect."""
     return ".connect." in type(of).__module__
 
 
 def check_session(call: str, spark: object) -> None:
-    """Raise IllegalArgumentException if `spark` is not a session, classic or of Spark Connect."""
-    # By name, since Spark Connect has another class.
+    """Raise IllegalArgumentException if `spark` is not a session, classic or of Spark Connect.
+
+    call: the name of the function that takes the session, for the message.
+    """
+    # Compare the class name, since the session class of Spark Connect is another class.
     if not any(kind.__name__ == "SparkSession" for kind in type(spark).__mro__):
         kind = type(spark).__name__
         message = f"{call}: spark is of type {kind}: expected a SparkSession"
@@ -61,7 +64,7 @@ def check_session(call: str, spark: object) -> None:
 
 
 def check_frame(call: str, df: object) -> None:
-    """Raise DataException if `df` is not a DataFrame; call: the function that takes it."""
+    """Raise DataException if `df` is not a DataFrame. call: the function that takes it."""
     if not isinstance(df, DataFrame):
         message = f"{call}: df is of type {type(df).__name__}: expected a DataFrame of Spark"
         raise DataException(message)

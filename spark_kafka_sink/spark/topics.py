@@ -1,13 +1,12 @@
-"""Topics as tasks see them: creating missing ones, and the limit of a record's size.
+"""Topics as tasks see them: creation of missing topics, max.message.bytes and retention.
 
-The topics of a column are known only from the rows, so the driver cannot create them. It creates
-the topic of the option, but a stream does so only once, and the topic may be deleted later. Several
-tasks may try to create a topic at once: one creates it, the others find it.
+The topics that a topic column names are known only from the rows, so the driver cannot create them
+or read their retention. The driver creates the topic of the option topic, but only once for a
+stream, and the topic may be deleted later. Several tasks may try to create a topic at once: one
+task creates it, and the others find that it exists.
 
-Nor can the driver read the retention of the topics of a column.
-
-The driver finds max.message.bytes, and a stream caches it. That is enough to size batches. Before a
-row is refused as too large for its topic, the limit is read again.
+The driver reads max.message.bytes of the topic, and a stream caches the value. That is enough to
+size batches. Before a task refuses a row as too large for its topic, it reads the value again.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from spark_kafka_sink.spark.options import SinkOptions
 
 @contextmanager
 def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
-    """Suggest the option createTopics in the error about a missing topic."""
+    """Suggest the option createTopics in the exception about a missing topic."""
     try:
         yield
     except TimeoutException as error:
@@ -47,18 +46,19 @@ def suggest_create_topics(options: SinkOptions) -> Iterator[None]:
 
 
 def check_not_internal(config: ProducerConfig, topic: str, *, is_internal: bool = False) -> None:
-    """Raise InvalidTopicException for a topic of the brokers themselves.
+    """Raise InvalidTopicException for an internal topic of the brokers.
 
-    is_internal: whether brokers say so; Kafka's own are known by name, also before they exist.
+    is_internal: whether brokers returned the topic as internal. Kafka's own internal topics are
+    recognized by name, even before they exist.
     """
     if (is_internal or topic in INTERNAL_TOPICS) and config.client_id != ADMIN_CLIENT_ID:
         raise internal_topic_error(topic)
 
 
 class MissingTopics:
-    """The topics that a task creates if they are missing; each is checked once.
+    """Creates topics that are missing when a task writes to them. Each topic is checked once.
 
-    new: settings of new topics, None to create none.
+    new: the settings of new topics, None if no topics are to be created.
     """
 
     def __init__(self, options: SinkOptions, new: NewTopic | None) -> None:
@@ -74,8 +74,8 @@ class MissingTopics:
     def create(self, names: Iterable[str]) -> None:
         """Create missing topics, if the option createTopics is set.
 
-        Invalid names are skipped; the append refuses them. Raise the exceptions of
-        `KafkaAdmin.topics`, and InvalidTopicException for a topic of the brokers themselves.
+        Skip invalid names, which the append refuses. Raise the exceptions of `KafkaAdmin.topics`,
+        and InvalidTopicException for an internal topic of the brokers.
         """
         if self._new is None:
             return
@@ -91,14 +91,17 @@ class MissingTopics:
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
-# Brokers need about as long to learn of a change, and each request needs a connection.
+# Brokers need about as long to learn a changed setting, and each request needs a connection.
 GOOD_FOR_S: Final = 1.0
 
 
 def settings_with_limit(
     admin: KafkaAdmin, topic: str, names: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Return the limit and other settings by name; empty if the brokers do not return them."""
+    """Return max.message.bytes and other settings of a topic, by name.
+
+    Return an empty dict if the brokers do not return the settings.
+    """
     try:
         return admin.topic_configs(topic, list(dict.fromkeys((_NAME, *names))))
     except ApiException as error:
@@ -107,7 +110,7 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return the limit, None if it is unknown; brokers then enforce it."""
+    """Return max.message.bytes, None if it is unknown; brokers then enforce it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 
@@ -116,7 +119,7 @@ RETENTION_SETTINGS: Final = ("cleanup.policy", "message.timestamp.type", "retent
 
 
 def retention_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return after how long a topic loses a record by its own timestamp, None if it does not."""
+    """Return the topic's retention.ms if it deletes records by their own timestamps, else None."""
     policy, timestamp_type, retention = (settings.get(name) or "" for name in RETENTION_SETTINGS)
     deletes = "delete" in [each.strip() for each in policy.split(",")]
     if deletes and timestamp_type == "CreateTime" and retention.isdecimal():
@@ -125,7 +128,7 @@ def retention_of(settings: Mapping[str, str | None]) -> int | None:
 
 
 def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str, int | None]:
-    """Ask the cluster for `retention_of` topics that a column names; None where it does not say."""
+    """Return the retention (`retention_of`) of topics, read from the brokers; None if unknown."""
     try:
         with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
             found = admin.configs_of_topics(topics, RETENTION_SETTINGS)
@@ -136,9 +139,9 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
 
 
 class TopicLimit:
-    """The size limit of the option's topic; None if it is unknown or there is no such option.
+    """max.message.bytes of the topic that the option topic names.
 
-    `clock` gives seconds.
+    It is None if it is unknown or the option is not set. clock: returns seconds.
     """
 
     def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,11 +153,11 @@ class TopicLimit:
 
     @property
     def by_topic(self) -> dict[str, int]:
-        """The limit by topic, if it is known."""
+        """max.message.bytes by topic, empty if it is unknown."""
         return {} if self._topic is None or self.bytes is None else {self._topic: self.bytes}
 
     def refreshed(self) -> dict[str, int]:
-        """Read the limit again, at most once per second; return `by_topic`."""
+        """Read max.message.bytes again, at most once per second; return `by_topic`."""
         if self._topic is not None and self.bytes is not None and self._clock() >= self._good_until:
             with KafkaAdmin(self._producer, brokers=self._brokers) as admin:
                 self.bytes = limit_of(settings_with_limit(admin, self._topic))

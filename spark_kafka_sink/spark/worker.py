@@ -1,7 +1,7 @@
-"""The Python processes of Spark: checks before the sink is imported, and settings of the process.
+"""Spark's Python processes: checks before the sink is imported, and settings of the process.
 
 pip does not install pyspark with the sink, and `--py-files` ships no C extensions. Without these
-checks, a missing module is the last line of a long traceback.
+checks, a missing module would be the last line of a long traceback.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTALL_SPARK: Final = (
 
 
 def check_pyspark() -> None:
-    """Raise ImportError if this Python has no pyspark, or one that is too old for the sink."""
+    """Raise ImportError if this Python has no pyspark, or a version that is too old."""
     if find_spec("pyspark") is None:
         message = (
             f"No module named 'pyspark' for {sys.executable}: spark-kafka-sink does not install it "
@@ -43,7 +43,7 @@ def check_pyspark() -> None:
 
 
 def check_modules() -> None:
-    """Raise ModuleNotFoundError if this Python lacks another module that the sink needs."""
+    """Raise ModuleNotFoundError if a module that the sink needs cannot be found."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         message = (
@@ -56,28 +56,29 @@ def check_modules() -> None:
 
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
-# Arrays below this come from the heap. glibc takes no more than HEAP_MAX_SIZE / 2, which is 32 MiB
-# in 64-bit ones before 2.35.
+# Arrays below this size are allocated on the heap. glibc before 2.35 accepts at most HEAP_MAX_SIZE
+# / 2, which is 32 MiB in 64-bit processes.
 _MMAP_THRESHOLD_BYTES: Final = 32 * 1024 * 1024
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
-# gc.get_freeze_count() would count all frozen objects.
+# A flag of our own, because gc.get_freeze_count() would count all frozen objects.
 _is_frozen = False
 
 
 def keep_heap() -> None:
-    """Set glibc's malloc thresholds in this process; do nothing without glibc."""
+    """Set glibc's malloc thresholds in this process. Do nothing without glibc."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        # Either call ends glibc's dynamic mmap threshold, so the second one alone would do harm.
+        # Either call turns off glibc's dynamic mmap threshold, so the second call alone would do
+        # harm.
         if mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES) == 1:
             mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def freeze_imports() -> None:
-    """Exclude all objects of this process from garbage collections from now on."""
+    """Exclude all current objects of this process from garbage collection; do it only once."""
     global _is_frozen  # noqa: PLW0603 - of this process
     if not _is_frozen:
         _is_frozen = True
@@ -88,12 +89,12 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def acknowledge_now() -> None:
-    """Acknowledge at once what this process received over TCP; do nothing outside Linux.
+    """Send TCP acknowledgements at once on all open connections; do nothing outside Linux.
 
-    It is not known which connection is Spark's. On others, such as those of a kept producer, it
-    only advances an acknowledgement a little. Files that are not TCP connections refuse the option.
-    Python's sockets are not used: making one from an open file would make it non-blocking if a
-    program has set a default timeout.
+    It is not known which connection is Spark's. On other connections, such as those of a pooled
+    producer, an acknowledgement is only sent a little earlier. Files that are not TCP connections
+    refuse the option. Python's socket class is not used, because making a socket from an open file
+    would make the file non-blocking if a program has set a default timeout.
     """
     with suppress(OSError, AttributeError):
         setsockopt = ctypes.CDLL(None).setsockopt

@@ -1,8 +1,8 @@
-"""The writers Spark calls: planned on the driver, run in tasks, committed on the driver.
+"""The writers that Spark calls: planned on the driver, run in tasks, committed on the driver.
 
-A writer is pickled into every task; commit and abort run on another copy in another process. It
-keeps the tasks' options as bytes, so that the committing process need not import their modules,
-which takes a third of a second in a new process.
+Spark pickles a writer into every task. commit and abort run on another copy in another process. A
+writer keeps the options for its tasks as bytes, so that the committing process does not import the
+modules of the options, which takes a third of a second in a new process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONTINUOUS_REFUSAL: Final = (
 
 
 def mode_refusal(mode: str) -> str:
-    """Return the message about a save mode that is not append."""
+    """Return the message about a save mode other than append."""
     start_over = "; to start over, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
@@ -48,7 +48,7 @@ def mode_refusal(mode: str) -> str:
 
 
 class _OptionsOfTasks:
-    """The part that all writers share: the options of their tasks."""
+    """The base class of all writers: keeps the options for their tasks."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
@@ -60,10 +60,10 @@ class _OptionsOfTasks:
 
 
 class _TaskWriter(_OptionsOfTasks):
-    """The part that writers of jobs and of streams share: tasks that write at least once."""
+    """The base class of writers with at-least-once tasks, for jobs and streams."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-        """Run a task."""
+        """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
         return write_task(self._unpacked(), iterator)
@@ -72,10 +72,10 @@ class _TaskWriter(_OptionsOfTasks):
 class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     """Writes a batch job.
 
-    token: the delegation token that ends with the job, if there is one.
+    token: the delegation token that is expired at the end of the job, None without one.
     """
 
-    # The number of the micro-batch that the job writes, if any.
+    # The batch id of the micro-batch that the job writes, None for a job outside foreachBatch.
     _batch_id: int | None = None
 
     def __init__(self, options: SinkOptions, token: JobToken | None = None) -> None:
@@ -83,21 +83,22 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         self._token = token
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the report of all tasks. Raise KafkaException if one is missing."""
+        """Publish the report of all tasks. Raise KafkaException if a task's message is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """End the job's token. Rows that are in Kafka cannot be removed."""
+        """Expire the job's delegation token. Rows that are in Kafka cannot be removed."""
         _expire(self._token)
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
-    """Writes a batch job exactly once, in one transaction.
+    """Writes a batch job exactly once.
 
-    plan: the plan of the run, or the owner's record if the version is written already; batch_id:
-    of the micro-batch that the job writes, if any; token: as in `KafkaArrowWriter`.
+    plan: the plan of the run, or the commit record of application and topic if the version is
+    already written. batch_id: the batch id of the micro-batch that the job writes, if any. token:
+    as in `KafkaArrowWriter`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._token = token
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Run a task. If the version is written already, the rows are at most counted."""
+        """Run a task. If the version is already written, only count the rows, or skip them."""
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
@@ -125,7 +126,10 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        """Commit all rows of the job together, and publish the report.
+
+        Raise KafkaException if the commit fails.
+        """
         from spark_kafka_sink.spark.committing.exactly_once_commit import commit_batch  # noqa: PLC0415 - as above
 
         freeze_imports()
@@ -133,7 +137,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have written. It raises nothing: Spark raises why the job failed."""
+        """Abort the transactions of the job. Raise nothing: Spark raises why the job failed."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan, messages)
@@ -144,7 +148,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the report of a micro-batch. Raise KafkaException if a task did not report."""
+        """Publish the report of a micro-batch. Raise KafkaException if a message is missing."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._report_path)
@@ -154,9 +158,9 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 
 
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
-    """Writes the micro-batches of a stream exactly once, each in one transaction.
+    """Writes the micro-batches of a stream exactly once.
 
-    plan: of the micro-batch that Spark plans; None to commit or abort one.
+    plan: the plan of the micro-batch that Spark plans, None to commit or abort one.
     """
 
     def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:
@@ -164,7 +168,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
-        """Run a task."""
+        """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
 
         if self._plan is None:
@@ -173,7 +177,10 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         return write_micro_batch(self._unpacked(), self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        """Commit all rows of a micro-batch together, and publish the report.
+
+        Raise KafkaException if the commit fails.
+        """
         from spark_kafka_sink.spark.committing.exactly_once_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
 
         if messages and all(message is None for message in messages):
@@ -181,7 +188,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         commit_micro_batch(self._unpacked(), messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
-        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        """Abort the micro-batch's transactions. Raise nothing: Spark raises why it failed."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
         abort_micro_batch(self._unpacked(), messages)
@@ -202,7 +209,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._is_written = is_written
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
-        """Run a task."""
+        """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
         if self._is_written:
@@ -213,21 +220,24 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit all rows, or none, and publish the report. Raise KafkaException."""
+        """Commit all rows of the micro-batch together, and publish the report.
+
+        Raise KafkaException if the commit fails.
+        """
         from spark_kafka_sink.spark.committing.exactly_once_commit import commit_micro_batch  # noqa: PLC0415 - at least once does not need it
 
         freeze_imports()
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort what the tasks have written. It raises nothing: Spark raises why they failed."""
+        """Abort the micro-batch's transactions. Raise nothing: Spark raises why it failed."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan, messages)
 
 
 class MicroBatchWriter(KafkaArrowWriter):
-    """Writes a micro-batch as a batch job; its report is a line, as in a stream."""
+    """Writes a micro-batch as a batch job. Its report is appended as a line, as in a stream."""
 
     def __init__(self, options: SinkOptions, batch_id: int) -> None:
         super().__init__(options)
@@ -235,6 +245,6 @@ class MicroBatchWriter(KafkaArrowWriter):
 
 
 def _expire(token: JobToken | None) -> None:
-    """End the token of a batch job, if it has one."""
+    """Expire the delegation token of a batch job, if it has one."""
     if token is not None:
         token.expire()

@@ -1,1 +1,1 @@
-"""Bytes to messages and back: pure functions, no sockets, threads or clock."""
+"""Encode and decode messages of Kafka's protocol, in pure functions without sockets or threads."""

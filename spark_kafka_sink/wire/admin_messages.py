@@ -1,4 +1,6 @@
-"""The messages about topics and their configuration, declared as those of `messages`.
+"""The requests and responses that create topics and describe their configuration.
+
+The classes are declared in the same way as in `messages`.
 
 DescribeConfigs version 0 is not supported: brokers since 1.1 have later versions. From version 4
 on, CreateTopics takes -1 for the brokers' default number of partitions and replicas (KIP-464).
@@ -36,7 +38,7 @@ class CreatableTopicConfig:
 
 @dataclass(slots=True, kw_only=True)
 class CreatableTopic:
-    """A topic to create. Without assignments, the brokers choose where its replicas are."""
+    """A topic to create. Without assignments, the controller assigns its replicas to brokers."""
 
     name: str
     num_partitions: Int32
@@ -47,7 +49,7 @@ class CreatableTopic:
 
 @dataclass(slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Creates topics."""
+    """Asks the controller to create topics."""
 
     topics: list[CreatableTopic]
     timeout_ms: Int32 = 60_000
@@ -83,7 +85,7 @@ class CreatableTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class CreateTopicsResponse:
-    """The results, one per topic."""
+    """The results of creating topics, one per topic."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: list[CreatableTopicResult]
@@ -91,7 +93,10 @@ class CreateTopicsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResource:
-    """The resource to describe (`TOPIC_RESOURCE` for a topic), and the names of its entries."""
+    """A resource to describe, and the names of the configuration entries to return.
+
+    resource_type: `TOPIC_RESOURCE` for a topic.
+    """
 
     resource_type: Int8
     resource_name: str
@@ -100,7 +105,7 @@ class DescribeConfigsResource:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsRequest:
-    """Asks for configuration entries."""
+    """Asks a broker for configuration entries of resources."""
 
     resources: list[DescribeConfigsResource]
     include_synonyms: Annotated[Bool, Since(1)] = False
@@ -109,7 +114,7 @@ class DescribeConfigsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsSynonym:
-    """Another place where an entry's value can come from."""
+    """Another source of an entry's value, such as a broker's default."""
 
     name: Annotated[str, Since(1)]
     value: Annotated[str | None, Since(1), Nullable(0)]
@@ -132,7 +137,7 @@ class DescribeConfigsResourceResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResult:
-    """The configuration of one resource, or the error of the request for it."""
+    """The configuration of one resource, or an error code."""
 
     error_code: Int16
     error_message: Annotated[str | None, Nullable(0)]
@@ -143,7 +148,7 @@ class DescribeConfigsResult:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeConfigsResponse:
-    """The results, one per resource."""
+    """The configurations, one per resource."""
 
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult]

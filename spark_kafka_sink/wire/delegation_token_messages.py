@@ -1,6 +1,7 @@
-"""The messages about delegation tokens (KIP-48), declared as those of `messages`.
+"""The requests and responses about delegation tokens (KIP-48).
 
-`repr` never shows the HMAC of a token, because clients log in with it.
+The classes are declared in the same way as in `messages`. `repr` never shows the HMAC of a token,
+because clients log in with it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class CreatableRenewers:
 
 @dataclass(slots=True, kw_only=True)
 class CreateDelegationTokenRequest:
-    """Creates a token, for the principal of the connection if no owner is named.
+    """Creates a token. If no owner is set, the connection's principal is the owner.
 
-    max_lifetime_ms: -1 for the brokers' maximum.
+    max_lifetime_ms: -1 for the brokers' maximum lifetime.
     """
 
     owner_principal_type: Annotated[str | None, Since(3), Nullable(3)] = ""
@@ -51,7 +52,10 @@ class CreateDelegationTokenResponse:
 
 @dataclass(slots=True, kw_only=True)
 class RenewDelegationTokenRequest:
-    """Moves the expiry of a token; renew_period_ms: from now on, -1 for the brokers' period."""
+    """Sets a new expiry of a token.
+
+    renew_period_ms: the time from now to the new expiry, -1 for the brokers' default.
+    """
 
     hmac: bytes = field(repr=False)
     renew_period_ms: Int64 = -1
@@ -59,7 +63,7 @@ class RenewDelegationTokenRequest:
 
 @dataclass(slots=True, kw_only=True)
 class RenewDelegationTokenResponse:
-    """The new expiry of the token."""
+    """The new expiry of the renewed token, in ms since 1970."""
 
     error_code: Int16
     expiry_timestamp_ms: Int64
@@ -68,7 +72,10 @@ class RenewDelegationTokenResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ExpireDelegationTokenRequest:
-    """Moves the expiry of a token; expiry_time_period_ms: from now on, -1 to delete it now."""
+    """Sets a new expiry of a token, or deletes the token.
+
+    expiry_time_period_ms: the time from now to the new expiry, -1 to delete the token now.
+    """
 
     hmac: bytes = field(repr=False)
     expiry_time_period_ms: Int64 = -1
@@ -76,7 +83,7 @@ class ExpireDelegationTokenRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ExpireDelegationTokenResponse:
-    """The new expiry of the token."""
+    """The new expiry of the expired token, in ms since 1970."""
 
     error_code: Int16
     expiry_timestamp_ms: Int64
@@ -85,7 +92,7 @@ class ExpireDelegationTokenResponse:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenOwner:
-    """An owner whose tokens are described."""
+    """An owner whose tokens to describe."""
 
     principal_type: str
     principal_name: str
@@ -93,7 +100,7 @@ class DescribeDelegationTokenOwner:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenRequest:
-    """Asks for tokens; owners: None for all that the client may see."""
+    """Asks for tokens; owners: None for all tokens that the client may see."""
 
     owners: Annotated[list[DescribeDelegationTokenOwner] | None, Nullable(0)]
 
@@ -108,7 +115,7 @@ class DescribedDelegationTokenRenewer:
 
 @dataclass(slots=True, kw_only=True)
 class DescribedDelegationToken:
-    """A token; timestamps as in CreateDelegationTokenResponse."""
+    """A token; timestamps are milliseconds since 1970, by the clock of the brokers."""
 
     principal_type: str
     principal_name: str
@@ -124,7 +131,7 @@ class DescribedDelegationToken:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeDelegationTokenResponse:
-    """The tokens."""
+    """The tokens that were asked for."""
 
     error_code: Int16
     tokens: list[DescribedDelegationToken]

@@ -1,9 +1,9 @@
-"""The messages that describe transactions and the producers of partitions (KIP-664).
+"""The messages that describe transactions, and the producers of partitions (KIP-664).
 
-They are declared as those of `messages`. DescribeTransactions goes to the coordinator of the
-transactional ids, DescribeProducers to the leaders of the partitions. ListTransactions, which goes
-to every broker, is in `transaction_messages`: Kafka's schemas have two structs of the name
-TransactionState.
+The classes are declared in the same way as in `messages`. DescribeTransactions is sent to the
+coordinator of the transactional ids, DescribeProducers to the leaders of the partitions.
+ListTransactions, which is sent to every broker, is in `transaction_messages`, because Kafka's
+schemas have two structs with the name TransactionState.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.wire.schema import Int16, Int32, Int64, Nullable
 
 @dataclass(slots=True, kw_only=True)
 class DescribeTransactionsRequest:
-    """Asks a coordinator for the transactions of transactional ids."""
+    """Asks the transaction coordinator to describe the transactions of transactional ids."""
 
     transactional_ids: list[str]
 
@@ -31,10 +31,11 @@ class TopicData:
 
 @dataclass(slots=True, kw_only=True)
 class TransactionState:
-    """The transaction of one transactional id, or the error of the request for it.
+    """The transaction of one transactional id, or an error code.
 
-    transaction_start_time_ms: the coordinator's clock at the first partition, -1 in state Empty.
-    topics: the partitions that have no marker yet; none once the transaction is complete.
+    transaction_start_time_ms: when the first partition was added, by the coordinator's clock; -1 in
+    state Empty. topics: the partitions to which no marker was written yet; empty when the
+    transaction is complete.
     """
 
     error_code: Int16
@@ -57,7 +58,7 @@ class DescribeTransactionsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TopicRequest:
-    """The partitions of one topic whose producers are wanted."""
+    """The partitions of one topic whose producers to describe."""
 
     name: str
     partition_indexes: list[Int32]
@@ -65,17 +66,17 @@ class TopicRequest:
 
 @dataclass(slots=True, kw_only=True)
 class DescribeProducersRequest:
-    """Asks the leaders of partitions for the producers that they know there."""
+    """Asks the leader of partitions for the producers that have written to them."""
 
     topics: list[TopicRequest]
 
 
 @dataclass(slots=True, kw_only=True)
 class ProducerState:
-    """What the leader of a partition knows of one producer.
+    """The state of one producer, as the leader of a partition knows it.
 
-    last_sequence: -1 if no batch of this epoch is known. current_txn_start_offset: -1 if the
-    producer has no open transaction in the partition.
+    last_sequence: -1 if the leader knows no batch of this epoch. current_txn_start_offset: -1 if
+    the producer has no open transaction in the partition.
     """
 
     producer_id: Int64
@@ -88,7 +89,7 @@ class ProducerState:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionResponse:
-    """The producers of one partition, or the error of the request for it."""
+    """The producers of one partition, or an error code."""
 
     partition_index: Int32
     error_code: Int16

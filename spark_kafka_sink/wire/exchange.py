@@ -1,7 +1,7 @@
-"""The requests that a producer gives to the network client, and the events it gets back.
+"""The requests of a producer to the network client, and the events that the client returns.
 
-These are values without behaviour. The producer's state machines and the network client never
-import each other; both use these types.
+These classes only have data. The producer's state machines and the network client never import each
+other; both import these classes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 class ClientRequest:
     """One request to one node.
 
-    node_id: None for the least loaded node. max_version: an upper limit below what client and
-    broker support. min_version: the first version that has all the fields the message sets.
-    expects_response: False for a Produce request with acks=0, which is complete once it is written.
-    context: any value that the sender of the request wants back with the response.
+    node_id: None for the least loaded node. max_version: the highest version to use, even if client
+    and broker support later versions. min_version: the first version that has all fields that the
+    message sets. expects_response: False for a Produce request with acks=0, which is complete when
+    it is written to the socket. context: any value of the sender, which finds it again in the
+    request of the event.
     """
 
     node_id: int | None
@@ -42,9 +43,10 @@ class NodeReady:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A connection broke or could not be made. It comes after the failures of its requests.
+    """A connection broke, or could not be established.
 
-    error: set if node and client could not authenticate each other.
+    This event comes after a `RequestFailed` for each request of the connection. error: the reason
+    if node and client could not authenticate each other, None otherwise.
     """
 
     node_id: int
@@ -54,7 +56,10 @@ class NodeDown:
 
 @dataclass(frozen=True, slots=True)
 class NodeThrottled:
-    """The broker throttles this client (KIP-219) until `until`, in seconds of the same clock."""
+    """The broker throttles this client (KIP-219).
+
+    until: the end of the throttle time, in seconds of the clock that the network client uses.
+    """
 
     node_id: int
     until: float
@@ -62,10 +67,11 @@ class NodeThrottled:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A response, or None for a request that expects no response and was written.
+    """A request is complete.
 
-    version: the version of the API that was used, None if there is no response. latency_s: the time
-    from sending the request to having the complete response.
+    response: None if the request expects no response and was written to the socket. version: the
+    version of the API that was used, None without a response. latency_s: the time from sending the
+    request to receiving the complete response, in seconds.
     """
 
     request: ClientRequest
@@ -77,11 +83,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A request will get no response.
+    """A request failed, and no response will come.
 
-    code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST, which is
-    never sent. error: the reason why no later request can succeed either, because the brokers
-    reject the client's login or certificate; None in all other cases.
+    code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST for a
+    request that cannot be encoded. error: set if no later request can succeed either, because node
+    and client could not authenticate each other; None otherwise.
     """
 
     request: ClientRequest

@@ -1,9 +1,9 @@
-"""The messages that read records: ListOffsets and Fetch, declared as those of `messages`.
+"""The messages that read records: ListOffsets and Fetch.
 
-Fetch sessions (KIP-227) are not used. A reader of a range of a topic lists all partitions in every
-request, so each request is a session of its own (`session_id` 0, `session_epoch` -1). Fetch
-versions before 4 cannot carry batches of format v2 and are not supported; every broker since 0.11
-has later ones.
+The classes are declared in the same way as in `messages`. Fetch sessions (KIP-227) are not used:
+every request lists all partitions to read and belongs to no session (`session_id` 0,
+`session_epoch` -1). Fetch versions before 4 cannot carry v2 record batches and are not supported.
+Every broker since 0.11 has later versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_SESSION: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """A partition and the timestamp (ms) to look up; -1 for its end, -2 for its start."""
+    """A partition and the timestamp (ms) to look up; -1: the latest offset, -2: the earliest."""
 
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
@@ -43,9 +43,9 @@ class ListOffsetsTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """Asks the leaders of partitions for offsets by timestamp.
+    """Asks the leader of partitions for offsets by timestamp.
 
-    With isolation level 1 the end of a partition is its last stable offset.
+    With isolation level 1 (read_committed), the latest offset is the last stable offset.
     """
 
     replica_id: Int32 = _CONSUMER
@@ -56,7 +56,10 @@ class ListOffsetsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ListOffsetsPartitionResponse:
-    """One partition's offset; -1 if no record has the timestamp or a later one."""
+    """The offset found in one partition.
+
+    offset: the first record with this timestamp or a later one; -1 if there is no such record.
+    """
 
     partition_index: Int32
     error_code: Int16
@@ -83,9 +86,9 @@ class ListOffsetsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class FetchPartition:
-    """The offset to read a partition from.
+    """A partition to read, and the offset to start from.
 
-    The fields that only followers and fetch sessions use keep their defaults.
+    The fields that only followers and fetch sessions use keep their default values.
     """
 
     partition: Int32
@@ -99,7 +102,7 @@ class FetchPartition:
 
 @dataclass(slots=True, kw_only=True)
 class FetchTopic:
-    """The partitions of one topic. From version 13 on, the topic is given by its id (KIP-516)."""
+    """The partitions to read of one topic. From version 13 on, the topic is set by id (KIP-516)."""
 
     topic: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -117,7 +120,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True, kw_only=True)
 class ReplicaState:
-    """The broker that sends the request, if a broker does (KIP-903)."""
+    """The sender of the request if it is a follower broker; not used by clients (KIP-903)."""
 
     replica_id: Annotated[Int32, Since(15)] = _CONSUMER
     replica_epoch: Annotated[Int64, Since(15)] = -1
@@ -127,8 +130,8 @@ class ReplicaState:
 class FetchRequest:
     """Asks the leader of partitions for record batches.
 
-    The broker waits at most `max_wait_ms` for `min_bytes`. The response has at most `max_bytes`,
-    except that the first batch is always complete (KIP-74).
+    The broker waits at most `max_wait_ms` until `min_bytes` are available. The response has at most
+    `max_bytes`. If the first batch is larger, the response has that batch completely (KIP-74).
     """
 
     cluster_id: Annotated[str | None, Since(12), Nullable(12), Tag(0)] = None
@@ -163,7 +166,7 @@ class LeaderIdAndEpoch:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotId:
-    """The snapshot to read instead of a log that begins later; only for controllers."""
+    """The snapshot to read if the log begins after the requested offset; only for controllers."""
 
     end_offset: Int64 = -1
     epoch: Int32 = -1
@@ -171,7 +174,7 @@ class SnapshotId:
 
 @dataclass(slots=True, kw_only=True)
 class AbortedTransaction:
-    """An aborted transaction: its producer id and the offset of its first record."""
+    """An aborted transaction: the producer id and the offset of the transaction's first record."""
 
     producer_id: Int64
     first_offset: Int64

@@ -1,15 +1,15 @@
-"""Frames: encode requests, and decode responses.
+"""Encode requests into frames, and decode response frames.
 
-A frame is an int32 size and that many bytes. A request frame is a header and a message::
+A frame is an int32 size followed by that many bytes. A request frame has a header and a message::
 
     size i32 | api_key i16 | api_version i16 | correlation_id i32 | client_id | [tags] | message
 
-The client_id of the header has an int16 length in flexible versions too (RequestHeader v2). A
-response header is a correlation id, followed by tagged fields in flexible versions. Only
-ApiVersions responses never have tagged fields there, so that a client can read a version that it
-did not ask for (KIP-511).
+The client_id in the header has an int16 length in flexible versions too (RequestHeader v2). A
+response header is a correlation id, which tagged fields follow in flexible versions. Only the
+header of an ApiVersions response never has tagged fields, so that a client can read a version that
+it did not request (KIP-511).
 
-All bytes of a broker come in through `decode_response`. Whatever they are, it returns a message or
+`decode_response` decodes all responses of brokers. For any bytes, it either returns a message or
 raises ProtocolError. It ignores bytes after a message, as the Java client and librdkafka do,
 because some brokers of other vendors write a superfluous empty tag buffer.
 """
@@ -27,12 +27,12 @@ from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varin
 
 UNLIMITED = -1
 
-# The first bytes of other protocols.
+# The first bytes that servers of other protocols send.
 _OTHER_PROTOCOLS: Final = {
     b"HTTP": "speaks HTTP",
     b"SSH-": "speaks SSH",
 }
-# An alert of TLS: the type, and the major version.
+# The first bytes of a TLS alert: the record type, and the major version.
 _TLS_ALERT: Final = b"\x15\x03"
 _HEADER = struct.Struct(">ihhi")
 _INT32 = struct.Struct(">i")
@@ -63,7 +63,10 @@ def response_correlation_id(frame: Buffer) -> int:
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> Response:
-    """Return the message of a response frame, given without its size. Raise ProtocolError."""
+    """Return the message in a response frame. Raise ProtocolError if the bytes are invalid.
+
+    frame: the frame without the int32 size.
+    """
     flexible = api.is_flexible(version)
     try:
         position = 4
@@ -107,11 +110,11 @@ class FrameSplitter:
 
     @property
     def holds_tls(self) -> bool:
-        """Whether what could not be cut is an alert of TLS: the peer expects TLS."""
+        """Whether the received bytes are a TLS alert, because the peer expects a TLS connection."""
         return self._buffer.startswith(_TLS_ALERT)
 
     def feed(self, data: Buffer) -> Iterator[bytes]:
-        """Add received bytes and yield the frames that are now complete, without their sizes."""
+        """Add received bytes. Yield the frames that are now complete, without the int32 size."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= 4:

@@ -1,15 +1,15 @@
-"""The messages of the protocol as data: one class per struct, one row per API in `APIS`.
+"""The protocol's messages, declared as data: one class per struct, one row per API in `APIS`.
 
-Names, types, versions, tags and null rules are those of Kafka's own message schemas
-(clients/src/main/resources/common/message/*.json, release 4.1); a test compares every class with
-them. Versions below the first one listed here are not supported, because brokers since 0.10 have
-later ones. Fetch and ListOffsets are in `fetch_messages`, transactions in `transaction_messages`
-and `describe_messages`, topics and configuration in `admin_messages`, delegation tokens in
-`delegation_token_messages`. `repr` of the SASL messages never shows a token, because a PLAIN token
-contains the password.
+Names, types, versions, tags and null rules are the same as in Kafka's message schemas
+(clients/src/main/resources/common/message/*.json, release 4.1). A test compares every class with
+its schema. Versions below the first version in `APIS` are not supported, because brokers since 0.10
+have later versions. Fetch and ListOffsets are in `fetch_messages`, transactions in
+`transaction_messages` and `describe_messages`, topics and configuration in `admin_messages`,
+delegation tokens in `delegation_token_messages`. `repr` of the SASL messages never shows a token,
+because a PLAIN token contains the password.
 
-The classes are dataclasses that are not frozen. A frozen one takes twice the time to construct, and
-the I/O thread constructs responses with hundreds of partitions.
+The classes are dataclasses that are not frozen. Constructing a frozen dataclass takes twice the
+time, and the I/O thread constructs responses with hundreds of partitions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Asks a broker for its versions. It is a connection's first request (KIP-35, KIP-511)."""
+    """Asks a broker for the API versions that it supports (KIP-35, KIP-511).
+
+    It is the first request on a connection.
+    """
 
     client_software_name: Annotated[str, Since(3)] = ""
     client_software_version: Annotated[str, Since(3)] = ""
@@ -76,7 +79,7 @@ class ApiVersionsRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersion:
-    """The versions of one API that a broker supports."""
+    """The range of versions of one API that a broker supports."""
 
     api_key: Int16
     min_version: Int16
@@ -103,10 +106,11 @@ class FinalizedFeatureKey:
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsResponse:
-    """The versions that a broker supports.
+    """The API versions that a broker supports.
 
-    Error 35 (UNSUPPORTED_VERSION) means that the response is in version 0. The client asks again
-    with a version that it lists.
+    Error 35 (UNSUPPORTED_VERSION) means that the broker does not support the version of the
+    request. The response is then in version 0 and lists the supported versions. The client sends
+    the request again with one of these versions.
     """
 
     error_code: Int16
@@ -124,7 +128,7 @@ class ApiVersionsResponse:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataRequestTopic:
-    """A topic to describe, by name. This client does not use the ids of version 10 and later."""
+    """A topic to describe, by name. This client does not use the topic ids of later versions."""
 
     topic_id: Annotated[UUID, Since(10)] = ZERO_UUID
     name: Annotated[str | None, Nullable(10)]
@@ -132,7 +136,7 @@ class MetadataRequestTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataRequest:
-    """Asks for the brokers and for topics: an empty list for no topics, None for all topics."""
+    """Asks for the brokers, and for topics; topics: an empty list for no topics, None for all."""
 
     topics: Annotated[list[MetadataRequestTopic] | None, Nullable(1)]
     allow_auto_topic_creation: Annotated[Bool, Since(4)] = True
@@ -165,7 +169,7 @@ class MetadataResponsePartition:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponseTopic:
-    """A topic, or the error of the request for it."""
+    """A topic and its partitions, or an error code."""
 
     error_code: Int16
     name: Annotated[str | None, Nullable(12)]
@@ -177,7 +181,7 @@ class MetadataResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataResponse:
-    """The brokers and topics that the broker knows."""
+    """The brokers of the cluster, and the requested topics."""
 
     throttle_time_ms: Annotated[Int32, Since(3)] = 0
     brokers: list[MetadataResponseBroker]
@@ -190,7 +194,7 @@ class MetadataResponse:
 
 @dataclass(slots=True, kw_only=True)
 class InitProducerIdRequest:
-    """Asks for a producer id, or for the next epoch of one (KIP-98, KIP-360)."""
+    """Asks for a producer id, or for the next epoch of a known producer id (KIP-98, KIP-360)."""
 
     transactional_id: Annotated[str | None, Nullable(0)] = None
     transaction_timeout_ms: Int32
@@ -218,7 +222,7 @@ class PartitionProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class TopicProduceData:
-    """The batches of one topic. From version 13 on, the topic is given by its id (KIP-516)."""
+    """The batches for one topic. From version 13 on, the topic is set by id (KIP-516)."""
 
     name: Annotated[str, Until(12)] = ""
     topic_id: Annotated[UUID, Since(13)] = ZERO_UUID
@@ -227,7 +231,7 @@ class TopicProduceData:
 
 @dataclass(slots=True, kw_only=True)
 class ProduceRequest:
-    """Record batches for partitions that one broker leads; before version 3, message sets."""
+    """Record batches for partitions that one broker leads; message sets before version 3."""
 
     transactional_id: Annotated[str | None, Since(3), Nullable(3)] = None
     acks: Int16
@@ -237,7 +241,7 @@ class ProduceRequest:
 
 @dataclass(slots=True, kw_only=True)
 class BatchIndexAndErrorMessage:
-    """A record because of which the broker rejected its batch (KIP-467)."""
+    """A record that made the broker reject the batch, and the reason (KIP-467)."""
 
     batch_index: Annotated[Int32, Since(8)]
     batch_index_error_message: Annotated[str | None, Since(8), Nullable(8)] = None
@@ -299,8 +303,8 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    In version 0, tokens follow without a header. From version 1 on they are sent in
-    SaslAuthenticate requests.
+    After a request of version 0, the SASL tokens are sent without a Kafka request header. After
+    version 1, they are sent in SaslAuthenticate requests.
     """
 
     mechanism: str
@@ -316,14 +320,17 @@ class SaslHandshakeResponse:
 
 @dataclass(slots=True, kw_only=True)
 class SaslAuthenticateRequest:
-    """One token of a login."""
+    """One SASL token of the client."""
 
     auth_bytes: bytes = field(repr=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class SaslAuthenticateResponse:
-    """A token of the broker. The last one has the lifetime of the session in ms, 0 for no limit."""
+    """One SASL token of the broker.
+
+    session_lifetime_ms: set in the last response of an authentication, 0 for no limit.
+    """
 
     error_code: Int16
     error_message: Annotated[str | None, Nullable(0)]
@@ -382,7 +389,10 @@ Response: TypeAlias = (
 
 
 class Api(NamedTuple):
-    """One API of the protocol: the versions this client supports, and the first flexible one."""
+    """One API of the protocol: the versions that this client supports, and the message classes.
+
+    flexible_version: the first version with compact types and tagged fields (KIP-482).
+    """
 
     key: int
     name: str

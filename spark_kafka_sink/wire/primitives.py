@@ -1,14 +1,15 @@
-"""Kafka's primitive types: how each one is read from a buffer and written to one.
+"""Read Kafka's primitive types from buffers, and write them.
 
-Every read function takes ``(buffer, position)`` and returns ``(value, next position)``. It checks a
-length against the bytes that are left *before* it allocates memory, so that a wrong length raises
-an exception and never costs memory. An array cannot have more elements than fit these bytes, if
-each element has its smallest size. `schema` packs runs of fixed-width integers, not this module.
+Every read function takes ``(buffer, position)`` and returns ``(value, next position)``. It compares
+a length with the number of remaining bytes *before* it allocates memory, so a wrong length raises
+an exception and never uses much memory. The length of an array is too large if its elements would
+not fit into the remaining bytes, even at their smallest size. Fixed-width integers are not read
+here, but by `schema`.
 
-Text that is not valid UTF-8 is read with U+FFFD in place of the wrong bytes, as the Java client
-does. A broken error message of a broker must not cost the connection.
+Invalid UTF-8 in text is replaced by U+FFFD, as in the Java client, so that an invalid error message
+of a broker does not break the connection.
 
-Compact types (KIP-482) carry ``length + 1`` as an unsigned varint; 0 means null.
+Compact types (KIP-482) encode ``length + 1`` as an unsigned varint; 0 means null.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _INT32 = struct.Struct(">i")
 
 
 class Records(NamedTuple):
-    """Record batches to send, as buffers that are sent one after another and never joined."""
+    """Record batches to send, in several buffers that are never copied into one."""
 
     buffers: tuple[Buffer, ...]
     size_bytes: int
 
 
 class Writer:
-    """Collects a message: one growing bytearray, and record buffers spliced in between."""
+    """Collects the bytes of a message in a bytearray, with record buffers spliced in between."""
 
     __slots__ = ("_splices", "out")
 
@@ -68,9 +69,9 @@ class Writer:
 
 
 def need(buffer: Buffer, position: int, size: int) -> int:
-    """Return the position after `size` more bytes.
+    """Return the position `size` bytes after `position`.
 
-    Raise ProtocolError if `size` is negative or the buffer ends earlier.
+    Raise ProtocolError if `size` is negative or the buffer ends before that position.
     """
     end = position + size
     if size < 0 or end > len(buffer):
@@ -179,7 +180,7 @@ def read_compact_nullable_bytes(buffer: Buffer, position: int) -> tuple[memoryvi
 
 
 def read_nullable_array_length(buffer: Buffer, position: int, element: int) -> tuple[int, int]:
-    """Read the int32 length of an array; -1 is null.
+    """Read the int32 length of an array; -1 means a null array.
 
     element: the smallest size of one element, in bytes.
     """
@@ -192,7 +193,7 @@ def read_nullable_array_length(buffer: Buffer, position: int, element: int) -> t
 def read_compact_nullable_array_length(
     buffer: Buffer, position: int, element: int
 ) -> tuple[int, int]:
-    """Read the varint length of a compact array; -1 is null.
+    """Read the varint length of a compact array; the result -1 means a null array.
 
     element: the smallest size of one element, in bytes.
     """
@@ -272,12 +273,12 @@ def write_compact_bytes(out: bytearray, value: Buffer | None) -> None:
 
 
 def write_array_length(out: bytearray, length: int) -> None:
-    """Append the int32 length of an array, -1 for null."""
+    """Append the int32 length of an array, -1 for a null array."""
     out += _INT32.pack(length)
 
 
 def write_compact_array_length(out: bytearray, length: int) -> None:
-    """Append the varint length of a compact array; a `length` of -1 is null and becomes 0."""
+    """Append the varint length of a compact array; `length` is -1 for a null array."""
     write_unsigned_varint(out, length + 1)
 
 

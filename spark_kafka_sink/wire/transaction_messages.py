@@ -1,9 +1,10 @@
-"""The messages of transactions (KIP-98, KIP-447, KIP-664, KIP-890), declared as in `messages`.
+"""The messages about transactions (KIP-98, KIP-447, KIP-664, KIP-890).
 
-AddPartitionsToTxn ends at version 3, because only brokers use later versions. To a broker, EndTxn 5
-and TxnOffsetCommit 5 mean transaction.version 2, so callers limit the version if the cluster has
-not finalized that feature level. FindCoordinator has a batched form from version 4 on. A request
-sets the fields of both forms, because its version is chosen later.
+The classes are declared in the same way as in `messages`. AddPartitionsToTxn is declared up to
+version 3, because only brokers use later versions. For a broker, EndTxn 5 and TxnOffsetCommit 5
+imply transaction.version 2. Callers therefore limit the version if the cluster has not finalized
+that feature level. From version 4 on, a FindCoordinator request can have several keys. A request
+sets the fields for both forms, because its version is chosen later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spark_kafka_sink.wire.schema import Bool, Int8, Int16, Int32, Int64, Nullab
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorRequest:
-    """Asks which broker coordinates a group (key type 0) or a transactional id (1)."""
+    """Asks for the coordinator of a group (key type 0) or of a transactional id (key type 1)."""
 
     key: Annotated[str, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -25,7 +26,7 @@ class FindCoordinatorRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Coordinator:
-    """The coordinator of one key, or the error of the lookup."""
+    """The coordinator of one key, or an error code."""
 
     key: Annotated[str, Since(4)]
     node_id: Annotated[Int32, Since(4)]
@@ -37,7 +38,7 @@ class Coordinator:
 
 @dataclass(slots=True, kw_only=True)
 class FindCoordinatorResponse:
-    """The coordinator: in `coordinators` from version 4 on, in the response itself before."""
+    """The coordinator: in `coordinators` from version 4 on, in the other fields before."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     error_code: Annotated[Int16, Until(3)] = 0
@@ -58,7 +59,7 @@ class AddPartitionsToTxnTopic:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnRequest:
-    """Adds partitions to the transaction, before anything is produced to them."""
+    """Adds partitions to the transaction, before records are produced to them."""
 
     v3_and_below_transactional_id: Annotated[str, Until(3)]
     v3_and_below_producer_id: Annotated[Int64, Until(3)]
@@ -68,7 +69,7 @@ class AddPartitionsToTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnPartitionResult:
-    """The result for one partition."""
+    """Whether one partition was added: an error code, 0 for success."""
 
     partition_index: Int32
     partition_error_code: Int16
@@ -84,7 +85,7 @@ class AddPartitionsToTxnTopicResult:
 
 @dataclass(slots=True, kw_only=True)
 class AddPartitionsToTxnResponse:
-    """Whether the partitions were added. If one is rejected, the others are not added either."""
+    """Whether the partitions were added. If one partition is rejected, no partition is added."""
 
     throttle_time_ms: Int32 = 0
     results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Until(3)]
@@ -92,7 +93,7 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Adds a group's offsets to the transaction. TxnOffsetCommit needs it up to version 4."""
+    """Adds a group's offsets to the transaction. TxnOffsetCommit up to version 4 needs it."""
 
     transactional_id: str
     producer_id: Int64
@@ -120,7 +121,7 @@ class EndTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class EndTxnResponse:
-    """Whether the transaction has ended; from version 5 on, the next producer id and epoch."""
+    """Whether the transaction has ended; from version 5 on also the next producer id and epoch."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -130,7 +131,7 @@ class EndTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequestPartition:
-    """The offset of one partition's next record to read."""
+    """The offset to commit for one partition, which is the offset of the next record to read."""
 
     partition_index: Int32
     committed_offset: Int64
@@ -140,7 +141,7 @@ class TxnOffsetCommitRequestPartition:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequestTopic:
-    """The offsets of one topic."""
+    """The offsets to commit for one topic."""
 
     name: str
     partitions: list[TxnOffsetCommitRequestPartition]
@@ -148,7 +149,7 @@ class TxnOffsetCommitRequestTopic:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitRequest:
-    """Commits a group's offsets if and when the transaction commits."""
+    """Commits a group's offsets as part of the transaction."""
 
     transactional_id: str
     group_id: str
@@ -178,7 +179,7 @@ class TxnOffsetCommitResponseTopic:
 
 @dataclass(slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
-    """The results, one per partition."""
+    """The results of an offset commit, one per partition."""
 
     throttle_time_ms: Int32 = 0
     topics: list[TxnOffsetCommitResponseTopic]
@@ -186,9 +187,9 @@ class TxnOffsetCommitResponse:
 
 @dataclass(slots=True, kw_only=True)
 class ListTransactionsRequest:
-    """Asks a broker for the transactions that it coordinates, as far as all filters allow.
+    """Asks a broker for the transactions that it coordinates and that match all filters.
 
-    An empty list, a negative duration (ms) and a pattern that is None allow every transaction.
+    An empty list, a negative duration (ms) and a pattern of None match every transaction.
     """
 
     state_filters: list[str] = field(default_factory=list)
@@ -208,7 +209,7 @@ class TransactionState:
 
 @dataclass(slots=True, kw_only=True)
 class ListTransactionsResponse:
-    """The transactions of one coordinator, and the filters that it does not know."""
+    """The transactions of one coordinator, and the state filters that it does not know."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

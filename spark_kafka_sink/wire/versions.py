@@ -1,7 +1,7 @@
 """Choose the version of an API to use with a broker (NodeApiVersions).
 
-A broker lists the versions it accepts in its ApiVersions response. The client uses the highest
-version that both support, within the limits that the caller sets.
+A broker lists the versions that it supports in its ApiVersions response. The client uses the
+highest version that both support, within the limits that the caller sets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from spark_kafka_sink.error_codes import UNSUPPORTED_VERSION
 from spark_kafka_sink.errors import api_exception
 from spark_kafka_sink.wire.messages import METADATA, Api, ApiVersionsResponse
 
-# Brokers send BrokerRegistration to controllers (KIP-631). Only the listeners of controllers have
-# it.
+# The key of the API BrokerRegistration, which only the listeners of controllers have (KIP-631).
 _BROKER_REGISTRATION: Final = 62
 
 
@@ -35,7 +34,7 @@ class NodeApiVersions:
 
     @classmethod
     def of(cls, response: ApiVersionsResponse) -> NodeApiVersions:
-        """Return the versions that a broker's ApiVersions response lists."""
+        """Return the versions and features that a broker's ApiVersions response lists."""
         return cls(
             {api.api_key: (api.min_version, api.max_version) for api in response.api_keys},
             {f.name: f.max_version_level for f in response.finalized_features},
@@ -48,13 +47,13 @@ class NodeApiVersions:
         return METADATA.key not in self._ranges and _BROKER_REGISTRATION in self._ranges
 
     def latest_version(self, api: Api) -> int:
-        """Return the highest version of `api` that the broker has, -1 if it has none."""
+        """Return the highest version of `api` that the broker supports, -1 without any."""
         return self._ranges.get(api.key, (0, -1))[1]
 
     def latest_usable_version(
         self, api: Api, max_version: int | None = None, min_version: int = 0
     ) -> int:
-        """Return the highest version of `api` that the broker, this client and the limits allow.
+        """Return the highest version of `api` that broker, client and the limits allow.
 
         Raise UnsupportedVersionException, with both ranges in its message, if there is no such
         version.

@@ -127,6 +127,7 @@ def test_a_task_that_fails_once_rows_are_sent_runs_again_or_the_job_fails(
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 @pytest.mark.parametrize("when", ["before the commit", "after it"])
 def test_an_attempt_that_goes_on_after_its_successor_has_written_changes_nothing(
     job: SingleJob,
@@ -159,6 +160,7 @@ def test_an_attempt_that_goes_on_after_its_successor_has_written_changes_nothing
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 def test_two_attempts_with_one_number_take_two_ids_and_the_one_that_spark_takes_counts(
     job: SingleJob, mode: str, client: CommitClient
 ) -> None:
@@ -207,6 +209,7 @@ def test_two_writers_of_one_partition_never_lose_a_row_in_silence(
     assert job.committed == []
 
 
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 def test_a_batch_that_vanished_after_its_response_is_missed_before_the_decision(
     job: SingleJob, client: CommitClient
 ) -> None:
@@ -243,6 +246,7 @@ def test_rows_of_an_attempt_that_are_in_no_message_fail_the_job_or_are_aborted(
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 def test_an_abort_frees_readers_while_another_task_still_writes(
     job: SingleJob, mode: str, client: CommitClient, sent: Callable[[int], None]
 ) -> None:
@@ -266,6 +270,7 @@ def test_an_abort_frees_readers_while_another_task_still_writes(
     assert job.committed == ["a", "b", "c", "d"]
 
 
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 @pytest.mark.parametrize("option", ["deadLetterTopic", "deadLetterPath"])
 def test_dead_letters_are_there_once_in_two_phase_and_at_least_once_in_files(
     job: SingleJob, mode: str, option: str, new_topic: NewTopic, driver_folder: object

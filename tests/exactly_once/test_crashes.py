@@ -53,6 +53,9 @@ def clean_up(job: SingleJob, last: int) -> None:
         job.run({}, txnAppId=f"app {number}", txnVersion="9")
 
 
+@pytest.mark.long(
+    reason="it plays a run for each question that a run asks; the model does so in make test"
+)
 def test_a_driver_that_dies_at_any_moment_writes_each_row_once_when_it_runs_again(
     job: SingleJob, moments: Moments, client: CommitClient
 ) -> None:
@@ -102,6 +105,9 @@ def test_of_two_drivers_of_one_version_one_writes_and_the_other_says_so(
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(
+    reason="it plays a run for each question that a run asks; the model does so in make test"
+)
 def test_a_driver_that_is_overtaken_by_the_next_version_loses_none_and_harms_none(
     job: SingleJob, moments: Moments, client: CommitClient, coordinators_are_never_stale: None
 ) -> None:
@@ -136,6 +142,9 @@ def test_a_driver_that_is_overtaken_by_the_next_version_loses_none_and_harms_non
     assert open_transactions(client, job.topic) == []
 
 
+@pytest.mark.long(
+    reason="it plays a run for each question that a run asks; the model does so in make test"
+)
 def test_after_the_timeout_a_run_is_written_once_or_what_it_lost_is_said(
     job: SingleJob, mode: str, moments: Moments, client: CommitClient
 ) -> None:
@@ -196,6 +205,9 @@ def test_a_failure_of_a_commit_after_the_decision_leaves_the_job_committed(
     assert job.committed == values("job")
 
 
+@pytest.mark.long(
+    reason="it plays a run for each question that a run asks; the model does so in make test"
+)
 def test_readers_see_all_rows_of_a_partition_or_none_while_a_job_commits(
     job: SingleJob, moments: Moments
 ) -> None:

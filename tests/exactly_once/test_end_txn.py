@@ -17,7 +17,11 @@ from spark_kafka_sink.commit.verdicts import END_TXN_1, END_TXN_2
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 
-pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.exactly_once,
+    pytest.mark.long(reason="it asks brokers what the table of verdicts says, state by state"),
+]
 
 ONCE_MS: Final = 60_000
 SOON_MS: Final = 1_000

@@ -46,6 +46,7 @@ def test_a_commit_whose_response_or_request_is_lost_is_made_once(
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize(
     "api_key",
     [FETCH, INIT_PRODUCER_ID, ADD_PARTITIONS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS],
@@ -66,6 +67,7 @@ OF_TASKS = {
 }
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize(
     "api_key", [PRODUCE, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, INIT_PRODUCER_ID]
 )
@@ -98,6 +100,7 @@ def test_tasks_use_the_connections_of_the_tasks_before_them(
     assert job.committed == [*VALUES, "first"]
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize("codec", ["gzip", "zstd", "uncompressed"])
 def test_a_batch_that_was_sent_twice_is_recognised_in_a_topic_with_its_own_codec(
     proxied: Proxied, proxy: FaultProxy, codec: str
@@ -116,6 +119,7 @@ def test_a_batch_that_was_sent_twice_is_recognised_in_a_topic_with_its_own_codec
     assert job.committed == VALUES
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize("api_key", [PRODUCE, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS])
 def test_the_checks_of_a_commit_go_on_after_a_lost_response(
     job: SingleJob, proxy: FaultProxy, api_key: int
@@ -128,6 +132,7 @@ def test_the_checks_of_a_commit_go_on_after_a_lost_response(
     assert job.committed == VALUES
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize("code", [47, 48, 49, 90, -1])
 def test_a_coordinator_that_answers_a_commit_wrongly_once_is_asked_again(
     job: SingleJob, proxy: FaultProxy, code: int, coordinators_are_never_stale: None
@@ -140,6 +145,7 @@ def test_a_coordinator_that_answers_a_commit_wrongly_once_is_asked_again(
     assert job.committed == VALUES
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 def test_transactions_whose_commits_are_answered_wrongly_twice_are_described(
     job: SingleJob, proxy: FaultProxy, mode: str, coordinators_are_never_stale: None
 ) -> None:
@@ -153,6 +159,7 @@ def test_transactions_whose_commits_are_answered_wrongly_twice_are_described(
     assert job.committed == VALUES
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 @pytest.mark.parametrize(
     ("api_key", "name"),
     [
@@ -175,6 +182,7 @@ def test_a_broker_that_lacks_an_api_is_refused_before_a_row_is_sent(
     assert proxy.requests[PRODUCE] == before
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 def test_a_broker_that_does_not_check_who_is_in_a_transaction_is_refused(
     job: SingleJob, proxy: FaultProxy
 ) -> None:
@@ -184,6 +192,7 @@ def test_a_broker_that_does_not_check_who_is_in_a_transaction_is_refused(
         job.run(ROWS)
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 def test_single_refuses_a_broker_that_does_not_flag_duplicates(
     job: SingleJob, proxy: FaultProxy, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +209,7 @@ def test_single_refuses_a_broker_that_does_not_flag_duplicates(
     assert job.committed == []
 
 
+@pytest.mark.long(reason="one of many faults; unit tests have its answer")
 def test_what_looks_ahead_fences_nobody_and_a_plan_fences_once(
     job: SingleJob, proxy: FaultProxy
 ) -> None:

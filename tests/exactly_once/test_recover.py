@@ -223,6 +223,7 @@ def test_a_torn_run_is_shown_with_its_exact_list(
         assert job.committed == ["a", "b", "before", "c"]
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions and requests")
 def test_a_torn_owner_fails_until_it_is_accepted(
     job: SingleJob, recover: Recover, client: CommitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_an_abandoned_job_is_aborted(
     assert job.committed == ["g"]
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_an_abort_commits_what_is_decided(
     job: SingleJob, recover: Recover, client: CommitClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +307,7 @@ def test_an_abort_commits_what_is_decided(
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
     job: SingleJob, recover: Recover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +333,7 @@ def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
     assert job.committed == [*VALUES, "g"]
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_who_wrote_is_printed_with_each_owner(
     job: SingleJob, recover: Recover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +355,7 @@ def test_who_wrote_is_printed_with_each_owner(
     assert "s3cret" not in recover.out
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     job: SingleJob, recover: Recover, new_topic: NewTopic
 ) -> None:
@@ -368,6 +373,7 @@ def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     assert recover("--abort", "jbo") == 2
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions and requests")
 def test_a_log_that_is_not_there_is_named(
     cluster: KafkaCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,6 +381,7 @@ def test_a_log_that_is_not_there_is_named(
     assert "topic nowhere does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.long(reason="one more state of the log; the model and unit tests have it")
 def test_a_forged_record_is_a_warning(
     job: SingleJob, recover: Recover, cluster: KafkaCluster
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_right_on_a_topic_that_is_missing_is_named_before_a_row_is_sent(
     assert f"--topic {topic}" in str(refused.value)
 
 
+@pytest.mark.long(reason="it starts an application of Spark of its own")
 @pytest.mark.spark
 def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> None:
     topics = [topic_maker(kafka)(2) for _ in range(3)]
@@ -171,6 +172,7 @@ def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> No
     assert record.checkpoint == checkpoint
 
 
+@pytest.mark.long(reason="it starts a Connect server of its own")
 @pytest.mark.spark
 def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
     kafka: KafkaCluster, connect: ConnectServer, mode: str, tmp_path: Path

@@ -29,6 +29,7 @@ def job(job: SingleJob) -> SingleJob:
     return job
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions; two such tests are in make test")
 def test_a_task_whose_transaction_times_out_says_which_option_to_raise(
     job: SingleJob, mode: str, client: CommitClient
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_timeout_between_the_commits_of_transactions_is_torn_and_says_what_is_
         job.run(ROWS)
 
 
+@pytest.mark.long(reason="it waits for timeouts of transactions; two such tests are in make test")
 def test_a_job_that_times_out_before_its_decision_is_aborted_cleanly(
     job: SingleJob, moments: Moments, client: CommitClient
 ) -> None:

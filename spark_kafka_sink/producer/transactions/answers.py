@@ -1,7 +1,7 @@
-"""Turn the response to a transactional request into one action, by the rules of `error_actions`.
+"""Determine what to do about the response to a transactional request, by `error_actions`.
 
-This module finds the codes of a response, chooses the one that counts, and makes the message for
-the user. It changes nothing: `TransactionManager` acts.
+This module finds the error codes in a response, selects the most severe code, and makes the message
+for the user. It changes nothing: `TransactionManager` performs the action.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_kafka_sink.wire.transaction_messages import (
     TxnOffsetCommitResponse,
 )
 
-# If a response has several codes, the one with the most severe action counts.
+# If a response has several codes, the code whose action is first in this list counts.
 _GRAVITY: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -43,7 +43,8 @@ _GRAVITY: Final = (
     Action.RETRY,
     Action.SUCCEED,
 )
-# A coordinator adds all partitions or none: while a retry may help one, all are retried.
+# The same order for AddPartitionsToTxn. A coordinator adds all partitions or none, so if one
+# partition may be retried, all are retried.
 _GRAVITY_OF_ADDING: Final = (
     Action.FATAL,
     Action.FENCED,
@@ -53,8 +54,8 @@ _GRAVITY_OF_ADDING: Final = (
     Action.ABORTABLE,
     Action.SUCCEED,
 )
-# Of equally severe codes the first counts. But a code with advice goes before the others, and one
-# that only means that another partition had an error goes after them.
+# Among equally severe codes, the first in the response counts. But a code with advice for the user
+# comes first, and a code that only means that another partition had an error comes last.
 _PRECEDENCE: Final[Mapping[int, int]] = {
     codes.TOPIC_AUTHORIZATION_FAILED: -1,
     codes.OPERATION_NOT_ATTEMPTED: 1,
@@ -64,10 +65,11 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The gravest of an answer's codes: what to do, and the partitions it is about, if any.
+    """The most severe error code of a response: its action, and the partitions that have the code.
 
-    is_unnamed: whether these are partitions that the answer leaves out; is_partly_done: whether
-    what it does name is done.
+    partitions: empty if the code is not about partitions. is_unnamed: whether these are partitions
+    that are missing in the response; is_partly_done: whether the response has no error for the
+    partitions that it names.
     """
 
     call: Call
@@ -81,7 +83,7 @@ class Answer:
     def error(self, hint: str | None = None) -> KafkaException:
         """Return the error for the caller that waits for the response.
 
-        hint: what would allow the client what was denied.
+        hint: which permission would allow what was denied.
         """
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
@@ -98,7 +100,7 @@ class Answer:
 
 
 def read_answer(request: TransactionalRequest, response: Response | None, node_id: int) -> Answer:
-    """Return the gravest of the error codes of a response, and what to do about it."""
+    """Return the most severe error code of a response, and what to do about it."""
     found = _codes_of(response)
     named = {partition for partitions in found.values() for partition in partitions}
     left_out = [partition for partition in _asked_for(request) if partition not in named]
@@ -124,7 +126,7 @@ def read_answer(request: TransactionalRequest, response: Response | None, node_i
 
 
 def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
-    """Return the partitions that a response has to name."""
+    """Return the partitions that the response to a request must name."""
     message = request.message
     if isinstance(message, AddPartitionsToTxnRequest):
         return [
@@ -142,7 +144,7 @@ def _asked_for(request: TransactionalRequest) -> list[TopicPartition]:
 
 
 def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
-    """Return the error codes of a response, each with the partitions that it is about, if any."""
+    """Return each error code of a response, with the partitions that have the code, if any."""
     found: dict[int, list[TopicPartition]] = {}
     if isinstance(response, AddPartitionsToTxnResponse):
         for topic in response.results_by_topic_v3_and_below:
@@ -163,7 +165,7 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def denied_name(request: TransactionalRequest, answer: Answer, transactional_id: str) -> str | None:
-    """Return the name of what an answer denies access to: a topic, a group or the id."""
+    """Return the name of the resource to which access was denied: a topic, a group or the id."""
     if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
         return answer.partitions[0].topic if answer.partitions else None
     if answer.code == codes.GROUP_AUTHORIZATION_FAILED:
@@ -172,9 +174,9 @@ def denied_name(request: TransactionalRequest, answer: Answer, transactional_id:
 
 
 def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, Node]:
-    """Return the error code and the node of a response of any version.
+    """Return the error code and the coordinator of a response of any version.
 
-    A response with neither a coordinator nor an error means that there is no coordinator.
+    If a response has neither a coordinator nor an error, the coordinator is not available.
     """
     named = response.coordinators[0] if response.coordinators else response
     if named.error_code == codes.NONE and not named.host:

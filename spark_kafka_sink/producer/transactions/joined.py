@@ -1,22 +1,23 @@
 """JoinedTransaction: a producer in a transaction that another process begins and ends.
 
-Several producers write with one transactional id, producer id and epoch, each to its own
-partitions. A producer joins, writes, and leaves. It asks for no producer id, raises no epoch and
-sends no EndTxn. While it is in the transaction, it has other sequences, from 0 in each partition.
+Several producers write with the same transactional id, producer id and epoch, each to its own
+partitions. A producer joins the transaction, writes, and leaves. It requests no producer id, raises
+no epoch and sends no EndTxn. While it is in the transaction, it uses separate sequences, which
+start at 0 in each partition.
 
 ::
 
     join     transaction.version 1   AddPartitionsToTxn, unless the partitions are added already
-             transaction.version 2   nothing: brokers add what is written
+             transaction.version 2   nothing: brokers add the partitions that are written to
     write    one batch in flight per partition until its first acknowledgement (see `sequences`)
     leave    every batch is acknowledged; the result is what was written to each partition
 
-The first error is the last: a producer that cannot write everything writes nothing more, and its
-caller must not count on any of it. The transaction may still be open then.
+After the first error, the producer writes nothing more, and its caller must not rely on any record
+that it wrote. The transaction may still be open then.
 
-While several producers write first batches, a broker refuses some of them: it verifies one producer
-of a transactional id at a time. They are sent again, after short waits of random length, and
-without a warning.
+While several producers write their first batches, a broker rejects some of them, because it
+verifies only one producer per transactional id at a time. The rejected batches are sent again after
+short waits of random length, and no warning is logged.
 """
 
 from __future__ import annotations
@@ -52,22 +53,23 @@ from spark_kafka_sink.wire.transaction_messages import (
 )
 
 _LAST_PRODUCE_V1: Final = 11
-# What brokers answer while they verify or add partitions for another producer of the transaction.
+# The error codes that brokers return while they verify or add partitions for another producer of
+# the transaction.
 _BUSY: Final = frozenset((codes.NOT_ENOUGH_REPLICAS, codes.CONCURRENT_TRANSACTIONS))
 _ADDING_WAIT_S: Final = 0.060
-# After so many attempts there is another cause.
+# After this many attempts, the error must have another cause.
 _MOST_CONCURRENT: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateBatch:
-    """A batch that its broker answered for as one that it had already.
+    """A batch that the broker acknowledged as a duplicate of a batch in the log.
 
-    That is right if an attempt before was written and its response was lost. Else another producer
-    has written a batch with the same sequences, and this one is not in the log.
+    That is correct if an earlier attempt was written and its response was lost. Otherwise another
+    producer has written a batch with the same sequences, and this batch is not in the log.
 
-    attempts: how many attempts failed before. sent: the batch, empty if it was sent once: then it
-    is not in the log.
+    attempts: the number of failed attempts before the acknowledgement. sent: the bytes of the
+    batch; empty if there was only one attempt, and then the batch is not in the log.
     """
 
     base_offset: int
@@ -75,7 +77,7 @@ class DuplicateBatch:
     sent: bytes
 
     def is_in(self, found: Buffer | None) -> bool:
-        """Return whether this batch is what a log has at its offset."""
+        """Return whether `found`, the log's batch at base_offset, is this batch."""
         return bool(self.sent) and found is not None and is_same_batch(self.sent, found)
 
 
@@ -83,8 +85,8 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    went_back: a batch that got no higher offset than the one before: its offset, and the last of
-    those before.
+    went_back: set if a batch got an offset that is not higher than all offsets before: the offset
+    of the batch, and the last offset before it.
     """
 
     first_offset: int = -1
@@ -96,14 +98,14 @@ class JoinedPartition:
 
 
 class JoinedDeliveries(Deliveries):
-    """Sums over the batches of a transaction, with what proves them."""
+    """Sums over the batches of a transaction, and the details to verify them in the log."""
 
     def __init__(self) -> None:
         super().__init__()
         self.joined: dict[TopicPartition, JoinedPartition] = {}
 
     def add(self, batch: ProducerBatch) -> None:
-        """Take a batch that succeeded or failed."""
+        """Count a batch that succeeded or failed."""
         super().add(batch)
         if batch.error is not None:
             return
@@ -124,23 +126,24 @@ class JoinedDeliveries(Deliveries):
 
 
 def _is_duplicate(batch: ProducerBatch) -> bool:
-    """Return whether a broker answered for a batch that it had already.
+    """Return whether a broker acknowledged a batch as a duplicate.
 
-    It does so with the timestamp of the stored one, if the topic has the producers' timestamps.
+    If the topic uses CreateTime, only the response to a duplicate has a timestamp: the stored
+    batch's. (Topics with LogAppendTime are rejected earlier.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
 
 class JoinedTransaction:
-    """One producer's part in a transaction. Times are seconds of the producer's clock.
+    """The participation of one producer in a transaction. Times are seconds of its clock.
 
     transaction_version: the finalized feature of the cluster when the transaction began.
-    adds_partitions: whether this producer adds the partitions that it writes to, which only version
-    1 needs. queue: the requests that wait, and the coordinator that they go to. error: why the
-    producer cannot go on, None while it can.
+    adds_partitions: whether this producer adds the partitions that it writes to, which is only
+    necessary with version 1. queue: the waiting requests, and their coordinator. error: why the
+    producer cannot continue, None if it can.
     """
 
-    # It ends nothing, so that there is nothing to complete and nothing to give up.
+    # This producer does not end the transaction, so these are never true.
     gives_up = False
     is_completing = False
     may_renumber = False
@@ -170,17 +173,17 @@ class JoinedTransaction:
 
     @property
     def transactional_id(self) -> str:
-        """The id that all producers of the transaction write with."""
+        """The transactional.id that all producers of the transaction use."""
         return self._requests.transactional_id
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """The error after which the producer cannot continue, None if there is none."""
+        """The error after which the producer cannot continue, None if there is no such error."""
         return self.error
 
     @property
     def max_produce_version(self) -> int | None:
-        """The last version of Produce that goes with the transaction, None for any."""
+        """The latest version of Produce that the transaction allows, None for any version."""
         return None if self._is_v2 else _LAST_PRODUCE_V1
 
     @property
@@ -189,20 +192,20 @@ class JoinedTransaction:
         return self.deliveries.joined
 
     def take_news(self) -> bool:
-        """Return whether a call has ended; there is none to wait for."""
+        """Return False: a joined transaction has no calls that end."""
         return False
 
     # -- what goes out ----------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition is part of the transaction; if not, request that it is."""
+        """Return whether a partition is in the transaction; if not, request to add it."""
         if not self._adds_partitions or topic_partition in self._partitions:
             return True
         self._partitions.request(topic_partition)
         return False
 
-    def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:  # noqa: ARG002 - of TransactionManager
-        """Return the request to send now, to its node in `queue`; `queue.sent` takes it."""
+    def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:  # noqa: ARG002 - as in TransactionManager
+        """Return the request to send now; the caller sends it and calls `queue.sent`."""
         if self.queue.is_busy:
             return None
         requested = self._partitions.take_requested()
@@ -211,11 +214,11 @@ class JoinedTransaction:
         return self.queue.due(now)
 
     def reads_back(self, batch: ProducerBatch) -> bool:
-        """Return whether an acknowledged batch is to be compared with what the log has."""
+        """Return whether an acknowledged batch must be compared with the batch in the log."""
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was refused because of another producer of the transaction."""
+        """Return whether a batch was rejected because of another producer of the transaction."""
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- what comes back --------------------------------------------------------------------------
@@ -223,7 +226,7 @@ class JoinedTransaction:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Note that a request gets no response. It is sent again, except for two codes."""
+        """Record that a request gets no response. It is repeated, except after two codes."""
         if not self.queue.back(request):
             return
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
@@ -236,7 +239,7 @@ class JoinedTransaction:
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
-        """Take a broker's response."""
+        """Process a broker's response."""
         if not self.queue.back(request):
             return
         answer = read_answer(request, response, node_id)
@@ -256,15 +259,15 @@ class JoinedTransaction:
     # -- what goes wrong --------------------------------------------------------------------------
 
     def reported(self, error: KafkaException) -> KafkaException:
-        """Return the error of a batch as its owner gets it."""
+        """Return the error that the owner of a batch gets for `error`."""
         return error
 
-    def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - of TransactionManager
-        """Note that records have failed: the others are of no use without them."""
+    def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - as in TransactionManager
+        """End the transaction for this producer, because some of its records have failed."""
         self.give_up(error)
 
     def give_up(self, error: KafkaException) -> None:
-        """Send nothing more; the first error counts."""
+        """Send nothing more; only the first error is kept."""
         if self.error is None:
             self.error = error
             self.queue.clear()

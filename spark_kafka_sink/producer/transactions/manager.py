@@ -1,10 +1,10 @@
 """TransactionManager: begin, commit and abort as a pure state machine (KIP-98, KIP-890).
 
-It owns the transaction's state, and the effects of calls and responses. The states are in `state`,
-the contents of requests in `requests`, their order in `TransactionQueue`, the meaning of responses
-in `answers`, the partitions in `TransactionPartitions`, and the rules for new epochs in
-`TransactionalProducerId`. Calls return a `TransactionalResult` to wait for; the sender calls `due`
-for the next request, and reports the responses.
+It has the state of the transaction, and the effects of calls and responses. Other modules have the
+rest: `state` the table of states, `requests` the contents of requests, `TransactionQueue` their
+order, `answers` the meaning of responses, `TransactionPartitions` the partitions, and
+`TransactionalProducerId` the rules for new epochs. A call returns a `TransactionalResult` to wait
+for. The sender calls `due` for the next request, and passes the responses to the manager.
 
 ::
 
@@ -12,13 +12,16 @@ for the next request, and reports the responses.
     first batch     AddPartitionsToTxn (version 1)   and only then the batch itself
     offsets         AddOffsetsToTxn (version 1), TxnOffsetCommit
     commit, abort   every batch is acknowledged or dropped, then EndTxn
-                    InitProducerId where another epoch is needed, then READY
+                    InitProducerId if a new epoch is needed, then READY
 
-Most of the code handles failures. A response may be lost, so that the coordinator may have begun a
-transaction that the producer does not know of: it has to be ended nevertheless (`has_begun`,
-`is_unanswered`). A caller may stop waiting and call again, and must get the result of its first
-call (`TransactionalCalls.start_or_resume`). And rows that were appended before the end of a
-transaction may not be in a batch yet (`_collects`): EndTxn waits for them.
+Most of the code handles failures:
+
+- A response may be lost, so the coordinator may have begun a transaction that the producer does not
+  know of. That transaction must be ended, too (`has_begun`, `is_unanswered`).
+- A caller may stop waiting and call again, and must get the result of the first call
+  (`TransactionalCalls.start_or_resume`).
+- Rows that were appended before the end of a transaction may not be in a batch yet (`_collects`),
+  and EndTxn must wait for them.
 """
 
 from __future__ import annotations
@@ -58,8 +61,8 @@ from spark_kafka_sink.wire.messages import InitProducerIdResponse, Response
 from spark_kafka_sink.wire.transaction_messages import EndTxnResponse, FindCoordinatorResponse
 
 _LAST_PRODUCE_V1: Final = 11
-# The wait of a transaction's first AddPartitionsToTxn while the previous one is still being
-# completed. This is so common that retry.backoff.ms would cost throughput (KAFKA-5477).
+# How long to wait before AddPartitionsToTxn is repeated while the previous transaction is still
+# being completed. This is so common that retry.backoff.ms would reduce throughput (KAFKA-5477).
 _ADD_PARTITIONS_RETRY_BACKOFF_S: Final = 0.020
 _NOT_AUTHORIZED: Final = (
     codes.CLUSTER_AUTHORIZATION_FAILED,
@@ -69,12 +72,12 @@ _S = TransactionState
 
 
 class TransactionManager:
-    """The transactions of one transactional producer. Times are seconds of the producer's clock.
+    """The transactions of a transactional producer. Times are seconds of the producer's clock.
 
-    queue: the requests that wait, and the coordinators that they go to. error: the cause of an
-    error state, None in other states. has_loose_rows: whether rows of the transaction may not be in
-    a batch yet; the caller who ends it sets this, and EndTxn waits. open_appends: the number of
-    Arrow batches of which only a part may be appended; EndTxn waits for them, too.
+    queue: the waiting requests, and their coordinators. error: the cause of an error state, None in
+    other states. has_loose_rows: whether rows of the transaction may not be in a batch yet; the
+    caller that ends the transaction sets this, and EndTxn waits. open_appends: the number of Arrow
+    batches that may be only partly appended; EndTxn waits for them, too.
     """
 
     def __init__(
@@ -102,53 +105,53 @@ class TransactionManager:
 
     @property
     def transactional_id(self) -> str:
-        """The id that makes producers successors of each other."""
+        """The transactional.id; a newer producer with the same id replaces this producer."""
         return self._requests.transactional_id
 
     @property
     def state(self) -> TransactionState:
-        """The state of the producer."""
+        """The state of the transactional producer."""
         return self._state
 
     @property
     def is_completing(self) -> bool:
-        """Whether a commit or an abort is in progress; nothing lingers then."""
+        """Whether a commit or an abort is in progress; no batch lingers then."""
         return self._state in (_S.COMMITTING, _S.ABORTING)
 
     @property
     def unseen_call(self) -> TransactionalResult | None:
-        """The call whose caller waits, or has stopped waiting before it got the result."""
+        """The call in progress, also if its caller stopped waiting before the result."""
         return self._calls.unacknowledged
 
     @property
     def gives_up(self) -> bool:
-        """Whether the transaction will be aborted: what was not sent yet need not be."""
+        """Whether the transaction will be aborted, so that unsent records need not be sent."""
         return self._state in (_S.ABORTING, _S.ABORTABLE_ERROR)
 
     @property
     def may_renumber(self) -> bool:
-        """Whether records that a broker has forgotten may be numbered from 0 again."""
+        """Whether batches may be numbered from 0 again if a broker has forgotten the producer."""
         return True
 
     @property
     def fatal_error(self) -> KafkaException | None:
-        """The error after which the producer cannot continue, None if there is none."""
+        """The error after which the producer cannot continue, None if there is no such error."""
         return self.error if self._state is _S.FATAL_ERROR else None
 
     @property
     def max_produce_version(self) -> int | None:
-        """The last version of Produce that goes with the transaction, None for any."""
+        """The latest version of Produce that the transaction allows, None for any version."""
         return None if self._producer_id.is_v2 else _LAST_PRODUCE_V1
 
     def take_news(self) -> bool:
-        """Return whether a call may have ended since the last time."""
+        """Return whether a call may have ended since the last `take_news`."""
         has_news, self._has_news = self._has_news, False
         return has_news
 
     # -- calls: an illegal one raises and changes nothing -----------------------------------------
 
     def initialize(self) -> TransactionalResult:
-        """Ask for the producer id, which ends what older producers with this id had open."""
+        """Request the producer id, which ends transactions of older producers with this id."""
 
         def start(result: TransactionalResult) -> None:
             self._raise_error(result.operation)
@@ -164,7 +167,7 @@ class TransactionManager:
         self._call_to(_S.IN_TRANSACTION, "begin_transaction")
 
     def check_in_transaction(self, operation: str) -> None:
-        """Raise an error if records or offsets cannot be sent in the present state."""
+        """Raise an exception if records or offsets cannot be sent in the present state."""
         self._calls.raise_unfinished(operation)
         self._raise_error(operation)
         if self._state is not _S.IN_TRANSACTION:
@@ -175,14 +178,14 @@ class TransactionManager:
     def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> TransactionalResult:
-        """Commit a group's offsets as part of the transaction (KIP-447)."""
+        """Commit a consumer group's offsets as part of the transaction (KIP-447)."""
         result = TransactionalResult("send_offsets_to_transaction")
         self.check_in_transaction(result.operation)
         producer = self._producer_id.current
         if self._producer_id.is_v2:
             self._partitions.begin()
         else:
-            # It goes first: requests of one priority are sent in the order they were added.
+            # AddOffsetsToTxn goes first: requests of equal priority are sent in the order of `add`.
             self.queue.add(self._requests.add_offsets(producer, group.group_id, result))
         self.queue.add(
             self._requests.commit_offsets(
@@ -192,7 +195,7 @@ class TransactionManager:
         return result
 
     def begin_commit(self) -> TransactionalResult:
-        """Commit, once everything that was sent is acknowledged."""
+        """Commit the transaction when everything that was sent is acknowledged."""
 
         def start(result: TransactionalResult) -> None:
             self._raise_error(result.operation)
@@ -202,7 +205,7 @@ class TransactionManager:
         return self._calls.start_or_resume("commit_transaction", start)
 
     def begin_abort(self) -> TransactionalResult:
-        """Abort; what was not sent yet is dropped."""
+        """Abort the transaction; records that were not sent yet are dropped."""
 
         def start(result: TransactionalResult) -> None:
             if self._state is not _S.ABORTABLE_ERROR:
@@ -225,7 +228,7 @@ class TransactionManager:
         raise KafkaException(message) from self.error
 
     def _call_to(self, state: TransactionState, operation: str) -> None:
-        """Change the state as a caller asks."""
+        """Change the state for a call. Raise IllegalStateException if the table forbids it."""
         if state not in TRANSITIONS[self._state]:
             message = f"{operation} is not possible in state {self._state.name}"
             raise IllegalStateException(f"{message}: {self._state.value}")
@@ -234,7 +237,7 @@ class TransactionManager:
     # -- what goes out ----------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition is part of the transaction; if not, request that it is."""
+        """Return whether a partition is in the transaction; if not, request to add it."""
         if topic_partition in self._partitions:
             return True
         if self._state not in (_S.IN_TRANSACTION, _S.COMMITTING):
@@ -246,9 +249,9 @@ class TransactionManager:
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
-        """Return the request to send now, to its node in `queue`; `queue.sent` takes it.
+        """Return the request to send now; the caller sends it and calls `queue.sent`.
 
-        has_incomplete: whether a response to records is still to come, for which EndTxn waits.
+        has_incomplete: whether a response to records is still to come; EndTxn waits for it.
         """
         if self.queue.is_busy:
             return None
@@ -272,21 +275,21 @@ class TransactionManager:
         return self.queue.due(now)
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is no longer needed; its look-up is dropped with it."""
+        """Return whether a request is no longer needed. Then its look-up is not needed either."""
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
             return True
         if self._state is _S.ABORTING:
             if request.call in (Call.ADD_PARTITIONS_TO_TXN, Call.ADD_OFFSETS_TO_TXN):
-                # The transaction may have begun at its coordinator. Wait for the response: an
+                # The transaction may have begun at its coordinator. Wait for the response, because
                 # EndTxn is rejected if there is no transaction.
                 return not request.is_unanswered
             return request.call is Call.TXN_OFFSET_COMMIT
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Return whether a request waits for `coordinator`; the transaction's own counts always."""
+        """Return whether `coordinator` is the transaction's, or a waiting request needs it."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self.queue.waiting
@@ -307,7 +310,7 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Note that a request gets no response. It is retried, except for two codes."""
+        """Record that a request gets no response. It is repeated, except after two codes."""
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -323,7 +326,7 @@ class TransactionManager:
     def answered(
         self, request: TransactionalRequest, response: Response | None, node_id: int, now: float
     ) -> None:
-        """Take a broker's response."""
+        """Process a broker's response."""
         if not self.queue.back(request):
             return
         request.is_unanswered = False
@@ -343,7 +346,7 @@ class TransactionManager:
             self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a look-up failed that is no longer needed."""
+        """Return whether a request is a look-up that is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
@@ -380,7 +383,7 @@ class TransactionManager:
         self._finish(result)
 
     def _ended(self, result: TransactionalResult) -> None:
-        """Prepare for the next transaction, with a new epoch first if one is needed."""
+        """Prepare for the next transaction; request a new epoch first if one is needed."""
         raises = self._producer_id.next_transaction()
         if not self._answer_to(_S.INITIALIZING if raises else _S.READY):
             return
@@ -393,20 +396,20 @@ class TransactionManager:
 
     # -- what goes wrong --------------------------------------------------------------------------
 
-    def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - of JoinedTransaction
-        """Return whether an acknowledged batch is to be compared with what the log has."""
+    def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - as in JoinedTransaction
+        """Return whether an acknowledged batch must be compared with the batch in the log."""
         return False
 
-    def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - of JoinedTransaction
-        """Return whether a batch was refused because of another producer of the transaction."""
+    def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - as in JoinedTransaction
+        """Return whether a batch was rejected because of another producer of the transaction."""
         return False
 
     def reported(self, error: KafkaException) -> KafkaException:
-        """Return the error of a batch as its owner gets it."""
+        """Return the error that the owner of a batch gets for `error`."""
         return abortable(error)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:
-        """Note that records of the transaction have failed."""
+        """Record that some records of the transaction have failed."""
         if action is Action.FATAL:
             self._fatal(error)
         elif self._state is not _S.FATAL_ERROR:
@@ -416,7 +419,7 @@ class TransactionManager:
                 self._fatal(error)
 
     def record_refused(self, error: KafkaException) -> None:
-        """Note that a record of the transaction was rejected before it was in a batch."""
+        """Record that a record of the transaction was rejected before it was in a batch."""
         is_open = self._state is _S.IN_TRANSACTION or (
             self._state is _S.COMMITTING and self._collects
         )
@@ -424,12 +427,12 @@ class TransactionManager:
             self.error = error
 
     def give_up(self, error: KafkaException) -> None:
-        """End everything: the producer is closed, or cannot continue."""
+        """Fail everything, because the producer is closed or cannot continue."""
         self._fatal(error)
 
     @property
     def _collects(self) -> bool:
-        """Whether rows that were given to the transaction may still find no place in a batch."""
+        """Whether rows of the transaction may still have to be put into batches."""
         return self.has_loose_rows or self.open_appends > 0
 
     def _failed(
@@ -438,7 +441,7 @@ class TransactionManager:
         if action is Action.ABORTABLE_IF_BUMP:
             action = Action.ABORTABLE if self._producer_id.can_go_on else Action.FATAL
         if action is Action.ABORTABLE and request.call is Call.ABORT:
-            # The coordinator has lost the transaction: a new epoch ends what is left of it.
+            # The coordinator has lost the transaction: a new epoch ends the rest of it.
             self._producer_id.raise_epoch()
             self._ended(request.result)
             return
@@ -467,7 +470,7 @@ class TransactionManager:
             self._finish(self._calls.last, error)
 
     def _answer_to(self, state: TransactionState) -> bool:
-        """Change the state as an answer asks; one that the table does not allow is fatal."""
+        """Change the state for a response. A change that the table forbids is a fatal error."""
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True

@@ -1,9 +1,9 @@
-"""TransactionPartitions: which partitions are part of the open transaction.
+"""TransactionPartitions: the partitions that are in the open transaction.
 
-With transaction.version 1 a partition is added by a request before anything is sent to it:
-requested, then being added, then part of the transaction. With version 2 the brokers add what is
-written, so that it is part of the transaction at once. When requests go is the business of
-`TransactionManager`.
+With transaction.version 1, a partition must be added by a request before anything is sent to it. It
+is first requested, then being added, then in the transaction. With version 2, brokers add the
+partitions that are written to, so a partition is in the transaction at once. `TransactionManager`
+determines when requests are sent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_kafka_sink.model import TopicPartition
 class TransactionPartitions:
     """The partitions of one transaction.
 
-    has_begun: whether brokers may know of the transaction, so that it has to be ended there.
+    has_begun: whether brokers may know of the transaction, so that they must be asked to end it.
     """
 
     def __init__(self) -> None:
@@ -29,43 +29,43 @@ class TransactionPartitions:
         return topic_partition in self._added
 
     def begin(self) -> None:
-        """Note that brokers may know of the transaction from here on."""
+        """Record that brokers may know of the transaction from now on."""
         self.has_begun = True
 
     def add_at_once(self, topic_partition: TopicPartition) -> None:
-        """Make a partition part of the transaction that its broker adds when it is written to."""
+        """Add a partition to the transaction without a request: its broker adds it itself."""
         self._added.add(topic_partition)
         self.has_begun = True
 
     def request(self, topic_partition: TopicPartition) -> None:
-        """Note that a partition has to be added by a request."""
+        """Record that a partition must be added by a request."""
         if topic_partition not in self._being_added:
             self._requested.add(topic_partition)
 
     def take_requested(self) -> set[TopicPartition]:
-        """Return the partitions to add by a request; they count as being added from here on."""
+        """Return the partitions to add by a request; they count as being added from now on."""
         requested, self._requested = self._requested, set()
         self._being_added |= requested
         return requested
 
     def drop_requested(self) -> None:
-        """Forget what was requested: nothing will be sent there."""
+        """Forget the requested partitions, because nothing will be sent to them."""
         self._requested.clear()
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the coordinator has added partitions, or the offsets of a group."""
+        """Record that the coordinator has added partitions, or the offsets of a consumer group."""
         added = set(partitions)
         self._being_added -= added
         self._added |= added
         self.has_begun = True
 
     def not_added(self, *, some_were: bool) -> None:
-        """Note that the coordinator refused to add partitions, or added only some."""
+        """Record that the coordinator added none of the partitions, or only some."""
         self._being_added.clear()
         self.has_begun = self.has_begun or some_were
 
     def clear(self) -> None:
-        """Make ready for the next transaction."""
+        """Reset everything for the next transaction."""
         self.has_begun = False
         self._requested.clear()
         self._being_added.clear()

@@ -1,9 +1,10 @@
 """The waiting requests of a transaction: their order, their retries and their coordinators.
 
-It owns the waiting requests, the one in flight, and the addresses of their coordinators. The
-request with the lowest priority number goes first, others of the same priority in the order they
-were added. One is in flight at a time, so that brokers see a transaction's steps in order. If the
-coordinator of a request is unknown, a look-up goes first.
+This module has the waiting requests, the request in flight, and the addresses of the coordinators.
+The request with the lowest priority number is sent first; requests of equal priority are sent in
+the order in which they were added. Only one request is in flight at a time, so that brokers see the
+steps of a transaction in order. If the coordinator of a request is unknown, FindCoordinator is sent
+first.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from spark_kafka_sink.wire.messages import INIT_PRODUCER_ID
 from spark_kafka_sink.wire.transaction_messages import FindCoordinatorResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-# The first version of InitProducerId with a producer id and its epoch (KIP-360).
+# The first version of InitProducerId that takes a producer id and its epoch (KIP-360).
 _RAISES_EPOCHS: Final = 3
 
 
 class Coordinators:
-    """Coordinators by key, and what the connected brokers can do."""
+    """The coordinators by key, and the features of the connected brokers."""
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
-        # The last known node of each, also while it has to be looked up again.
+        # The last known node of each coordinator, also while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether a broker can raise epochs: of each connected broker, and of each coordinator when
-        # it was last connected.
+        # Whether a broker can raise epochs: for each connected broker, and for each coordinator as
+        # of its last connection.
         self._connected: dict[int, bool] = {}
         self._raises: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -48,19 +49,19 @@ class Coordinators:
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The brokers to keep connections to."""
+        """The brokers to keep connections to: the coordinators."""
         return {node.id: node for node in self._last.values()}
 
     @property
     def transaction_version(self) -> int:
-        """The finalized feature transaction.version; 0 if the brokers do not have it.
+        """The finalized feature transaction.version; 0 if the brokers do not have the feature.
 
-        Brokers may lag behind: the features with the highest epoch count.
+        Some brokers may lag behind, so the features with the highest epoch count.
         """
         return self._features.get("transaction.version", 0)
 
     def node_ready(self, node_id: int, versions: NodeApiVersions) -> None:
-        """Take the API versions of a broker whose connection came up."""
+        """Store the API versions of a broker whose connection is ready."""
         if versions.finalized_features_epoch >= self._features_epoch:
             self._features_epoch = versions.finalized_features_epoch
             self._features = versions.finalized_features
@@ -76,40 +77,40 @@ class Coordinators:
     def raises_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can raise an epoch on request.
 
-        The answer of the last connected coordinator counts until the next one is connected: an
-        error meanwhile is no worse than any other.
+        The API versions of the last connected coordinator count until the next coordinator is
+        connected. If they are out of date, the error is handled like any other error.
         """
         return self._raises.get(key, False)
 
     def node_id(self, key: CoordinatorKey) -> int | None:
-        """Return the coordinator of `key`, None if it has to be looked up."""
+        """Return the node id of the coordinator of `key`, None if it must be looked up."""
         return self._by_key.get(key)
 
     def learn(self, key: CoordinatorKey, node: Node) -> None:
-        """Take the answer to a look-up."""
+        """Store the coordinator that a look-up found."""
         self._by_key[key] = node.id
         self._last[key] = node
         if node.id in self._connected:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Look `key` up again: the broker that was asked does not coordinate it."""
+        """Forget the coordinator of `key`, because the broker is not its coordinator."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
-        """Look everything up again, at any broker that can be found."""
+        """Forget all coordinators, so that any available broker is asked for them."""
         self._by_key.clear()
         self._last.clear()
 
     def node_down(self, node_id: int) -> None:
-        """Look everything up again that a broker coordinated: it cannot be reached."""
+        """Forget the coordinators that are on a broker that cannot be reached."""
         self._connected.pop(node_id, None)
         for key in [key for key, node in self._by_key.items() if node == node_id]:
             del self._by_key[key]
 
 
 class TransactionQueue:
-    """Waiting requests, and `coordinators`. Times are seconds of the producer's clock."""
+    """The waiting requests, and `coordinators`. Times are seconds of the producer's clock."""
 
     def __init__(self, retry_backoff: ExponentialBackoff, random: Random) -> None:
         self.coordinators = Coordinators()
@@ -120,7 +121,7 @@ class TransactionQueue:
         self._in_flight: TransactionalRequest | None = None
 
     def add(self, request: TransactionalRequest) -> None:
-        """Queue `request` after those of its priority."""
+        """Add `request` behind the waiting requests of the same priority."""
         if request.order < 0:
             request.order = next(self._order)
         heapq.heappush(self._waiting, (request.priority, request.order, request))
@@ -132,17 +133,17 @@ class TransactionQueue:
 
     @property
     def waiting(self) -> list[TransactionalRequest]:
-        """The requests that wait, in no order."""
+        """The waiting requests, in no particular order."""
         return [request for _, _, request in self._waiting]
 
     def first(self) -> TransactionalRequest | None:
-        """Return the request to send next, None while one is in flight or if none waits."""
+        """Return the request to send next; None while a request is in flight, or if none waits."""
         if self._in_flight is not None or not self._waiting:
             return None
         return self._waiting[0][2]
 
     def due(self, now: float) -> TransactionalRequest | None:
-        """Return the first request, or the look-up that it needs; `sent` takes it."""
+        """Return the first request, or its look-up; the caller sends it and calls `sent`."""
         request = self.first()
         if request is None:
             return None
@@ -152,29 +153,29 @@ class TransactionQueue:
         return None if now < request.retry_at else request
 
     def node_id(self, request: TransactionalRequest) -> int | None:
-        """Return the node that `request` goes to, None for any broker."""
+        """Return the node to which `request` is sent, None for any broker."""
         key = request.coordinator
         return None if key is None else self.coordinators.node_id(key)
 
     def next_due_at(self) -> float:
-        """Return when `due` will return a request because of time alone."""
+        """Return when `due` will return a request if nothing else happens."""
         request = self.first()
         return float("inf") if request is None or not request.attempts else request.retry_at
 
     def sent(self) -> None:
-        """Note that the first request is on its way."""
+        """Record that the first request is in flight."""
         self._in_flight = self.drop_first()
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether the context of a request is one of this queue."""
+        """Return whether the context of a sent request is a request of this queue."""
         return isinstance(context, TransactionalRequest)
 
     def drop_first(self) -> TransactionalRequest:
-        """Remove the first request and return it."""
+        """Remove and return the first request."""
         return heapq.heappop(self._waiting)[2]
 
     def back(self, request: TransactionalRequest) -> bool:
-        """Note that `request` is no longer in flight. Return False if it was given up before."""
+        """Record that `request` is no longer in flight. Return False if it was given up before."""
         if self._in_flight is not request:
             return False
         self._in_flight = None
@@ -194,18 +195,18 @@ class TransactionQueue:
         self.add(request)
 
     def looked_up(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
-        """Take the response to a look-up, which has no error."""
+        """Store the coordinator from a response without an error."""
         if request.looks_up is not None:
             _, node = coordinator_of(response)
             self.coordinators.learn(request.looks_up, node)
 
     def look_up_again(self, request: TransactionalRequest) -> None:
-        """Forget the node of `request`, so that it is looked up before the retry."""
+        """Forget the coordinator of `request`, so that it is looked up before the retry."""
         if request.coordinator is not None:
             self.coordinators.forget(request.coordinator)
 
     def clear(self) -> list[TransactionalRequest]:
-        """Remove every request, also the one in flight, and return them."""
+        """Remove all requests, including the request in flight, and return them."""
         gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
         if self._in_flight is not None:
             gone.insert(0, self._in_flight)

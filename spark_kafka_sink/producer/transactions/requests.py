@@ -1,8 +1,8 @@
-"""The requests of transactions: their contents, their coordinators, and their callers.
+"""The requests of transactions: their contents, their coordinators, and their results.
 
-It owns the messages, and the highest versions that go with transaction.version 1 (KIP-890): EndTxn
-5 and TxnOffsetCommit 5 would mean version 2 to a broker. `TransactionManager` and
-`TransactionQueue` decide when a request is made, sent or repeated.
+This module makes the messages, and limits their versions for transaction.version 1 (KIP-890): to a
+broker, EndTxn 5 and TxnOffsetCommit 5 would mean transaction.version 2. `TransactionManager` and
+`TransactionQueue` determine when a request is made, sent or repeated.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ TRANSACTION: Final = 1
 
 _LAST_END_TXN_V1: Final = 4
 _LAST_TXN_OFFSET_COMMIT_V1: Final = 4
-# Without it, a group could not reject the offsets of a replaced member (KIP-447).
+# Earlier versions have no member id, so a group could not reject offsets of a replaced member
+# (KIP-447).
 _FIRST_WITH_MEMBERS: Final = 3
 
 
 class Priority(IntEnum):
-    """The order in which requests that wait are sent; the lowest goes first."""
+    """The priority of waiting requests; the request with the lowest number is sent first."""
 
     FIND_COORDINATOR = 0
     INIT_PRODUCER_ID = 1
@@ -55,17 +56,17 @@ class Priority(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """The key of a coordinator: GROUP or TRANSACTION, and the id."""
+    """The key of a coordinator: GROUP or TRANSACTION, and the group id or transactional.id."""
 
     key_type: int
     key: str
 
 
 class TransactionalResult:
-    """The result of a call; its caller waits for `is_done` and then acknowledges it.
+    """The result of a call; its caller waits for `is_done` and then acknowledges the result.
 
-    Until it is acknowledged, the same call returns the same result again: a caller whose wait timed
-    out repeats the call, and gets the result of the first one.
+    Until the result is acknowledged, the same call returns the same result again. So a caller whose
+    wait timed out can repeat the call, and gets the result of the first call.
     """
 
     __slots__ = ("error", "is_acknowledged", "is_done", "operation")
@@ -77,13 +78,13 @@ class TransactionalResult:
         self.error: KafkaException | None = None
 
     def finish(self, error: KafkaException | None = None) -> None:
-        """Note the end, unless it is noted already."""
+        """Set the result, unless it is set already."""
         if not self.is_done:
             self.is_done, self.error = True, error
 
 
 class TransactionalCalls:
-    """The calls that users wait for, one at a time. last: the latest one."""
+    """The calls that users wait for, one at a time. last: the latest call."""
 
     def __init__(self) -> None:
         self.last: TransactionalResult | None = None
@@ -94,7 +95,7 @@ class TransactionalCalls:
         return None if self.last is None or self.last.is_acknowledged else self.last
 
     def raise_unfinished(self, operation: str) -> None:
-        """Raise IllegalStateException if another call has to end first."""
+        """Raise IllegalStateException if another call must end first."""
         call = self.unacknowledged
         if call is not None:
             message = (
@@ -121,9 +122,10 @@ class TransactionalCalls:
 class TransactionalRequest:
     """A request that waits or is in flight.
 
-    coordinator: None for whichever broker answers. looks_up: what a look-up is for. is_unanswered:
-    whether it was sent and its answer was lost, so that it may have been done. order: its place
-    among those of its priority, which it keeps when it is sent again; -1 until it is queued.
+    coordinator: whose coordinator gets the request, None for any broker. looks_up: for a look-up,
+    whose coordinator it looks up. is_unanswered: whether it was sent and the response was lost, so
+    that a broker may have processed it. order: its place among requests of the same priority, which
+    it keeps when it is sent again; -1 until it is queued.
     """
 
     call: Call
@@ -141,7 +143,7 @@ class TransactionalRequest:
 
 
 def find_coordinator(key: CoordinatorKey) -> TransactionalRequest:
-    """Ask any broker who coordinates `key`; made for any version: a single key, a batch of one."""
+    """Return a FindCoordinator request for `key`, with the fields of all versions."""
     return TransactionalRequest(
         call=Call.FIND_COORDINATOR,
         priority=Priority.FIND_COORDINATOR,
@@ -168,7 +170,7 @@ class TransactionalRequests:
     def init_producer_id(
         self, producer: ProducerIdAndEpoch, priority: Priority, result: TransactionalResult
     ) -> TransactionalRequest:
-        """Ask for a producer id, or for the next epoch of `producer`."""
+        """Return a request for a producer id, or for the next epoch of `producer`."""
         return TransactionalRequest(
             call=Call.INIT_PRODUCER_ID,
             priority=priority,
@@ -185,7 +187,7 @@ class TransactionalRequests:
     def add_partitions(
         self, producer: ProducerIdAndEpoch, partitions: Iterable[TopicPartition]
     ) -> TransactionalRequest:
-        """Make partitions part of the transaction."""
+        """Return a request that adds partitions to the transaction."""
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(partitions):
             topics.setdefault(topic, []).append(partition)
@@ -208,7 +210,7 @@ class TransactionalRequests:
     def add_offsets(
         self, producer: ProducerIdAndEpoch, group_id: str, result: TransactionalResult
     ) -> TransactionalRequest:
-        """Make a group's offsets part of the transaction."""
+        """Return a request that adds a consumer group's offsets to the transaction."""
         return TransactionalRequest(
             call=Call.ADD_OFFSETS_TO_TXN,
             priority=Priority.ADD_PARTITIONS_OR_OFFSETS,
@@ -231,7 +233,7 @@ class TransactionalRequests:
         *,
         is_v2: bool,
     ) -> TransactionalRequest:
-        """Commit a group's offsets when the transaction commits."""
+        """Return a request to commit a consumer group's offsets when the transaction commits."""
         return TransactionalRequest(
             call=Call.TXN_OFFSET_COMMIT,
             priority=Priority.ADD_PARTITIONS_OR_OFFSETS,
@@ -254,7 +256,7 @@ class TransactionalRequests:
     def end_txn(
         self, producer: ProducerIdAndEpoch, call: Call, result: TransactionalResult, *, is_v2: bool
     ) -> TransactionalRequest:
-        """Return the request that commits or aborts, depending on `call`."""
+        """Return a request that commits or aborts the transaction, depending on `call`."""
         return TransactionalRequest(
             call=call,
             priority=Priority.END_TXN,

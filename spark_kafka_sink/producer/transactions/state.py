@@ -1,16 +1,16 @@
 """The states of a transactional producer, as one table (State of TransactionManager).
 
-Only `TransactionManager` sets a state, and only as the table allows. If a caller asks for another
-transition, it gets an IllegalStateException and nothing changes. If a broker's response would cause
-another transition, the producer goes to FATAL_ERROR.
+Only `TransactionManager` changes the state, and only to a state that the table allows. If a caller
+requests another transition, it gets an IllegalStateException, and nothing changes. If a broker's
+response would cause another transition, the state becomes FATAL_ERROR.
 
 ::
 
     init_transactions   UNINITIALIZED -> INITIALIZING -> READY
     a transaction       READY -> IN_TRANSACTION -> COMMITTING or ABORTING -> READY
-    what went wrong     -> ABORTABLE_ERROR -> ABORTING -> READY, through INITIALIZING where the
-                        client has to raise the epoch (transaction.version 1, KIP-360)
-    what is over        -> FATAL_ERROR
+    after an error      -> ABORTABLE_ERROR -> ABORTING -> READY, through INITIALIZING if the
+                        client must raise the epoch (transaction.version 1, KIP-360)
+    no way to continue  -> FATAL_ERROR
 
 If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
 abort, and init_transactions may be called again. The diagram in docs/transactions.md is made from

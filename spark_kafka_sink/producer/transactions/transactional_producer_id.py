@@ -1,19 +1,18 @@
-"""Where a producer id and its epochs come from, without transactions and with them.
+"""TransactionalProducerId: when a transactional producer needs a new epoch, and how it gets one.
 
-`ProducerIdRequests` is for an idempotent producer: any broker gives it an id, and it raises the
-epoch itself. `TransactionalProducerId` is for a transactional one, whose epochs are its
-coordinator's: when it needs another one, and whether it can have one at all. The id itself, its
-epoch and the sequences under it are those of `Sequences`; the transactions those of
-`TransactionManager`.
+The coordinator assigns the epochs of a transactional producer. This module determines when another
+epoch is needed, and whether the coordinator can assign one. `Sequences` has the producer id, its
+epoch and the sequences, and `TransactionManager` has the transactions. (`ProducerIdRequests` is for
+an idempotent producer, which gets its id from any broker, and raises the epoch itself.)
 
 ::
 
     transaction.version 1   the epoch stays the same from one transaction to the next. After an
-                            error the client asks for the next one by InitProducerId (KIP-360),
-                            which the coordinator has to know; else the error is fatal
-    transaction.version 2   each EndTxn is answered with the epoch of the next transaction (KIP-890)
+                            error, the client requests the next epoch with InitProducerId (KIP-360);
+                            if the coordinator does not support that, the error is fatal
+    transaction.version 2   each response to EndTxn has the epoch of the next transaction (KIP-890)
 
-The version is read only between transactions.
+The transaction.version is only read between transactions.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class TransactionalProducerId:
-    """The producer id of one transactional producer, and whether its epoch has to be raised."""
+    """The producer id of a transactional producer, and whether its epoch must be raised."""
 
     def __init__(
         self, sequences: Sequences, coordinators: Coordinators, key: CoordinatorKey
@@ -45,22 +44,22 @@ class TransactionalProducerId:
 
     @property
     def current(self) -> ProducerIdAndEpoch:
-        """The id and the epoch that requests carry."""
+        """The producer id and epoch for requests."""
         return self._sequences.producer
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an id."""
+        """Whether there is a producer id."""
         return self._sequences.has_producer_id
 
     @property
     def is_v2(self) -> bool:
-        """Whether the transaction is one of transaction.version 2 (KIP-890)."""
+        """Whether the transaction uses transaction.version 2 (KIP-890)."""
         return self._is_v2
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the next transaction can have another epoch than one that has failed."""
+        """Whether the next transaction can have a new epoch after a transaction has failed."""
         return self._is_v2 or self._can_raise
 
     @property
@@ -68,18 +67,18 @@ class TransactionalProducerId:
         return self._coordinators.raises_epoch(self._key)
 
     def initialized(self, response: InitProducerIdResponse) -> None:
-        """Take the id and the epoch that the coordinator has given."""
+        """Use the producer id and epoch that the coordinator assigned."""
         self._sequences.adopt(ProducerIdAndEpoch(response.producer_id, response.producer_epoch))
         self._is_v2 = self._coordinators.transaction_version >= 2
 
     def transaction_ended(self, response: EndTxnResponse) -> None:
-        """Take the epoch that comes with the end of a transaction of version 2."""
+        """Use the epoch from the response to EndTxn, which only transaction.version 2 has."""
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if producer.is_valid:
             self._sequences.adopt(producer)
 
     def next_transaction(self) -> bool:
-        """Read the version again. Return whether an epoch has to be requested first."""
+        """Read the transaction.version again. Return whether an epoch must be requested first."""
         was_v2, self._is_v2 = self._is_v2, self._coordinators.transaction_version >= 2
         # The first transaction of version 2 must not begin with an epoch of version 1.
         raises = self._must_raise or not self.is_known or (self._is_v2 and not was_v2)
@@ -87,9 +86,10 @@ class TransactionalProducerId:
         return raises
 
     def batch_failed(self, batch: ProducerBatch) -> bool:
-        """Note that a batch has failed. Return whether another transaction can follow.
+        """Record that a batch has failed. Return whether another transaction can follow.
 
-        Version 2 numbers the next transaction's records from 0 in any case.
+        With version 2, the next transaction has a new epoch in any case, and its sequences start at
+        0.
         """
         makes_gap = batch.has_sequence and not self._is_v2
         if makes_gap and not self._can_raise:
@@ -98,12 +98,13 @@ class TransactionalProducerId:
         return True
 
     def transaction_failed(self) -> None:
-        """Note that a transaction can only be aborted.
+        """Record that a transaction can only be aborted.
 
-        What the brokers have of it may not be known; a new epoch ends all of it.
+        It may not be known which of its records the brokers have; a new epoch rules all of them
+        out.
         """
         self._must_raise = self._must_raise or (not self._is_v2 and self._can_raise)
 
     def raise_epoch(self) -> None:
-        """Make the next transaction begin with another epoch."""
+        """Request a new epoch for the next transaction."""
         self._must_raise = True

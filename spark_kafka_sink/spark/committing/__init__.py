@@ -1,1 +1,1 @@
-"""The process on the driver in which Spark commits a write. It loads neither numpy nor pyarrow."""
+"""Code for the driver's process in which Spark commits a write, without numpy and pyarrow."""

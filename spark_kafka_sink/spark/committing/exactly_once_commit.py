@@ -1,8 +1,11 @@
-"""Commit and abort of a write with exactly once, on the driver.
+"""The commit and the abort of an exactly-once write, on the driver.
 
-The process that commits is not the one that planned. All that it needs is in the plan, which the
-writer or the messages of the tasks carry. `single_commit` and `two_phase_commit` commit by one mode
-each.
+The process that commits is not the process that made the plan. All that the commit needs is in the
+plan, which is pickled with the writer or with the commit messages of the tasks. `single_commit` and
+`two_phase_commit` do what differs between the two modes.
+
+A run is one batch job or one micro-batch. An owner is an application and its target topic. The
+commit log has a record of each owner, which lists what it has written.
 """
 
 from __future__ import annotations
@@ -42,10 +45,11 @@ def commit_batch(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
 ) -> None:
-    """Commit a batch job, and publish its report; report a skip if its version was written before.
+    """Commit a batch job, and publish its report.
 
-    plan: the owner's record in that case. batch_id: of the micro-batch that the job writes, if any.
-    Raise KafkaException if it is not committed.
+    plan: the owner's record in place of a plan if the version of this job was written before. Then
+    only a report of the skip is published. batch_id: the number of the micro-batch that the job
+    writes, None if it writes none. Raise KafkaException if the job is not committed.
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
@@ -61,9 +65,10 @@ def commit_batch(
 def commit_micro_batch(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
 ) -> None:
-    """Commit a micro-batch of a stream, and publish its report; a replay is only compared.
+    """Commit a micro-batch of a stream, and publish its report.
 
-    Raise KafkaException if it is not committed, or if a replay has another number of rows.
+    If the micro-batch was written before (a replay), only its number of rows is checked. Raise
+    KafkaException if the micro-batch is not committed, or if a replay has another number of rows.
     """
     if not messages:
         _end_unused(options, kept_plan(_owner(options)))
@@ -88,18 +93,22 @@ def commit_micro_batch(
 
 
 def _rows_read(report: CommitReport) -> int:
-    """Return how many rows the tasks had: those that were written, and bad ones."""
+    """Return the number of rows that the tasks read: the written rows and the bad rows."""
     return report.rows + (0 if report.bad_rows is None else report.bad_rows.rows)
 
 
 def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
-    """End a transaction without rows: at level 1, the plan has begun it, and readers wait."""
+    """Abort the transaction of a run without rows, if there is one.
+
+    In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
+    and read_committed consumers wait for its end.
+    """
     if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
         single_commit.abort_run(options, plan)
 
 
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
-    """Check that a micro-batch has as many rows as when it was written before."""
+    """Check that a replayed micro-batch has as many rows as when it was written."""
     plan, micro_batch = _common(skips)
     _end_unused(options, plan)
     last = None if plan.record is None else plan.record.last_batch(micro_batch.query_id)
@@ -118,7 +127,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
 def _common(
     messages: Sequence[SinkCommitMessage | SkippedMessage],
 ) -> tuple[Plan, MicroBatch]:
-    """Return the plan and the micro-batch that all tasks had."""
+    """Return the plan and the micro-batch of the tasks, which must be the same for all of them."""
     found = {(message.plan, message.micro_batch) for message in messages}
     (plan, micro_batch), *others = found
     if others or plan is None or micro_batch is None:
@@ -140,7 +149,7 @@ def _how(
     messages: Sequence[WriterCommitMessage | None],
     skipped: str | None = None,
 ) -> ExactlyOnceReport:
-    """Return what the report says of exactly once."""
+    """Return the exactly-once part of the report."""
     selected = _selected(options)
     transactions = sum(1 for each in _attempts(messages) if each.written)
     if selected.mode is Mode.SINGLE:
@@ -160,9 +169,9 @@ def skipped_report(
     skips: Sequence[SkippedMessage] = (),
     batch_id: int | None = None,
 ) -> CommitReport:
-    """Return the report of a version that is written already.
+    """Return the report of a batch job whose version was written before.
 
-    record: of the owner. skips: of the tasks, if there were any.
+    record: the owner's record. skips: the messages of the tasks, if any task ran.
     """
     version = _version(options)
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
@@ -176,12 +185,12 @@ def skipped_report(
 
 
 def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | None) -> CommitReport:
-    """Return the report of a write that was skipped."""
+    """Return the report of a write that was skipped. why: the reason."""
     return replace(commit_report([], batch_id, _how(options, (), why)), tasks=tasks)
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
-    """Return the record of the owner as this run writes it, before what it adds."""
+    """Return the owner's record for this run, without the version or micro-batch that it writes."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     selected = _selected(options)
     return replace(
@@ -208,7 +217,11 @@ def abort_batch(
 
 @name_kafka_options()
 def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Abort a micro-batch that has failed; without a plan, the next one or the timeout does."""
+    """Abort a micro-batch that has failed, and print the result.
+
+    If neither the messages nor the driver's folder have a plan, nothing is aborted here. Then the
+    next plan aborts the transactions, or the brokers do so after the timeout.
+    """
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
@@ -237,7 +250,7 @@ def _commit(
     messages: Sequence[WriterCommitMessage | None],
     report: CommitReport,
 ) -> None:
-    """Commit what the tasks of a run wrote, with the record that says so. Raise KafkaException."""
+    """Commit the rows of a run together with the owner's new record. Raise KafkaException."""
     attempts = _attempts(messages)
     written = f"{report.rows} rows were written in {report.seconds:.0f} s"
     if _mode(options) is Mode.SINGLE:

@@ -1,7 +1,8 @@
-"""Commit of a job: checks that every task reported, and publishes the report.
+"""The commit of a job: check that every task has reported, and publish the report.
 
-The report goes to stderr (commit runs in a Python process whose logging nobody sees), to the file
-of the option reportPath, and to the application's own file (`last_reports`).
+The report is written to stderr, because Spark shows no logging of the Python process that commits.
+It is also written to the file of the option reportPath, and to the file of the application from
+which `last_reports` reads.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def commit_report(
     batch_id: int | None = None,
     exactly_once: ExactlyOnceReport | None = None,
 ) -> CommitReport:
-    """Return the sum of the messages of all tasks.
+    """Return the report of a job: the sum of the messages of all tasks.
 
-    exactly_once: how they were written, None for at least once. Raise KafkaException if a task did
-    not report, since its rows may not be written.
+    exactly_once: the exactly-once part of the report, None for at-least-once writes. Raise
+    KafkaException if a task did not report, because its rows may not be written.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
@@ -59,7 +60,7 @@ def commit_report(
     return CommitReport(
         batch_id=batch_id,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        # The clocks of other hosts may be ahead.
+        # The clock of a task's host may be ahead of the clock of this host.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
         tasks=len(reported),
         rows=sum(task.rows for task in tasks),
@@ -76,9 +77,9 @@ def commit_report(
 
 
 def publish(report: CommitReport, path: Path | None) -> None:
-    """Print the summary and write the report.
+    """Print a summary of the report, and write the report to the file `path`.
 
-    The report of a batch job replaces the file; the reports of a stream are lines of it, one per
+    The report of a batch job replaces the file. For a stream, a line is appended for each
     micro-batch. The rows are in Kafka already, so a failure to write the report is printed on
     stderr and does not fail the job.
     """
@@ -106,7 +107,7 @@ def publish(report: CommitReport, path: Path | None) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically, or write into it if it cannot be replaced."""
+    """Replace a file atomically. Overwrite its content if it cannot be replaced."""
     if is_special(path):
         _write_into(path, os.O_APPEND, text)
         return

@@ -1,9 +1,9 @@
-"""JobToken: the delegation token of one batch job, which ends with the job.
+"""JobToken: the delegation token of one batch job, which is expired when the job ends.
 
-Brokers end a token for clients that log in as its owner, so the committing process needs the
+Brokers let only the owner of a token expire it, so the process that commits has to log in with the
 driver's credentials. The writer must not contain them, because it is pickled into every task. So
-they are split into two parts, which are random bytes each: the writer has one, the driver's folder
-has the other.
+the credentials are split into two parts, each of which is random bytes by itself. The writer
+contains one part, and a file in the driver's folder contains the other.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from spark_kafka_sink.spark.session import driver_folder
 
 logger = logging.getLogger(__name__)
 
-# The rows are in Kafka, so the end of the job does not wait for long.
+# The rows are in Kafka already, so the job should not wait long for its token to be expired.
 _MAX_BLOCK_MS: Final = 10_000
 _PAUSE_S: Final = 0.1
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What the committing process needs: the driver's configuration, and the token."""
+    """The data that the process that commits needs: the driver's configuration, and the token."""
 
     config: ProducerConfig
     token: DelegationToken
@@ -45,9 +45,10 @@ class _Kept(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class JobToken:
-    """The token of a job.
+    """The delegation token of a job.
 
-    file: the name of the file in the driver's folder. part: of the credentials, without the file's.
+    file: the name of a file in the driver's folder, which has one part of the credentials. part:
+    the other part.
     """
 
     token_id: str
@@ -56,7 +57,7 @@ class JobToken:
 
     @classmethod
     def keep(cls, config: ProducerConfig, token: DelegationToken) -> Self | None:
-        """Keep what is needed to end a token; None, with a warning, if that is impossible."""
+        """Store what is needed to expire a token. If that fails, log a warning and return None."""
         content = encoded(_Kept(config, token))
         part = secrets.token_bytes(len(content))
         made = cls(token.token_id, f".pykafka-token-{secrets.token_hex(16)}", part)
@@ -80,7 +81,7 @@ class JobToken:
 
     @name_kafka_options()
     def expire(self) -> None:
-        """End the token, unless that was done before. If it fails, say so on stderr."""
+        """Expire the token, unless this was done before. Print a failure on stderr."""
         try:
             path = self._path
             content = _xor(path.read_bytes(), self.part)
@@ -108,7 +109,7 @@ def _expire(kept: _Kept) -> None:
             try:
                 admin.expire_delegation_token(kept.token.hmac)
             except ApiException as error:
-                # The broker may not know yet a token that was created a moment ago.
+                # The token was created a moment ago, and this broker may not know it yet.
                 is_new = is_fresh(kept.token, time.time() * 1000)
                 if error.code != DELEGATION_TOKEN_NOT_FOUND or not is_new:
                     raise
@@ -126,7 +127,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 def encoded(thing: object) -> bytes:
-    """Return a value with its secrets as JSON; it must not be shown, nor stored as it is."""
+    """Return a value as JSON with readable secrets. It must not be logged or stored as it is."""
     return msgspec.json.encode(thing, enc_hook=_text)
 
 

@@ -1,7 +1,7 @@
-"""Reports as lines of a file, one JSON object each, which several processes append to.
+"""Files of reports, one JSON object per line, to which several processes may append.
 
-If a process dies or the disk is full in the middle of a line, the next report begins a new line,
-and readers skip the broken one.
+If a process dies or the disk is full while a line is written, the next report begins on a new line,
+and readers skip the incomplete line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`; one that cannot be read, as a pipe, only for writing."""
+    """Open a file for `append_report`, only for writing if it cannot be read (such as a pipe)."""
     if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
     return open_to_write(path, os.O_APPEND)
@@ -33,9 +33,9 @@ def is_special(path: Path) -> bool:
 
 
 def open_to_write(path: Path, flag: int) -> BinaryIO:
-    """Open an existing file for writing; flag: os.O_APPEND or os.O_TRUNC.
+    """Open an existing file for writing. flag: os.O_APPEND or os.O_TRUNC.
 
-    Raise OSError for a pipe without a reader, in place of waiting for one.
+    Raise OSError for a pipe that no process reads, instead of waiting for a reader.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flag)
     os.set_blocking(descriptor, True)
@@ -43,9 +43,9 @@ def open_to_write(path: Path, flag: int) -> BinaryIO:
 
 
 def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
-    """Add a report to a file that is open for appending, and for reading if it can be read.
+    """Append a report to a file that is open for appending, and also for reading if possible.
 
-    Raise OSError.
+    Raise OSError if the file cannot be written.
     """
     line = json.dumps(report).encode() + b"\n"
     if lines.readable() and lines.seek(0, os.SEEK_END):
@@ -56,7 +56,7 @@ def append_report(lines: BinaryIO, report: dict[str, Any]) -> None:
 
 
 def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
-    """Return the last n reports of a file, the newest last."""
+    """Return the last n reports in the content of a file, the newest last."""
     found: list[dict[str, Any]] = []
     for line in reversed(lines.splitlines()):
         if len(found) >= n:
@@ -69,12 +69,12 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
 
 
 _NAME: Final = ".pykafka-reports.jsonl"
-# At this size the older half of the file is dropped: a stream runs for weeks.
+# At this size the older half of the file is deleted, because a stream may run for weeks.
 _FULL_BYTES: Final = 8 * 1024 * 1024
 
 
 def remember(report: dict[str, Any]) -> None:
-    """Add a report to the application's file, when a job commits. Raise OSError."""
+    """Append a report to the application's file. Raise OSError if the file cannot be written."""
     folder = driver_folder()
     if folder is None:
         return
@@ -89,8 +89,8 @@ def remember(report: dict[str, Any]) -> None:
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Return the reports of the application's last n writes and micro-batches, the newest last.
 
-    spark: a classic session. Raise KafkaException for a session of Spark Connect, which cannot
-    reach the driver's files, and IllegalArgumentException for any other object.
+    spark: a classic session. Raise KafkaException for a Spark Connect session, which cannot access
+    the driver's files. Raise IllegalArgumentException for any other object.
     """
     check_session("last_reports", spark)
     checked_number("n", n, 0, LARGEST_INT32)

@@ -1,4 +1,4 @@
-"""Commit and abort of mode `single`, on the driver: `commit.single` against the cluster."""
+"""The commit and the abort of mode `single`: run the state machines of `commit.single`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
-# The clusters whose brokers were found to flag duplicates, by the bootstrap servers.
+# The bootstrap servers of the clusters whose brokers were found to report duplicates.
 _fit: set[str] = set()
 
 
@@ -34,10 +34,11 @@ def commit_record(
     attempts: Sequence[AttemptTransaction],
     written: str,
 ) -> None:
-    """Commit what the tasks of a run wrote, with the record that says so.
+    """Commit the rows of a run together with the owner's new record.
 
-    written: how many rows that is, for errors. Raise KafkaException if it is not committed, or if
-    that is not known. In that case another run finds out, and writes only what is not committed.
+    written: a description of how many rows were written, for error messages. Raise KafkaException
+    if the run is not committed, or if this is not known. In the latter case the next run finds out,
+    and writes the rows only if they are not committed.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -64,13 +65,14 @@ def commit_record(
 
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a run that has failed; return the result as a sentence."""
+    """Abort the transaction of a failed run. Return a message that describes the result."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
         outcome = client.run(begun, single.step).outcome
-        # After a commit at level 1, the driver takes its own epoch away: its abort is fenced, too.
+        # After a commit at level 1, the driver asks for a new epoch. So an abort with its old epoch
+        # is fenced although no newer run exists.
         found = _record(client, plan) if isinstance(outcome, Superseded) else None
     owner = plan.run.owner
     if isinstance(outcome, Aborted):

@@ -1,4 +1,8 @@
-"""Commit and abort of mode `two-phase`, on the driver: `commit.two_phase` against the cluster."""
+"""The commit and the abort of mode `two-phase`: run the state machines of `commit.two_phase`.
+
+A run is "decided" once its record in state DECIDED is committed in the commit log. Then all its
+transactions have to be committed.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +35,10 @@ def commit_record(
     attempts: Sequence[AttemptTransaction],
     written: str,
 ) -> None:
-    """Commit what the tasks of a run wrote, with the record that says so.
+    """Commit the rows of a run together with the owner's new record.
 
-    written: how many rows that is, for errors. Raise KafkaException if it is not committed, if that
-    is not known, or if a part of it is lost.
+    written: a description of how many rows were written, for error messages. Raise KafkaException
+    if the run is not committed, if this is not known, or if some of its rows are lost.
     """
     run, config = plan.run, options.producer
     with commit_client(config, run.log.topic, options.brokers) as client:
@@ -67,9 +71,9 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
 
 
 def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End what a failed run has open; return the result as a sentence.
+    """End the open transactions of a failed run. Return a message that describes the result.
 
-    If the run was decided, its transactions are committed: it cannot be aborted any more.
+    If the run is decided, it cannot be aborted any more, and its transactions are committed.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
@@ -93,7 +97,7 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a run that is decided."""
+    """Commit the transactions of a decided run. Return a message that describes the result."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome

@@ -1,1 +1,1 @@
-"""The user's own process: registration, hooks into Spark's writers, and helpers for DataFrames."""
+"""The user's own driver process: registration, hooks into Spark's writers, DataFrame helpers."""

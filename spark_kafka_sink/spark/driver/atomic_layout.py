@@ -1,12 +1,12 @@
-"""``atomic_layout(df, options)``: rows laid out so that one task writes each Kafka partition.
+"""``atomic_layout(df, options)``: partitions rows so that one task writes each Kafka partition.
 
-A task with rows for every partition keeps a connection to every broker, sends small batches to all
-of them and leaves a producer state in each partition; a task with the rows of one partition does
-not. The layout costs one shuffle. The partition of a row is the one that the sink would choose; the
-sink gets it as the column ``partition``.
+A task with rows for every Kafka partition keeps a connection to every broker, sends small batches
+to all of them and leaves a producer state in each partition. A task with the rows of one Kafka
+partition does not. The layout costs one shuffle. Each row gets the Kafka partition that the sink
+would choose, as the column ``partition``, which the sink then uses.
 
-No row is written here. The cluster is asked for the partition counts, and rows are read only for
-the topics of a topic column.
+No row is written here. The partition counts come from the brokers. Rows are read only to find the
+topics that a topic column names.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ from spark_kafka_sink.spark.topics import suggest_create_topics
 
 _INT: Final = "INT"
 _PLACES: Final = "partitions INT, first INT"
-# The columns whose hash places rows without a key, so that a row computed again has the same place.
+# Rows without a key are placed by a hash of these columns, so that a row that Spark computes again
+# gets the same partition.
 _SPREAD_BY: Final = ("key", "value", "timestamp")
-# A temporary column.
+# The name of a temporary column.
 _PLACE: Final = "place"
 
 
 class _Frame(NamedTuple):
-    """A frame with numbers as column names, since names in Spark are case-insensitive."""
+    """A frame with numbers as column names, since Spark's names are case-insensitive."""
 
     df: DataFrame
     names: list[str]
@@ -73,9 +74,9 @@ class _Frame(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The topic of a row, its partition count, and the task of its first partition.
+    """For each row: its topic, the topic's partition count, and the task of partition 0.
 
-    The last two are null for a topic that was not found.
+    partitions and first (that task) are null for a topic that was not found.
     """
 
     topic: Column
@@ -84,21 +85,21 @@ class _Place(NamedTuple):
 
 
 def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """Return `df` with a column ``partition``, the rows of each Kafka partition in their own task.
+    """Return `df` with a column ``partition``, and one Spark partition for each Kafka partition.
 
-    options: of the sink, as for the following write; createTopics works as there. The result has as
-    many Spark partitions as the topics have Kafka partitions in total. The write fails if a topic
-    has another number of partitions by then; lay out a stream whose topic may grow inside
-    foreachBatch.
+    options: the options of the following write; createTopics works as in the write. The result has
+    as many Spark partitions as all its topics have Kafka partitions in total. The write fails if
+    the partition count of a topic has changed by then. If the topic of a stream may get more
+    partitions, call this inside foreachBatch.
 
-    The partition of a row is chosen by its column partition, or else by your own
-    kafka.partitioner.class, the key as in the Java client, or a hash of key, value and timestamp.
-    All of these must be the same if Spark computes a row again.
+    The Kafka partition of a row comes from the first of these that applies: its column partition,
+    your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
+    timestamp. The result must be the same if Spark computes the row again.
 
-    Topics of a column are found by a query over all rows, which does not work for a stream. Do
-    everything that shuffles before the layout, and ``sortWithinPartitions`` after it. Over Spark
-    Connect the client asks the brokers. Raise ConfigException, DataException and errors of the
-    brokers, as a write does.
+    The topics that a topic column names are found with a query over all rows, which does not work
+    for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after
+    it. Over Spark Connect the client process connects to the brokers. Raise ConfigException,
+    DataException and the exceptions of the brokers, as a write does.
 
     >>> laid_out = atomic_layout(flights, options)  # doctest: +SKIP
     >>> laid_out.write.format("pykafka").mode("append").options(**options).save()  # doctest: +SKIP
@@ -116,7 +117,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     partition = _partition(checked, frame, place)
     chosen = frame.df.withColumn("partition", partition)
     task = place.first + F.pmod(F.coalesce(F.col("partition"), F.lit(0)), place.partitions)
-    # Rows without a topic go to the first task; the write refuses or handles them.
+    # Rows without a topic go to the first task. The write then refuses them or handles them as bad
+    # rows.
     laid_out = chosen.repartitionById(max(1, topics.tasks), F.coalesce(task, F.lit(0)))
     columns = [frame.column(name).alias(name) for name in frame.names if name != "partition"]
     counts = dict(zip(topics.names, topics.partitions, strict=True))
@@ -125,13 +127,13 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without those of exactly once: they need the layout that is made here."""
+    """Return the options except those of exactly once, whose check needs a finished layout."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 
 
 def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
-    """Return the topics of the rows; the write refuses invalid names."""
+    """Return the topics of the rows. Invalid names are left out here; the write refuses them."""
     if options.topic is not None:
         names = [options.topic]
     elif frame.df.isStreaming:
@@ -155,7 +157,7 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Return the frame with columns for the places of its rows, and the places."""
+    """Return the frame with a temporary column if it needs one, and the `_Place` of its rows."""
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
@@ -167,7 +169,10 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 
 
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    """Return each row's Kafka partition; without a topic, only that of the column partition."""
+    """Return each row's Kafka partition.
+
+    A row whose topic was not found gets only the partition that its column partition sets.
+    """
     choices = []
     if frame.has("partition"):
         choices.append(frame.column("partition"))
@@ -184,7 +189,8 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    # Not a function with annotations, by which Spark would choose another kind of UDF.
+    # This is no function with type annotations, because Spark would make another kind of UDF from
+    # them.
     return _computed(
         lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
         _INT,
@@ -200,7 +206,7 @@ def _own_partitions(
 
 
 def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:
-    """Return the column that a function computes from Arrow arrays."""
-    # The type stub requires the number of the kind, of which Spark warns.
+    """Return the column that a function computes from the Arrow arrays of other columns."""
+    # The type stub requires UDF types as numbers, and Spark warns about those.
     udf: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
     return udf(*columns)

@@ -1,7 +1,7 @@
-"""Masks secrets of Kafka in what Spark's Python client logs at DEBUG.
+"""Masks Kafka's secrets in the DEBUG logs of Spark's Python client.
 
-Classic sessions log each call to the JVM there, with the names and values of options; sessions of
-Spark Connect log each request.
+Classic sessions log each call to the JVM, with the names and values of options. Spark Connect
+sessions log each request.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _MASKED: Final = "*** (what names a secret option is not logged)"
 
 
 class _SecretsFilter(logging.Filter):
-    """Replaces messages that have the name of a secret option."""
+    """Masks log messages that contain the name of a secret option."""
 
     def __init__(self, names: str) -> None:
         super().__init__()
         self._names = re.compile(names)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Mask a record; none is dropped."""
+        """Mask the record's message if necessary. Return True, so that no record is dropped."""
         try:
             is_secret = self._names.search(record.getMessage()) is not None
         except Exception:  # noqa: BLE001 - whatever it is, handlers report it
@@ -33,7 +33,7 @@ class _SecretsFilter(logging.Filter):
 
 
 def mask_client_logs(names: str) -> None:
-    """Mask messages with names that match a regular expression; calling it again is harmless."""
+    """Mask log messages that match a regular expression of names. Another call changes nothing."""
     for name in _LOGGERS:
         found = logging.getLogger(name)
         if not any(isinstance(each, _SecretsFilter) for each in found.filters):

@@ -1,4 +1,4 @@
-"""``register(spark)``: makes the sink known to a session, and changes its settings.
+"""``register(spark)``: registers the sink with a session, and changes settings of the session.
 
 `hooks.writers` describes how Spark's writers behave afterwards.
 """
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-# Spark's default (SQLConf, 4.1 to 4.3).
+# Spark's default value (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
-# Under 8 MiB with the row that goes over it: with a buffer of 16 MiB, rows of 1 and 10 KB cost the
-# JVM a sixth to a quarter more (docs/performance.md).
+# Just under 8 MiB, because a batch exceeds the limit by its last row. If the buffer grows to 16
+# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time (docs/performance.md).
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
 def limit_arrow_batches(spark: SparkSession) -> None:
-    """Limit Arrow batches to `LIMIT_BYTES`, unless the limit is set already.
+    """Limit Arrow batches to `LIMIT_BYTES`, unless the limit is already set.
 
-    The limit applies to everything else that the session passes to Python as well. If the setting
-    does not exist or cannot be changed, do nothing.
+    The limit also applies to all other data that the session passes to Python. If the setting does
+    not exist or cannot be changed, do nothing.
     """
     reason = change_setting(
         spark, SETTING, lambda given: str(LIMIT_BYTES) if given == SPARKS_DEFAULT else None
@@ -44,12 +44,13 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own words, and Kafka's names of secrets.
+# Spark's own pattern for secrets, and Kafka's names of secret options.
 _SECRET: Final = "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
-# An option in a request's text: key: "name" and then, in a line of its own, value: "…", or the same
-# a literal deep. Quotes in a value are escaped, so its line's last one ends it. No backslash is in
-# this, which files of properties would have to double, and nothing that is slow on long values.
+# Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its
+# own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the last quote of
+# its line ends it. The pattern has no backslash, which would have to be doubled in properties
+# files, and is not slow on long values.
 SECRET_OPTIONS: Final = f'key: *".*{SECRET_NAMES}.*"[^"}}]+".*"'
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -59,10 +60,10 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def mask_secrets(spark: SparkSession) -> None:
-    """Set a session, classic or of Spark Connect, to mask secrets of Kafka as well.
+    """Make a session mask Kafka's secrets wherever Spark shows options.
 
-    Its Python client masks them in this process's logs, too. Calling it again changes nothing. Log
-    a warning if the settings cannot be changed.
+    The session is classic or of Spark Connect. The logs of this process's Spark client mask them,
+    too. Another call changes nothing. Log a warning if the settings cannot be changed.
     """
     for name, regex in SETTINGS.items():
         reason = change_setting(spark, name, partial(_with, regex))
@@ -78,23 +79,24 @@ def mask_secrets(spark: SparkSession) -> None:
 def _with(regex: str, given: str | None) -> str | None:
     if given is None:
         return regex
-    # Ours first, so that flags at the beginning of theirs do not apply to it.
+    # This pattern comes first, so that flags at the beginning of the user's pattern do not apply to
+    # it.
     return None if regex in given else f"{regex}|{given}"
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
-    The session then masks Kafka's secrets where Spark shows options, and passes rows to Python in
-    smaller batches, unless their size is set already.
+    The session then masks Kafka's secrets where Spark shows options. It also passes rows to Python
+    in smaller batches, unless their size is already set.
 
     In local mode, the workers run the driver's Python, unless PYSPARK_PYTHON or
-    spark.pyspark.python names another one. Raise ConfigException if that one lacks the sink or is
-    of another minor version, and IllegalArgumentException if `spark` is no session.
+    spark.pyspark.python sets another one. Raise ConfigException if that other Python lacks the sink
+    or has another minor version, and IllegalArgumentException if `spark` is not a session.
 
-    For classic sessions and Spark Connect; calling it again is harmless. Call it before
-    ``df.write``: a classic writer that is older keeps Spark's meaning of a bare save. After ``pip
-    install`` the name is known without it; ``save()`` then needs ``.mode("append")``.
+    This works for classic sessions and Spark Connect, and may be called again. Call it before
+    ``df.write``: in a classic writer that is older, a bare save keeps Spark's meaning. After ``pip
+    install``, the format is known without this call, but ``save()`` then needs ``.mode("append")``.
     """
     check_session("register", spark)
     if not is_connect(spark):

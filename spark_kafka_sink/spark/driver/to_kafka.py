@@ -1,6 +1,6 @@
-"""``to_kafka(df)``: a DataFrame with the sink's columns, made by Spark's own expressions.
+"""``to_kafka(df)``: a DataFrame with the sink's columns, made with Spark's own expressions.
 
-It only adds a select to the DataFrame, classic or Connect, batch or stream: nothing runs here, and
+It only adds a select to the DataFrame (classic or Connect, batch or stream). It starts no job, and
 no row passes through Python.
 """
 
@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from spark_kafka_sink.errors import DataException, listed
 from spark_kafka_sink.spark.session import check_frame
 
-# The value for the whole row; pass a column of this name as a Column.
+# This value stands for the whole row. To use a column of this name, pass it as a Column.
 JSON: Final = "json"
 _BYTES: Final = ("key", "value")
 
@@ -39,12 +39,12 @@ def to_kafka(
 ) -> DataFrame:
     """Return a DataFrame that has only the sink's columns.
 
-    Each argument is the name of a column or a Column. value "json" is the whole row as a JSON
-    object with every column of `df`, also those of other arguments; as always with ``to_json``,
-    null fields are left out. Keys and values that are structs, arrays or maps become JSON as well,
-    and other types than string and binary are cast to string. headers, timestamp, topic and
-    partition need the types that the sink requires. Raise DataException for an unknown column, and
-    for another type of argument.
+    Each argument is the name of a column or a Column. The value "json" means the whole row as a
+    JSON object with every column of `df`, including the columns that other arguments name. As
+    always with ``to_json``, null fields are left out. Keys and values of type struct, array or map
+    are converted to JSON, and all types other than string and binary are cast to string. headers,
+    timestamp, topic and partition must have the types that the sink requires. Raise DataException
+    for an unknown column, and for an argument that is neither a name nor a Column.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -98,8 +98,8 @@ def _unknown(df: DataFrame, argument: str, name: str) -> str:
 
 
 def _as_bytes(name: str, kind: DataType) -> Column:
-    """Return a column as string or binary."""
-    # A string with a collation is cast to one without, since the sink takes only those.
+    """Return a column converted to string, or unchanged if it is string or binary."""
+    # A string with a collation is cast to a plain string, since the sink accepts no other.
     if kind.simpleString() in ("string", "binary"):
         return F.col(name)
     if isinstance(kind, StructType | ArrayType | MapType | VariantType):

@@ -1,6 +1,6 @@
-"""``choose_worker_python(spark)``: makes the workers of local mode run a Python that has the sink.
+"""``choose_worker_python(spark)``: makes local mode's workers run a Python that has the sink.
 
-Spark's workers run the ``python3`` of the PATH, unless PYSPARK_PYTHON names another Python. If a
+Spark's workers run the ``python3`` on the PATH, unless PYSPARK_PYTHON sets another Python. If a
 program is started as ``venv/bin/python program.py``, that ``python3`` is not the Python of the
 program, and usually lacks the sink. In local mode driver and workers share a machine, so the
 workers can run the driver's Python. On a cluster, and over Spark Connect, they cannot.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SPARKS_DEFAULT: Final = "python3"
 _ANSWER_TIMEOUT_S: Final = 60
-# Prints the version first, in the grammar of every Python: an old one may fail after that.
+# Prints the version first, with syntax that every Python knows: an old Python may fail afterwards.
 _QUESTIONS: Final = """
 import sys
 print("%d.%d" % sys.version_info[:2])
@@ -40,8 +40,8 @@ print(" ".join(name for name in sys.argv[1:] if find_spec(name) is None))
 def choose_worker_python(spark: SparkSession) -> None:
     """In local mode, set the Python that the workers of a classic session run.
 
-    It is the one that PYSPARK_PYTHON or spark.pyspark.python names, or else the driver's. Raise
-    ConfigException if a Python that is not the driver's cannot run the sink. No Spark job starts.
+    It is the Python that PYSPARK_PYTHON or spark.pyspark.python sets, or else the driver's. Raise
+    ConfigException if it is not the driver's Python and cannot run the sink. No Spark job starts.
     """
     context = spark.sparkContext
     master = context.master or ""
@@ -54,21 +54,22 @@ def choose_worker_python(spark: SparkSession) -> None:
 
 
 def _named_python(context: SparkContext) -> str | None:
-    """Return the Python that the user chose for the workers, None if there is none.
+    """Return the Python that the user set for the workers, None if the user did not set it.
 
     Spark reads PYSPARK_PYTHON when it starts. It ignores spark.pyspark.python if the driver was not
     started by spark-submit.
     """
     settings = context.getConf()
     named = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")
-    # With a Python for the driver alone, the workers run Spark's default.
+    # If only the driver's Python is set, the workers run Spark's default.
     return named or (_SPARKS_DEFAULT if settings.get("spark.pyspark.driver.python") else None)
 
 
 def _is_drivers(python: str) -> bool:
-    """Return whether a name is that of the driver's Python.
+    """Return whether `python` names the driver's Python.
 
-    The Pythons of virtual environments are links to one file, so the folder counts as well.
+    The Pythons of several virtual environments may be links to one file, so their folders are
+    compared, too.
     """
     found = shutil.which(python)
     return found is not None and _identity(found) == _identity(sys.executable)
@@ -80,7 +81,7 @@ def _identity(python: str) -> tuple[Path, Path]:
 
 
 def _check(context: SparkContext) -> None:
-    """Raise ConfigException if the Python of the workers cannot run the sink."""
+    """Raise ConfigException if the workers' Python cannot run the sink."""
     shipped = context._python_includes or ()  # noqa: SLF001 - there is no public way
     files = [Path(SparkFiles.getRootDirectory(), name) for name in shipped]
     paths = [context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), *files]
@@ -97,7 +98,7 @@ def _check(context: SparkContext) -> None:
 
 @functools.cache
 def _problem(python: str, python_path: str) -> str | None:
-    """Return why a Python cannot run the sink, None if it can. It is started once to find out."""
+    """Return why a Python cannot run the sink, None if it can. This starts that Python once."""
     try:
         done = subprocess.run(  # noqa: S603 - Spark is about to run the same program
             [python, "-c", _QUESTIONS, "spark_kafka_sink", *NEEDED],

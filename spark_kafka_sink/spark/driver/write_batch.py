@@ -1,6 +1,6 @@
 """``write_batch``: writes a micro-batch as a batch job, for ``foreachBatch``.
 
-This is the way to write a stream in output mode update, which Spark refuses for Python sinks.
+This is how to write a stream in output mode update, which Spark refuses for Python sinks.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     ...     functools.partial(write_batch, options={"kafka.bootstrap.servers": "localhost:9092"})
     ... )
 
-    options: of the sink, as for ``df.write``. A batch that Spark runs again is written again
-    (at-least-once), unless exactlyOnce is set; over Spark Connect that needs txnAppId, too. With
-    exactlyOnce, a second save of one batch to the same topic needs another txnAppId. As in a
-    stream, the cluster is checked once in kafka.metadata.max.age.ms, and the report is a line of
-    reportPath. In a classic session errors are found before Spark computes the rows. Raise the
-    exceptions of ``df.write``; Spark then ends the query.
+    options: the options of the sink, as for ``df.write``. A batch that Spark runs again is written
+    again (at-least-once), unless exactlyOnce is set; over Spark Connect exactlyOnce also needs
+    txnAppId. With exactlyOnce, a second save of one batch to the same topic needs another txnAppId.
+    As in a stream, the cluster is checked only once in kafka.metadata.max.age.ms, and each report
+    is a line in the file reportPath. In a classic session errors are found before Spark computes
+    the rows. Raise the exceptions of ``df.write``; Spark then ends the query.
     """
     check_frame("write_batch", df)
     is_number = isinstance(batch_id, int) and not isinstance(batch_id, bool)

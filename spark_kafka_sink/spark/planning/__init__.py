@@ -1,1 +1,1 @@
-"""The process on the driver in which Spark plans a write. It loads neither numpy nor pyarrow."""
+"""Code of the driver's process in which Spark plans a write. It loads neither numpy nor pyarrow."""

@@ -1,7 +1,7 @@
 """KafkaDataSource: the data source of ``format("pykafka")``.
 
-Spark makes one on the driver for every write, every micro-batch and its commit, so it must be cheap
-to make. It only validates.
+Spark makes a new one on the driver for every write, every micro-batch and each of their commits, so
+its constructor must be cheap. This module only checks and plans a write.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 class KafkaDataSource(DataSource):
     """The Kafka sink as a Python data source."""
 
-    # Spark plans with a source that the planning process makes, and commits with a pickled copy.
+    # Spark plans with a new source in the planning process, and commits with a pickled copy.
     _is_copy = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -66,11 +66,11 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name to use in ``format``."""
+        """Return the name of the format, for ``format(…)``."""
         return "pykafka"
 
     def schema(self) -> StructType:
-        """Refuse to read: Spark asks for a schema only then. Raise ConfigException."""
+        """Raise ConfigException. Spark calls this only to read, which is not supported."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
@@ -79,7 +79,10 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
-        """Plan a batch write. Raise ConfigException, DataException and errors of the brokers."""
+        """Check and plan a batch write, and return its writer.
+
+        Raise ConfigException, DataException and the exceptions of the brokers.
+        """
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
@@ -100,7 +103,7 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns; return the options, and the batch number of `write_batch`.
+        """Check options and columns; return the options, and the batch id of `write_batch`.
 
         Raise ConfigException and DataException.
         """
@@ -120,10 +123,10 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001, ARG002 - Spark's signature
     ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
-        """Plan a micro-batch; also called, on a copy of this source, to commit or abort one.
+        """Plan a micro-batch. On a copy of this source, return a writer to commit or abort one.
 
         overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raise as `writer` does. To commit, what may have changed since is not checked again.
+        again. Raise the exceptions of `writer`. At a commit, the brokers are not checked again.
         """
         freeze_imports()
         options = self.check_stream(schema)
@@ -136,7 +139,7 @@ class KafkaDataSource(DataSource):
         return _planned_micro_batch(_checked_micro_batch(options, schema))
 
     def check_stream(self, schema: StructType) -> SinkOptions:
-        """Check options and columns of a stream, and return the options.
+        """Check the options and columns of a stream, and return the options.
 
         Raise ConfigException and DataException.
         """
@@ -149,9 +152,9 @@ class KafkaDataSource(DataSource):
 def _planned(
     options: SinkOptions, schema: StructType, batch_id: int | None, token: JobToken | None
 ) -> KafkaArrowWriter | ExactlyOnceWriter:
-    """Check what a job needs, and plan it where it is to be written exactly once.
+    """Check the cluster for a job and return its writer; with exactly once, plan its run first.
 
-    batch_id: of `write_batch`, where the query is not known.
+    batch_id: the batch id that `write_batch` passes if the query is not known, else None.
     """
     in_batches = batch_id is not None
     options = check_environment(options, schema, in_batches=in_batches, may_remember=False)
@@ -165,13 +168,13 @@ def _planned(
 def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options with the application that a stream is."""
+    """Return the options with the application that identifies the stream."""
     checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 
 
 def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
-    """Plan a micro-batch that `write_batch` saves."""
+    """Plan a micro-batch that `write_batch` writes as a job."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
     from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
 
@@ -181,7 +184,7 @@ def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceM
 
 
 def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
-    """Plan a micro-batch: Spark asks for a writer for each."""
+    """Plan a micro-batch; Spark requests a new writer for each one."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most streams do not need it
 
     return ExactlyOnceStreamWriter(options, plan_micro_batch(options))
@@ -196,7 +199,10 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
 
 
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
-    """Check what may change between micro-batches, with the token that they share, if any."""
+    """Check the options and the cluster for a micro-batch; use cached results if possible.
+
+    If delegationToken is set, the check logs in with the token that all micro-batches share.
+    """
     check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
     if options.delegation_token_mechanism is None:
         return check(options)
@@ -206,10 +212,11 @@ def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOption
 def check_environment(
     options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
 ) -> SinkOptions:
-    """Check what may change between plan and commit, and log warnings.
+    """Check everything besides options and columns, log warnings, and return the options.
 
-    Return the options with the results. in_batches: whether micro-batches are written;
-    may_remember: whether recent results may be used.
+    This includes the partitioner, paths, brokers and topics, which may change between two writes.
+    The returned options contain the results. in_batches: whether micro-batches are written.
+    may_remember: whether cached results up to metadata.max.age.ms old may be used.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
@@ -223,7 +230,7 @@ def check_environment(
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check on the driver that rows of a schema can be written; raise what is wrong."""
+    """Check on the driver that rows with a schema can be written. Raise an exception if not."""
     with warnings_disabled():
         checked, batch_id = KafkaDataSource(dict(options)).check(schema)
         in_batches = batch_id is not None
@@ -231,19 +238,19 @@ def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:
 
 
 def check_stream_write(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check that a stream of rows of a schema can be written; raise what is wrong."""
+    """Check that a stream with a schema can be written. Raise an exception if not."""
     with warnings_disabled():
         checked = KafkaDataSource(dict(options)).check_stream(schema)
         check_environment(checked, schema, in_batches=True, may_remember=False)
 
 
 def check_options_and_columns(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check only the options and the columns; raise what is wrong."""
+    """Check only the options and the columns. Raise an exception if they are invalid."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check(schema)
 
 
 def check_options_and_columns_of_stream(schema: StructType, options: Mapping[str, str]) -> None:
-    """Check only the options and the columns of a stream; raise what is wrong."""
+    """Check only the options and the columns of a stream. Raise an exception if invalid."""
     with warnings_disabled():
         KafkaDataSource(dict(options)).check_stream(schema)

@@ -1,13 +1,13 @@
 """Delegation tokens that the driver creates for its tasks.
 
-A batch job has a token of its own, which ends with the job. All micro-batches of an application
-that have the same credentials share one token. It is renewed and replaced when a micro-batch is
-planned, by the rule of `auth.delegation_tokens`.
+A batch job has a token of its own, which the driver expires at the end of the job. All
+micro-batches of an application with the same credentials share one token. The shared token is
+renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`.
 
-The processes that plan are replaced when they are idle, and several may plan at the same time. So a
-file in the driver's folder has the id of the shared token, when it was renewed, and the difference
-between the clocks of the driver and the brokers. It has no secret: a new process asks the brokers
-for the HMAC, which they return to the token's owner.
+Spark replaces idle planning processes, and several of them may plan at the same time. So a file in
+the driver's folder stores the id of the shared token, when it was renewed, and the difference
+between the clocks of the driver and the brokers. The file contains no secret: a new process asks
+the brokers for the HMAC, which they return to the token's owner.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FILE: Final = ".pykafka-delegation-tokens.json"
 _ENDED: Final = (
     DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH,
 )  # fmt: skip
-# After this time, a renewal that has failed is tried again.
+# After a failed renewal, the next attempt is made after this time.
 _RETRY_MS: Final = 60_000
 _PAUSE_S: Final = 0.05
 
@@ -76,9 +76,9 @@ def _now_ms() -> int:
 
 @name_kafka_options()
 def with_job_token(options: SinkOptions) -> tuple[SinkOptions, JobToken | None]:
-    """Create a token for a batch job, and return the options with it and what ends it.
+    """Create a token for a batch job; return the options with it, and the object that expires it.
 
-    Raise errors of the brokers within kafka.max.block.ms.
+    Raise the exceptions of the brokers, after at most kafka.max.block.ms.
     """
     config = options.producer
     with KafkaAdmin(config) as admin:
@@ -92,15 +92,15 @@ def _with_token(options: SinkOptions, token: DelegationToken) -> SinkOptions:
     return replace(options, producer=with_delegation_token(options.producer, token, mechanism))
 
 
-# -- the token of all micro-batches ----------------------------------------------------------------
+# -- the token that micro-batches share ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedToken:
     """A token that several writes use.
 
-    ahead_ms: how far the driver's clock is ahead of the brokers'. retry_at_ms: when to renew it
-    again after a renewal has failed.
+    ahead_ms: how far the driver's clock is ahead of the brokers' clock. retry_at_ms: when to try
+    again to renew the token after a failed renewal.
     """
 
     life: TokenLife
@@ -108,27 +108,27 @@ class _SharedToken:
     retry_at_ms: int = 0
 
     def needs_nothing(self, now_ms: int) -> bool:
-        """Whether the token can be used as it is."""
+        """Return whether the token can be used without renewal or replacement."""
         if self.life.action(now_ms) is TokenAction.KEEP:
             return True
         return self.is_valid(now_ms) and now_ms < self.retry_at_ms
 
     def is_valid(self, now_ms: int) -> bool:
-        """Whether the token has not expired yet."""
+        """Return whether the token has not expired yet."""
         return now_ms < self.life.token.expiry_timestamp_ms
 
 
-# The tokens that this process knows, by whose they are.
+# The tokens that this process knows, by credentials and cluster (`_owner`).
 _shared: dict[bytes, _SharedToken] = {}
 
 
 def checked_with_shared_token(
     options: SinkOptions, check: Callable[[SinkOptions], SinkOptions]
 ) -> SinkOptions:
-    """Return what `check` returns for the options with the application's token.
+    """Call `check` with options that use the application's shared token, and return its result.
 
-    If the brokers refuse a token that is not new, somebody has expired it: another one is created.
-    Raise errors of the brokers.
+    If the brokers refuse a token that is not new, it was expired by someone else: create another
+    token and call `check` again. Raise the exceptions of the brokers.
     """
     given = _with_shared_token(options)
     try:
@@ -161,7 +161,7 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
 
 
 def _forget(config: ProducerConfig, token: DelegationToken) -> None:
-    """Do not use a token any longer."""
+    """Remove a token from the cache and from the file, so that it is no longer used."""
     owner = _owner(config, login_identity(config))
     _shared.pop(owner, None)
     with _locked_file(config) as file:
@@ -176,14 +176,15 @@ def _forget(config: ProducerConfig, token: DelegationToken) -> None:
 def _renewed(
     connect: Callable[[], KafkaAdmin], token: _SharedToken | None, known: _Note | None
 ) -> _SharedToken:
-    """Return the token to use: the noted one, the same after a renewal, or another one.
+    """Return the token to use: the token in the file, renewed if necessary, or a new token.
 
-    token: as this process knows it. While a valid token cannot be renewed, it is used as it is.
+    token: the token that this process knows. known: the note in the file. If a valid token cannot
+    be renewed now, return it without renewal.
     """
     try:
         with connect() as admin:
             if known is not None and (token is None or _Note.of(token) != known):
-                # Another process has created or renewed it.
+                # Another process has created or renewed the token in the file.
                 token = _described(admin, known)
             return _settled(admin, token)
     except KafkaException as error:
@@ -199,7 +200,7 @@ def _renewed(
 
 
 def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
-    """Keep, renew or replace a token, whatever its life asks for."""
+    """Keep, renew or replace a token, as `TokenLife.action` requires, and return the result."""
     action = TokenAction.REPLACE if token is None else token.life.action(_now_ms())
     if token is not None and action is TokenAction.KEEP:
         return token
@@ -218,13 +219,13 @@ def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
 
 
 def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
-    """Return a token that another process has noted, None if this client has no such token."""
+    """Return the token of another process's note, None if the brokers have no such token."""
     while True:
         for token in admin.describe_delegation_token():
             if token.token_id == known.token_id:
                 life = TokenLife.known(token, known.renewed_ms, known.ahead_ms)
                 return _SharedToken(life, known.ahead_ms)
-        # The broker may not know yet a token that was created a moment ago.
+        # The broker may not know a very new token yet.
         if _now_ms() >= known.renewed_ms + FRESH_MS:
             return None
         time.sleep(_PAUSE_S)
@@ -238,7 +239,7 @@ _OF_LOGINS: Final = tuple(
 
 
 def _owner(config: ProducerConfig, identity: str) -> bytes:
-    """Return what tells the tokens of one user of one cluster from those of others."""
+    """Return the bytes that identify credentials and cluster, for which a token is shared."""
     return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
 
 
@@ -246,7 +247,7 @@ def _owner(config: ProducerConfig, identity: str) -> bytes:
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What the file has of a token; times as in `_SharedToken`."""
+    """The entry for one token in the file; times as in `_SharedToken`."""
 
     token_id: str
     ahead_ms: int
@@ -254,21 +255,21 @@ class _Note(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, token: _SharedToken) -> Self:
-        """Return the note about a token."""
+        """Return the entry for a token."""
         return cls(token.life.token.token_id, token.ahead_ms, token.life.renewed_ms)
 
 
 class _Notes(msgspec.Struct):
-    """The content of the file: notes by a hash of their owner, which needs the salt to be made."""
+    """The content of the file: the entries by a salted hash of `_owner`."""
 
     salt: str
     tokens: dict[str, _Note]
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
-        """Read the file; it is empty at first, and there is none without a SparkContext."""
+        """Return the content of the file; a new content if it is empty, invalid or None."""
         if file is not None:
-            with suppress(msgspec.MsgspecError):  # broken off
+            with suppress(msgspec.MsgspecError):  # an incomplete write
                 return msgspec.json.decode(file.read(), type=cls)
         return cls(secrets.token_hex(16), {})
 
@@ -284,15 +285,15 @@ class _Notes(msgspec.Struct):
             _warn_of_file(error)
 
     def name(self, owner: bytes) -> str:
-        """Return the name of an owner in the file."""
+        """Return the salted hash under which the file stores an owner's token."""
         return hmac.digest(bytes.fromhex(self.salt), owner, "sha256").hex()
 
 
 @contextmanager
 def _locked_file(config: ProducerConfig) -> Iterator[FileIO | None]:
-    """Open the application's file for this process alone; None if there cannot be one.
+    """Open the application's file and lock it for this process; None if it cannot be opened.
 
-    Raise TimeoutException if other processes use it for kafka.max.block.ms.
+    Raise TimeoutException if other processes hold the lock for kafka.max.block.ms.
     """
     descriptor = _open()
     if descriptor is None:

@@ -1,9 +1,9 @@
 """Checks on the driver before any task writes: partitioner, report, brokers and topic.
 
-One clear error from the driver replaces four attempts of every task. Stream writers are planned for
-every micro-batch, so results are cached per process and set of options for metadata.max.age.ms.
-(Spark ends a planning process that was idle for a minute.) A batch job checks again. The commit
-checks nothing, since the rows are in Kafka then.
+One clear error on the driver replaces four failed attempts of every task. Stream writers are
+planned for every micro-batch, so results are cached per process and set of options for
+metadata.max.age.ms. (Spark ends a planning process that was idle for a minute.) A batch job does
+not use cached results. The commit checks nothing, because the rows are already in Kafka.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ logger = logging.getLogger(__name__)
 def warn_of_differences(
     topic: TopicDescription, new: NewTopic, settings: Mapping[str, str | None]
 ) -> None:
-    """Log a warning for options that differ from an existing topic, or cannot be compared.
+    """Log a warning if options for new topics differ from an existing topic, or cannot be compared.
 
-    settings: of the topic, as far as the brokers return them; empty if they return none.
+    settings: the settings of the topic that the brokers returned; they may return no settings.
     """
     if topic.is_new:
         return
@@ -75,7 +75,7 @@ def warn_of_differences(
 
 
 def _meaning(value: str) -> frozenset[str | Decimal]:
-    """Return the parsed value of a setting: a list or one entry, with numbers as numbers."""
+    """Return a comparable value of a setting: its entries in lower case, numbers parsed."""
     return frozenset(_entry(entry.strip().lower()) for entry in value.split(","))
 
 
@@ -87,14 +87,14 @@ def _entry(text: str) -> str | Decimal:
     return number if number.is_finite() else text
 
 
-# Everything that the results depend on; another user or address may get other results.
+# Everything that the results depend on, including user and brokers.
 _Asked: TypeAlias = tuple[
     ProducerConfig, str | None, NewTopic | None, bool, bool, tuple[tuple[str, int], ...]
 ]
 
 
 class _Found(NamedTuple):
-    """The results of the checks, and their time."""
+    """The results of the checks, and when they were found."""
 
     at: float
     max_message_bytes: int | None
@@ -103,7 +103,7 @@ class _Found(NamedTuple):
     brokers: tuple[Node, ...]
 
 
-# The results for streams and write_batch, which check repeatedly.
+# The cached results for streams and write_batch, which check repeatedly.
 _found: dict[_Asked, _Found] = {}
 
 
@@ -112,7 +112,7 @@ def check_partitioner(options: SinkOptions) -> None:
     """Raise ConfigException if kafka.partitioner.class cannot be imported."""
     given = options.producer.partitioner_class
     if names_own_partitioner(given):
-        # It imports pyarrow, which planning does not need otherwise.
+        # This import loads pyarrow, which planning does not need otherwise.
         from spark_kafka_sink.plugins.batch_partitioner import load_partitioner  # noqa: PLC0415
 
         load_partitioner(given)
@@ -121,15 +121,15 @@ def check_partitioner(options: SinkOptions) -> None:
 def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
     """Raise ConfigException if no report can be written to reportPath.
 
-    in_batches: whether every micro-batch adds a line; the report of a job replaces the file, or
-    overwrites it if its folder is not writable.
+    in_batches: whether each micro-batch appends a line to the file. The report of a job replaces
+    the file, or overwrites it if the folder is not writable.
     """
     path = options.report_path
     if path is None:
         return
     try:
         found = _against_report(path, in_batches=in_batches)
-    except (OSError, RuntimeError) as error:  # circular symbolic links
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular symbolic links
         found = f"which cannot be checked ({without_path(error)})"
     if found is None:
         return
@@ -139,7 +139,7 @@ def check_report_path(options: SinkOptions, *, in_batches: bool) -> None:
 
 
 def _against_report(path: Path, *, in_batches: bool) -> str | None:
-    """Return why no report can be written to a path, None if one can."""
+    """Return why no report can be written to a path, None if a report can be written."""
     may_write = path.exists() and os.access(path, os.W_OK)
     file = path.resolve() if path.is_symlink() and not is_special(path) else path
     folder = masked(str(file.parent))
@@ -155,9 +155,10 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
 
 
 def make_dead_letter_path(options: SinkOptions) -> None:
-    """Make the folder for bad rows, if the options name one. Raise ConfigException if that fails.
+    """Create the folder deadLetterPath, if it is set. Raise ConfigException if that fails.
 
-    Tasks do not make it: an executor without the mounted filesystem would make it on its own disk.
+    Tasks do not create it: an executor on which the filesystem is not mounted would create it on
+    its own disk.
     """
     path = options.bad_rows.path
     if path is None:
@@ -176,15 +177,15 @@ def make_dead_letter_path(options: SinkOptions) -> None:
 def check_cluster(
     options: SinkOptions, *, has_headers: bool, may_remember: bool = False
 ) -> SinkOptions:
-    """Return the options with the properties of brokers and topic; create the topic if requested.
+    """Check brokers and topic, and return the options with what the brokers returned.
 
-    has_headers: whether the data has a column of headers. may_remember: whether results of this
-    process may be used that are not older than metadata.max.age.ms. Raise errors of the brokers and
-    the topic within kafka.max.block.ms, and DataException for rows that were laid out for another
-    number of partitions.
+    Create the topic if requested. has_headers: whether the data has a headers column. may_remember:
+    whether cached results up to metadata.max.age.ms old may be used. Raise the exceptions of the
+    brokers and the topic, after at most kafka.max.block.ms. Raise DataException if atomic_layout
+    partitioned the rows for another partition count.
 
-    The topics of a topic column are known only for rows that were laid out. For others, the check
-    is that a broker answers, is not too old, and can create topics as requested.
+    With a topic column, the topics are known only after atomic_layout. Otherwise the check is that
+    a broker responds, is not too old, and can create topics as requested.
     """
     laid_out = tuple(options.laid_out.items())
     reads = options.exactly_once is not None
@@ -206,14 +207,14 @@ def check_cluster(
 
 @name_kafka_options()
 def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False) -> None:
-    """Check the topic for bad rows, if there is one, like the topic of all rows."""
+    """Check the dead letter topic, if it is set, in the same way as the topic of the rows."""
     if options.bad_rows.topic is None:
         return
     letters = replace(
         options,
         topic=options.bad_rows.topic,
         new_topic=options.new_dead_letter_topic,
-        laid_out={},  # these rows are not laid out
+        laid_out={},  # atomic_layout does not partition dead letters
     )
     try:
         check_cluster(letters, has_headers=True, may_remember=may_remember)
@@ -226,15 +227,15 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
 
 
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
-    """Ask the cluster; max.message.bytes of the topic is None if it is not known.
+    """Check the cluster. max.message.bytes of the topic is None if the brokers do not return it.
 
-    again: whether the same options were checked before; settings that were valid then are not
-    checked again, since the other brokers may answer differently while one restarts.
+    again: whether the same options were checked before. Settings that were valid then are not
+    checked again, because the remaining brokers may respond differently while one restarts.
     """
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if options.delegation_token_mechanism and delegation_token(options.producer) is None:
-            # The driver looks ahead. It creates a token only if it writes.
+            # The user's process only checks. The planning process creates a token, when it writes.
             admin.describe_delegation_token([])
         if name is None:
             with suggest_create_topics(options):
@@ -268,7 +269,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if exactly once lacks the right to read a topic."""
+    """Raise TopicAuthorizationException if exactly once is not allowed to read a topic."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (
@@ -279,7 +280,7 @@ def check_may_read(topic: TopicDescription, acls: Acls) -> None:
 
 
 def check_may_write(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if the brokers report that a topic may not be written."""
+    """Raise TopicAuthorizationException if the client is not allowed to write to a topic."""
     if topic.may_be_written:
         return
     allowed = ", ".join(sorted(topic.allowed or ()))

@@ -1,7 +1,9 @@
-"""The plan of a run with exactly once, before its tasks: `commit.plan` against the cluster.
+"""Plans a run of exactly once before its tasks start: runs `commit.plan` against the cluster.
 
-Only the process that plans a job calls this: it fences older runs, and ends what they left. What
-looks ahead in the user's process is in `single_checks`.
+A run is one execution of a job or micro-batch for an owner, which is an application and a topic.
+Only the process that plans a job calls this, because a plan fences older runs of the owner, and
+commits or aborts the transactions that they left open. Checks for the user's process are in
+`single_checks`.
 """
 
 from __future__ import annotations
@@ -46,16 +48,20 @@ _LOG_SETTINGS = (
     # With LogAppendTime, no response tells whether a record was taken for a duplicate.
     ("message.timestamp.type", "CreateTime"),
 )
-# A cluster's policy may forbid settings.
+# The error codes if a cluster's policy forbids settings of a topic.
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
-# The logs that were found to be fit, and when, for streams, which plan repeatedly.
+# The commit logs whose settings were checked, and until when the result is valid. Streams plan
+# repeatedly, so they use it.
 _found: dict[tuple[ProducerConfig, str], float] = {}
 
 
 def plan_micro_batch(options: SinkOptions) -> Plan:
-    """Plan a micro-batch of a stream, and keep the plan for its abort. Raise as `plan_run` does."""
+    """Plan a micro-batch of a stream, and store the plan for its abort.
+
+    Raise the exceptions of `plan_run`.
+    """
     selected = options.exactly_once
     found = None if selected is None else plan_run(options, selected)
     if not isinstance(found, Plan):
@@ -67,10 +73,11 @@ def plan_micro_batch(options: SinkOptions) -> Plan:
 
 @name_kafka_options()
 def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
-    """Plan a run: fence older ones, end what they left, and look whether the version is written.
+    """Plan a run: fence older runs, end their transactions, and look up the version.
 
-    Return the plan, or the owner's record if the version is written already. Raise KafkaException
-    if the owner's last run is torn, or if the brokers refuse something.
+    Return the plan, or the owner's commit record if the version is already written. Raise
+    KafkaException if the owner's last run is torn, which means that brokers aborted transactions
+    after the decision to commit was recorded, or if the brokers refuse a request.
     """
     config = options.producer
     key, now = (config, selected.log_topic), time.monotonic()
@@ -87,7 +94,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
             level=client.level(deadline),
             timeout_ms=config.transaction_timeout_ms,
         )
-        # Mode single adds all partitions to its transaction before its tasks run.
+        # In mode single, the driver adds all partitions to its transaction before its tasks run.
         is_single = selected.mode is Mode.SINGLE
         partitions = laid_out_partitions(options.laid_out) if is_single else ()
         begun = plan.begin(run, deadline=deadline, version=selected.version, partitions=partitions)
@@ -114,7 +121,7 @@ def _warn(client: CommitClient) -> None:
 
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:
-    """Create the topic of the commit log if it is missing; check rights, and its cleanup.policy."""
+    """Create the topic of the commit log if it is missing; check ACLs and cleanup.policy."""
     config = options.producer
     with KafkaAdmin(config, brokers=options.brokers) as admin:
         try:
@@ -141,7 +148,7 @@ def _created_plainly(admin: KafkaAdmin, log_topic: str) -> dict[str, TopicDescri
 
 
 def _not_there(error: ApiException, log_topic: str) -> ApiException:
-    """Return the error for a topic of the log that is not there and cannot be created."""
+    """Return the exception if the topic of the commit log is missing and cannot be created."""
     if isinstance(error, TimeoutException):
         return error
     message = (

@@ -1,8 +1,8 @@
 """The DataFrame's columns, checked on the driver before any task writes.
 
-Rules and messages are those of Spark's own Kafka sink (KafkaWriter.validateQuery), so that a job
-gets the same message. This sink adds the timestamp column, headers as a map, header values that are
-strings, and the warning about columns that are not sent.
+The rules and messages are the same as in Spark's own Kafka sink (KafkaWriter.validateQuery). This
+sink also accepts a timestamp column, headers as a map, and header values that are strings. It also
+warns about columns that are not sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 def check_schema(schema: StructType, topic: str | None) -> None:
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
-    topic: the option, with which a topic column is ignored.
+    topic: the option topic, None if it is not set; if it is set, the topic column is ignored.
     """
     types = _types_by_name(schema)
     for name, kind in types.items():
@@ -59,7 +59,7 @@ def check_schema(schema: StructType, topic: str | None) -> None:
 
 
 def warn_of_unsent_columns(schema: StructType) -> None:
-    """Log a warning that names the columns that are not part of a record, if there are any.
+    """Log a warning with the columns that are not sent as a part of the record, if there are any.
 
     It is logged once per schema and process, since a stream is planned for every micro-batch.
     """
@@ -80,7 +80,8 @@ def warn_of_unsent_columns(schema: StructType) -> None:
 
 
 def _types_by_name(schema: StructType) -> dict[str, DataType]:
-    # Spark cannot pass such a frame to Python, and fails only at the first rows.
+    # Spark cannot pass a frame with duplicate names to Python, and would fail only at the first
+    # rows.
     for name, count in Counter(schema.fieldNames()).items():
         if count > 1:
             message = (
@@ -92,11 +93,11 @@ def _types_by_name(schema: StructType) -> dict[str, DataType]:
 
 
 def _check_can_be_handed_over(name: str, kind: DataType) -> None:
-    """Raise DataException for a column, sent or not, for which Spark or Arrow would fail later.
+    """Raise DataException if a column, sent or not, has a type that Spark cannot pass to Python.
 
-    Spark passes all columns to Python as Arrow. There, year-month intervals fail as columns (not
-    inside arrays and structs), and structs fail with two fields of one name. Data sources do not
-    support calendar intervals at any depth of a type.
+    Spark passes all columns to Python as Arrow data. This fails for year-month intervals as columns
+    (not inside arrays and structs), and for structs that have two fields of the same name. Data
+    sources do not support calendar intervals at any depth of a type.
     """
     twice = _field_there_twice(kind)
     what_to_do = "cast it to string, or drop it, before writing"
@@ -117,7 +118,7 @@ def _has_calendar_interval(kind: DataType) -> bool:
 
 
 def _field_there_twice(kind: DataType) -> str | None:
-    """Return the name of a field that a struct has twice, at any depth of the type."""
+    """Return a field name that occurs twice in a struct, at any depth of the type."""
     kind = _stored(kind)
     if isinstance(kind, StructType):
         for name, count in Counter(kind.fieldNames()).items():
@@ -162,7 +163,7 @@ def _check(
 
 
 def _is_string(kind: DataType) -> bool:
-    # A string with a collation is another type, which Spark's own sink refuses as well.
+    # A string with a collation is another type, which Spark's own sink also refuses.
     return isinstance(kind, StringType) and kind.simpleString() == "string"
 
 

@@ -1,4 +1,4 @@
-"""Checks of mode `single` that change nothing, so that the user's process can make them, too."""
+"""Checks of mode `single` that change nothing, so that the user's process can also run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_TOPICS = 1000
 
 
 def check_layout(options: SinkOptions) -> None:
-    """Raise ConfigException for mode `single` if rows were not laid out by `atomic_layout`."""
+    """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows."""
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
         return
@@ -38,15 +38,15 @@ def check_layout(options: SinkOptions) -> None:
         raise ConfigException(message)
 
 
-# When the topics of streams and of write_batch were found to be fit, which are checked repeatedly.
+# Until when the checks of topics are valid, for streams and write_batch, which check repeatedly.
 _found: dict[tuple[ProducerConfig, tuple[str, ...]], float] = {}
 
 
 def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     """Raise ConfigException for topics that mode `single` cannot write to.
 
-    With LogAppendTime, a broker's response does not tell whether it took a batch for a duplicate.
-    may_remember: whether a result of this process may be used, for metadata.max.age.ms.
+    With LogAppendTime, a broker's response does not show whether the broker treated a batch as a
+    duplicate. may_remember: whether cached results up to metadata.max.age.ms old may be used.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:

@@ -1,1 +1,1 @@
-"""The process in which Spark runs a task of a write."""
+"""Code of the worker process in which Spark runs a task of a write."""

@@ -1,9 +1,9 @@
-"""Dead letters: bad rows in a Kafka topic, or in a Parquet file of a folder.
+"""Dead letters: bad rows in a Kafka topic, or in a Parquet file in a folder.
 
-In the topic, a dead letter has the key, value, headers and timestamp of the row; more headers
-(`ERROR_HEADERS`) say what is wrong with it. If the topic refuses the dead letter, it is sent
-without value and timestamp, and if that is refused, without key and headers. The file has all
-columns of the row.
+In the topic, a dead letter has the key, value, headers and timestamp of the row; additional headers
+(`ERROR_HEADERS`) describe the fault. If brokers refuse the dead letter, it is sent again without
+value and timestamp. If they refuse it again, it is sent without key and headers, too. The Parquet
+file has all columns of the row.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ ERROR_HEADERS: Final = (
     "pykafka.error.value.bytes",
     "pykafka.error.left.out",
 )
-# The name of a header whose key is null.
+# Replaces a header key that is null.
 UNNAMED_HEADER: Final = "pykafka.error.unnamed"
-# An invalid topic name may have any length.
+# The maximum length of a topic name in a dead letter: an invalid name may have any length.
 _TOPIC_BYTES: Final = 300
-# The columns that a dead letter lacks, by attempt.
+# The columns that are left out of a dead letter at each attempt to send it.
 _LEFT_OUT: Final = ((), ("value", "timestamp"), ("key", "value", "headers", "timestamp"))
 
 
 class BadBatch(NamedTuple):
-    """Bad rows.
+    """Bad rows of a task.
 
-    codes: the index into `FAULTS` of each row, uint8; numbers: the number of each row in the task,
-    int64; detail: the error of the brokers, if they refused the rows.
+    codes: for each row, the index of its fault in `FAULTS`, uint8. numbers: the number of each row
+    in the task, int64. detail: the error of the brokers, if they refused the rows.
     """
 
     rows: pa.RecordBatch
@@ -66,30 +66,30 @@ class BadBatch(NamedTuple):
     detail: str | None = None
 
     def part(self, rows: npt.NDArray[np.int64]) -> BadBatch:
-        """Return a part of the rows."""
+        """Return only the rows at the given indexes."""
         return self._replace(
             rows=self.rows.take(pa.array(rows)), codes=self.codes[rows], numbers=self.numbers[rows]
         )
 
 
 class DeadLetters(Protocol):
-    """Writes the bad rows of one task."""
+    """Writes the bad rows of one task as dead letters."""
 
     def take(self, bad: BadBatch) -> None:
-        """Write bad rows."""
+        """Write bad rows as dead letters."""
 
     def settle(self) -> bool:
-        """Handle the dead letters that were refused since; return whether there were any."""
+        """Handle the dead letters that brokers have refused; return whether there were any."""
 
     def finish(self) -> list[str]:
-        """Complete the dead letters; return their files."""
+        """Complete the dead letters; return the paths of their files."""
 
     def discard(self) -> None:
-        """Remove what is incomplete, unless `finish` was called."""
+        """Remove an incomplete file, unless `finish` was called."""
 
 
 class Faults:
-    """The faults of rows, as columns of text."""
+    """The faults of bad rows, as Arrow columns for dead letters."""
 
     def __init__(self, bad: BadBatch, topic: str | None, task: int) -> None:
         names = pa.array([fault.value for fault in FAULTS])
@@ -101,9 +101,9 @@ class Faults:
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
-    """Return the topics of rows, as bytes of a limited length.
+    """Return the topic names of rows, as bytes, cut to a maximum length.
 
-    topic: for all rows, in place of a topic column.
+    topic: the topic of all rows, None for a topic column.
     """
     if topic is not None:
         return pa.array([topic.encode()] * rows.num_rows, pa.binary())
@@ -112,24 +112,24 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 
 
 class DeadLetterTopic:
-    """Sends dead letters by the task's own producer; topic: where good rows go."""
+    """Sends dead letters with the task's producer. topic: of good rows, None for a topic column."""
 
     def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
         self._name = name
         self._producer = producer
         self._topic = topic
         self._task = task
-        # The user's partitioner expects columns that dead letters do not have.
+        # A partitioner of the user may need columns that dead letters do not have.
         self._appender: CarefulAppender[tuple[BadBatch, int]] = CarefulAppender(
             producer, name, built_in_partitioner=True
         )
 
     def take(self, bad: BadBatch) -> None:
-        """Append the rows with all of their columns."""
+        """Send the bad rows as dead letters with all of their columns."""
         self._send(bad, 0)
 
     def settle(self) -> bool:
-        """Send refused dead letters again with fewer columns; raise if none is left to drop."""
+        """Send refused dead letters again with fewer columns. Raise if no columns are left."""
         refused = False
         for (bad, attempt), culprits, others, _, error in self._appender.refusals():
             if len(culprits) and attempt + 1 == len(_LEFT_OUT):
@@ -159,7 +159,7 @@ class DeadLetterTopic:
         self._appender.append(letters, (bad, attempt))
 
     def finish(self) -> list[str]:
-        """Return no files."""
+        """Return an empty list, because there are no files."""
         return []
 
     def discard(self) -> None:
@@ -167,7 +167,7 @@ class DeadLetterTopic:
 
 
 def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.RecordBatch:
-    """Return rows as dead letters."""
+    """Return bad rows as dead letters, without the columns `left_out`."""
     columns = named_columns(bad.rows)
     rows = bad.rows.num_rows
     nothing = pa.nulls(rows, pa.int64())
@@ -184,7 +184,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
         pa.array([", ".join(left_out) or None] * rows, pa.string()),
     )
     headers = None if "headers" in left_out else columns.get("headers")
-    # Timestamps that no broker accepts, and those that one may have refused.
+    # Leave out timestamps that no broker accepts, and those that a broker may have refused.
     refused = pa.array(bad.codes == FAULTS.index(Fault.REFUSED))
     wrong_times = pc.or_(refused, pc.less(times, 0).fill_null(fill_value=False))
     letters = {
@@ -200,7 +200,7 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
 
 
 def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
-    """Return the headers of each row, followed by `ERROR_HEADERS` with the given values as text."""
+    """Return each row's headers, followed by `ERROR_HEADERS` with the given values as text."""
     rows, extra = len(values[0]), len(values)
     counts = np.zeros(rows, np.int64)
     keys, contents = [], []
@@ -215,7 +215,7 @@ def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.A
         keys.append(pa.array([name] * rows, pa.large_string()))
         text = value if pa.types.is_binary(value.type) else value.cast(pa.large_string())
         contents.append(text.cast(pa.large_binary()))
-    # The entries are in the order of columns; a stable sort brings them into the order of rows.
+    # The entries are ordered by column. A stable sort orders them by row.
     numbers = np.arange(rows)
     of_rows = np.concatenate([np.repeat(numbers, counts), np.tile(numbers, extra)])
     order = pa.array(np.argsort(of_rows, kind="stable"))
@@ -237,10 +237,10 @@ ERROR_COLUMNS: Final = (
 
 
 class DeadLetterFile:
-    """Writes a task's dead letters to one file of a folder; topic: where good rows go.
+    """Writes a task's dead letters to one file in a folder.
 
-    The file is hidden until the task has done everything else. Its name is unique to the attempt.
-    The driver creates the folder.
+    topic: the topic of good rows, None for a topic column. The file is hidden until the task has
+    finished everything else. Its name is unique to the task attempt. The driver creates the folder.
     """
 
     def __init__(self, folder: Path, topic: str | None, task: int, attempt: int) -> None:
@@ -251,13 +251,13 @@ class DeadLetterFile:
         self._writer: ParquetWriter | None = None
 
     def take(self, bad: BadBatch) -> None:
-        """Write the rows."""
+        """Write the bad rows to the file."""
         faults = Faults(bad, self._topic, self._task)
         topics = valid_utf8(faults.topics)
         added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
         latest = dict(zip(ERROR_COLUMNS, added, strict=True))
         columns = [
-            # Rows that were dead letters before get the new headers.
+            # If the rows were read from dead letters, the new error columns replace the old ones.
             (name, latest.pop(name, column))
             for name, column in zip(bad.rows.schema.names, bad.rows.columns, strict=True)
         ]
@@ -293,11 +293,11 @@ class DeadLetterFile:
         self._writer.write_batch(letters)
 
     def settle(self) -> bool:
-        """Return False: a file rejects no letter."""
+        """Return False, because a file refuses no dead letter."""
         return False
 
     def finish(self) -> list[str]:
-        """Rename the file to its final name, if there were bad rows."""
+        """Rename the file to its final name, if there were bad rows, and return its path."""
         if self._writer is None:
             return []
         self._writer.close()
@@ -306,17 +306,18 @@ class DeadLetterFile:
         return [str(self._file)]
 
     def discard(self) -> None:
-        """Remove an incomplete file."""
+        """Close and remove an incomplete file."""
         if self._writer is not None:
             self._writer.close()
         self._partial.unlink(missing_ok=True)
 
 
 def _storable(name: str, column: pa.Array) -> pa.Array:
-    """Return a column in a type that every reader of Parquet can read.
+    """Return a column in a type that every Parquet reader can read.
 
-    Spark's strings may hold bytes that are not UTF-8. Key and value become binary and lose nothing;
-    other strings stay strings, also in headers and structs, with U+FFFD for invalid bytes.
+    Spark's strings may contain bytes that are not UTF-8. Key and value become binary columns, so no
+    byte is lost. Other strings stay strings, also inside headers and structs, with U+FFFD in place
+    of invalid bytes.
     """
     kind = column.type
     if pa.types.is_nested(kind):
@@ -328,13 +329,13 @@ def _storable(name: str, column: pa.Array) -> pa.Array:
 
 
 def _with_valid_text(column: pa.Array) -> pa.Array:
-    """Return a column with U+FFFD for what is not UTF-8 in its strings, at any depth."""
+    """Return a column whose strings, at any depth, have U+FFFD in place of invalid UTF-8."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return valid_utf8(column)
     if not pa.types.is_nested(kind):
         return column
-    copied = column.take(pa.array(range(len(column)), pa.int64()))  # which has no offset
+    copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has no offset
     if pa.types.is_struct(kind):
         own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
     else:
@@ -343,14 +344,14 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         kind,
         len(copied),
         copied.buffers()[:own],
-        # pyarrow 19 ends the process if it does not know that the entries of a map have no nulls.
+        # Without the null count, pyarrow 19 crashes on the entries of a map, which have no nulls.
         null_count=copied.null_count,
         children=[_with_valid_text(each) for each in inner],
     )
 
 
 def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose structs have distinct names of fields, at any depth."""
+    """Return a type whose structs have distinct field names, at any depth."""
     if pa.types.is_struct(kind):
         names = distinct_names([field.name for field in kind])
         return pa.struct(
@@ -371,9 +372,10 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 
 
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
-    """Return names that differ not only in case, as Spark requires of a Parquet file.
+    """Return names that are distinct even if case is ignored, as Spark requires in a Parquet file.
 
-    Of several, the one in `keep` or else the first keeps its name; the others get a number.
+    keep: names that must not change. Otherwise the first of several equal names does not change.
+    The other names get a number at the end.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

@@ -1,7 +1,7 @@
-"""A task of a stream that is written exactly once: whether its micro-batch is to be written.
+"""A task of a stream that is written exactly once: determines whether to write its micro-batch.
 
-Spark runs a micro-batch again after a restart, also one that was committed, with the same rows. The
-planning process does not know which micro-batch it plans; tasks do.
+After a restart, Spark runs a micro-batch again with the same rows, even if it was committed. The
+planning process does not know which micro-batch it plans, but a task does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_kafka_sink.spark.tasks.task import write_task
 def write_micro_batch(
     options: SinkOptions, plan: Plan, batches: Iterator[pa.RecordBatch]
 ) -> SinkCommitMessage | SkippedMessage:
-    """Write the rows of a task, or count them if their micro-batch was written before.
+    """Write the rows of a task, or only count them if their micro-batch was already written.
 
     Raise KafkaException if the micro-batch is not the next one of its query.
     """

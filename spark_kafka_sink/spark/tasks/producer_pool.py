@@ -1,15 +1,17 @@
-"""ProducerPool: producers of finished tasks, for the next tasks of the worker process.
+"""ProducerPool: keeps producers of finished tasks for the next tasks of the worker process.
 
-Spark's worker processes run one task after the other. A task whose rows are all acknowledged leaves
-its producer here, with its connections, its metadata of brokers and its producer id. The next task
-with an equal configuration takes it. Credentials are part of the configuration, and so is the owner
-of a Kerberos ticket cache, so a task never writes with the credentials of another.
+Spark's worker processes run one task after the other. After a task whose rows are all acknowledged,
+its producer stays in the pool, with its connections, metadata and producer id. The next task with
+an equal configuration uses it. The configuration includes the credentials, and the pool's key also
+has the principal of the Kerberos ticket cache. So a task never writes with another task's
+credentials.
 
-A producer is kept only if it holds no rows and has no error. Each task refreshes the metadata of
-topics, over the open connection. The producer keeps metrics and sequences of each topic that it has
-written to, so one that has written to very many topics is closed: a stream may name new topics for
-weeks. A producer is also closed after an error, or if no task takes it for as long as Spark keeps
-an idle worker. A forked child starts with an empty pool: the producers are its parent's.
+A producer is kept only if it has no unacknowledged rows and no error. Each task refreshes the topic
+metadata over the open connection. The producer keeps metrics and sequence numbers for each topic
+that it has written to. So a producer that has written to very many topics is closed, because a
+stream may name new topics for weeks. A producer is also closed if no task uses it for as long as
+Spark keeps an idle worker. A forked child starts with an empty pool, because the producers belong
+to its parent.
 """
 
 from __future__ import annotations
@@ -26,19 +28,20 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.task_producer import TaskProducer, login_identity
 
-# Spark's limit for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
+# Spark's timeout for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
-# What is equal for two tasks that may share a producer: the configuration, and who logs in by it.
+# The key under which tasks share a producer: the configuration, and the principal that logs in.
 _Key: TypeAlias = tuple[ProducerConfig, str]
-# Some 5 KB each. A task that writes to more takes far longer than connecting.
+# A producer keeps about 5 KB per topic. A task that writes to more topics than this takes far
+# longer than connecting.
 MANY_TOPICS: Final = 1000
 
 
 class Timer(Protocol):
-    """Calls a function once, after some time, in its own thread."""
+    """Calls a function once, after a delay, in its own thread."""
 
     def cancel(self) -> None:
-        """Do not call the function, unless it was called already."""
+        """Cancel the call, unless it was already made."""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +51,7 @@ class _Kept:
 
 
 class ProducerPool:
-    """The producers of finished tasks, by their configurations.
+    """The producers of finished tasks, by configuration.
 
     after: calls a function after a number of seconds.
     """
@@ -62,10 +65,10 @@ class ProducerPool:
     def producer(
         self, config: ProducerConfig, brokers: Iterable[Node] = ()
     ) -> Iterator[TaskProducer]:
-        """Lend a producer to a task and flush it at the end of the task.
+        """Provide a producer for a task, and flush it at the end of the task.
 
-        brokers: of the cluster, as the driver knows them, for a new producer. After an error of the
-        task, its unacknowledged rows are discarded.
+        brokers: the brokers that the driver found, for a new producer. If the task raises an
+        exception, its unacknowledged rows are discarded.
         """
         key = config, login_identity(config)
         producer = self._take(key) or TaskProducer(
@@ -80,7 +83,7 @@ class ProducerPool:
         self._keep(key, producer)
 
     def forget(self) -> None:
-        """Empty the pool: after a fork, its producers and its lock are the parent's."""
+        """Empty the pool in a forked child: its producers and its lock belong to the parent."""
         self._lock = threading.Lock()
         self._kept = {}
 
@@ -108,7 +111,7 @@ class ProducerPool:
         producer.close()
 
     def _close_idle(self, key: _Key) -> None:
-        """Close an idle producer; a timer cancelled too late may close a newer one early."""
+        """Close an idle producer. A timer that is cancelled too late may close a newer one."""
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is not None:

@@ -1,7 +1,7 @@
-"""Appends batches of which brokers may refuse single rows (KIP-467).
+"""Appends batches in which brokers may refuse single rows (KIP-467).
 
-A broker refuses the batch because of some of its rows. A `Refusal` has these rows, and the others,
-which can be sent again. Any other error is raised.
+A broker refuses a whole batch because of some of its rows. A `Refusal` contains these rows, and the
+other rows, which can be sent again. Any other error is raised.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ T = TypeVar("T")
 class Refusal(NamedTuple, Generic[T]):
     """Rows of one append that brokers refused.
 
-    appended: the caller's note of the append; culprits, others: numbers of its rows, int64.
+    appended: the object that the caller passed to `append`. culprits: the indexes of the invalid
+    rows, int64. others: the indexes of the other rows in the refused batches, int64.
     """
 
     appended: T
@@ -51,7 +52,7 @@ class CarefulAppender(Generic[T]):
     def append(
         self, batch: pa.RecordBatch, appended: T, lingers_since: float | None = None
     ) -> None:
-        """Append a batch; appended: the caller's note of it for a refusal.
+        """Append a batch. appended: an object that identifies the batch in a `Refusal`.
 
         lingers_since: as in `TaskProducer.append`.
         """
@@ -64,7 +65,7 @@ class CarefulAppender(Generic[T]):
         )
 
     def refusals(self) -> Iterator[Refusal[T]]:
-        """Yield the refusals since the last call. Raise other errors."""
+        """Yield the refusals since the last call. Raise any other error."""
         while self._failures:
             appended, (rows, culprits, error) = self._failures.popleft()
             fault = fault_of_error(error)

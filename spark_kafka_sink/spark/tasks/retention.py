@@ -1,8 +1,7 @@
 """Rows whose timestamp is older than their topic's retention.ms: brokers accept and delete them.
 
-This happens to event times from a column, for example when old data is written again. Brokers
-refuse nothing and the job succeeds, so tasks count such rows and the driver reports them once per
-job.
+This happens if a column has event times, for example when old data is written again. Brokers accept
+the rows and the job succeeds, so tasks count such rows and the driver logs them once per job.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.spark.report import ExpiredRowsReport
 
 _PER_MS: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
-# Topics of a column are looked up only if a row is older than this.
+# The topics that a topic column names are looked up only if a row is older than this.
 _YOUNG_MS: Final = 60_000
 
 
 class ExpiredRows:
-    """Counts the rows of a task that are older than the retention of their topic.
+    """Counts the rows of a task that are older than their topic's retention.
 
-    topic: the topic of all rows, with its retention_ms; None for a topic column. look: returns the
-    retention of topics of the column, which are looked up once. Rows of a topic whose retention is
-    None are not counted. clock: returns seconds since 1970.
+    topic, retention_ms: the topic of all rows and its retention; topic is None for a topic column.
+    look: returns the retention of topics that the topic column names; each topic is looked up once.
+    Rows are not counted if the retention of their topic is None. clock: returns seconds since 1970.
     """
 
     def __init__(
@@ -44,9 +43,9 @@ class ExpiredRows:
         self._found: list[ExpiredRowsReport] = []
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Count the expired rows of a batch with timestamps.
+        """Count the expired rows in a batch that has a timestamp column.
 
-        It has been appended, so its topics exist. No record can have a time before 1970.
+        The batch has been appended, so its topics exist, and no row has a time before 1970.
         """
         if self._topic is not None and self._retention_ms[self._topic] is None:
             return
@@ -83,9 +82,10 @@ class ExpiredRows:
             self._found_rows(topic, len(old), pc.min(old).as_py() // per_ms)
 
     def _limit(self, topic: str, per_ms: int) -> int | None:
-        """Return the time of the oldest row that stays, None if rows of any age stay."""
+        """Return the oldest timestamp that is not deleted, None if no timestamp is too old."""
         retention_ms, now_ms = self._retention_ms.get(topic), int(self._clock() * 1000)
-        # Also a retention that reaches before 1970: the largest one does not fit 64 bits here.
+        # A retention that reaches back before 1970 also deletes nothing; the largest value would
+        # not fit into 64 bits here.
         if retention_ms is None or retention_ms >= now_ms:
             return None
         return (now_ms - retention_ms) * per_ms
@@ -100,7 +100,7 @@ class ExpiredRows:
         self._found = ExpiredRowsReport.of([*self._found, found])
 
     def report(self) -> list[ExpiredRowsReport]:
-        """Return the counts, by topic."""
+        """Return the counts of expired rows, by topic."""
         return self._found
 
 

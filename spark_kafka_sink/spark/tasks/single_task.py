@@ -1,10 +1,10 @@
 """A task of mode `single`: it writes in the driver's transaction, to partitions of its own.
 
-Rows are withheld until the input has ended or memory is short. A task that is lost before has sent
-nothing, so Spark can run it again. Before its first row of a partition, the task asks whether
-another attempt has written there. After the last acknowledgement it checks each response
-(`commit.guards`): if another attempt writes to the same partition, a broker may take rows of this
-one for duplicates of those.
+Rows are withheld until the input has ended or memory is short. A task that fails before that has
+sent nothing, so Spark can run it again. Before its first row for a partition, the task checks
+whether another attempt has already written there. After the last acknowledgement it checks each
+response (`commit.guards`): if another attempt writes to the same partition at the same time, a
+broker may treat rows of this attempt as duplicates of the other attempt's rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SingleTask:
-    """One attempt of a task, in the transaction of its job. rows: how many it has had."""
+    """One attempt of a task, in its job's transaction. rows: the number of rows so far."""
 
     def __init__(self, plan: Plan, options: SinkOptions, producer: TaskProducer) -> None:
         self._plan = plan
@@ -47,12 +47,12 @@ class SingleTask:
 
     @property
     def transactional_id(self) -> str:
-        """The id of the driver."""
+        """The driver's transactional id."""
         return self._plan.run.driver_id
 
     @property
     def producer_id(self) -> ProducerIdAndEpoch:
-        """The producer id and the epoch of the driver."""
+        """The driver's producer id and epoch."""
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
@@ -85,7 +85,7 @@ class SingleTask:
         return 0 <= partition.partition < partitions
 
     def end(self) -> AttemptTransaction:
-        """Wait until all rows are acknowledged, and check the responses; return what was written.
+        """Wait until all rows are acknowledged, check the responses; return what was written.
 
         Raise KafkaException if a row was not written by this attempt.
         """
@@ -95,7 +95,7 @@ class SingleTask:
         return AttemptTransaction.of(None, self._plan.producer, written)
 
     def abort(self) -> None:
-        """Do nothing: the driver aborts the transaction of all tasks."""
+        """Do nothing: the driver aborts the transaction that all tasks share."""
 
     def _check(self, partition: TopicPartition, found: JoinedPartition) -> None:
         log_end = self._log_ends.get(partition, 0)
@@ -130,9 +130,9 @@ class SingleTask:
 
 
 def _partitions(batch: pa.RecordBatch, topic: str | None) -> set[TopicPartition]:
-    """Return the partitions that rows name; rows that name none go where the producer sends them.
+    """Return the partitions in the column partition. Rows where it is null are left out.
 
-    Topics that are no text are refused by the append.
+    A topic that is not valid text is refused by the append.
     """
     partitions = batch.column("partition")
     if topic is not None:

@@ -1,7 +1,7 @@
-"""The work of a task: append every Arrow batch, and succeed only if every row is acknowledged.
+"""Runs a task: appends every Arrow batch, and succeeds only if every row is acknowledged.
 
 The worker process keeps the producer for its next task. Only tasks import this module, and with it
-the producer, Arrow and numpy; planning and committing do not.
+the producer, Arrow and numpy. The modules for planning and committing do not.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.task_producer import TaskProducer
 
 
-# Condition.wait() takes no infinity.
+# Condition.wait() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
 
 
@@ -44,27 +44,28 @@ def append_coalesced(
     slice_bytes: int,
     linger_s: float,
 ) -> None:
-    """Join small batches to about the size of a slice, and append them; large ones as they are.
+    """Join small batches to about the size of a slice and append them; append large batches alone.
 
-    append: takes a batch, and the time since which its oldest row has waited (`time.monotonic`). It
-    is called once at a time, in the order of the rows, sometimes in another thread; its exception
-    is then raised here at the next batch of Spark. linger_s: how long a row may wait.
+    append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
+    It is called once at a time, in the order of the rows, sometimes in another thread. If it raises
+    there, the exception is raised here at Spark's next batch. linger_s: how long a row may wait.
 
-    Seven eighths of a slice are enough, because rows are larger as records than in Arrow. Nothing
-    keeps a reference to a batch after it is handed on, so memory holds the batches of one slice.
+    Joined batches have seven eighths of a slice, because rows are larger as records than in Arrow.
+    Nothing keeps a reference to a batch after it was appended, so memory holds only the batches of
+    one slice.
     """
     waiting = _WaitingBatches(append, linger_s)
     enough_bytes = slice_bytes * 7 // 8
     try:
         for batch in batches:
-            is_large = batch.nbytes >= slice_bytes // 2  # not worth a copy to be joined with others
+            is_large = batch.nbytes >= slice_bytes // 2  # too large to be worth copying
             with waiting.changed:
                 waiting.wait_for_append()
                 waiting.raise_error()
                 if is_large:
                     waiting.append()
                 waiting.add(batch)
-                del batch  # while the next ones are read
+                del batch  # do not keep it while the next batches are read
                 if is_large or waiting.size_bytes >= enough_bytes or waiting.have_lingered:
                     waiting.append()
                 else:
@@ -77,9 +78,9 @@ def append_coalesced(
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined. Call all methods but `end` with `changed` held.
+    """Batches that wait to be joined. Call all methods except `end` with `changed` held.
 
-    It is released while batches are appended, since that calls the user's partitioner.
+    `changed` is released while batches are appended, since that calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
@@ -97,7 +98,7 @@ class _WaitingBatches:
 
     @property
     def have_lingered(self) -> bool:
-        """Whether the oldest batch has waited for linger_s."""
+        """Whether the oldest batch has waited for linger_s or longer."""
         return self._left_s() <= 0
 
     def _left_s(self) -> float:
@@ -106,7 +107,7 @@ class _WaitingBatches:
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch."""
+        """Add a batch to the waiting batches."""
         if not batch.num_rows:
             return
         if not self._batches:
@@ -117,13 +118,13 @@ class _WaitingBatches:
             self.changed.notify()
 
     def append(self) -> None:
-        """Append the waiting batches as one, and release them."""
+        """Append the waiting batches as one batch, and drop the references to them."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
         self._is_appending = True
         self.changed.release()
         try:
             if len(joined) > 1:
-                # One batch, unless a column would exceed the 2 GiB of an Arrow array.
+                # The result is one batch, unless a column would exceed the 2 GiB of an Arrow array.
                 joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
             while joined:
                 self._append(joined.pop(0), self._since)
@@ -133,12 +134,12 @@ class _WaitingBatches:
             self.changed.notify_all()
 
     def wait_for_append(self) -> None:
-        """Wait for the append of the other thread, to keep the order of batches."""
+        """Wait until the other thread has finished its append, to keep the order of batches."""
         while self._is_appending:
             self.changed.wait()
 
     def watch(self) -> None:
-        """Start the thread that appends the waiting batches after linger_s, if it does not run."""
+        """Start the thread that appends waiting batches after linger_s, unless it is running."""
         if self._thread is None and self._batches:
             self._thread = threading.Thread(
                 target=as_options_are_named_here(self._append_in_time),
@@ -156,18 +157,18 @@ class _WaitingBatches:
                     except BaseException as error:  # noqa: BLE001 - for the task to raise
                         self._error = error
                         return
-                    continue  # it may be over by now
+                    continue  # the task may have ended during the append
                 self._is_asleep = not self._batches
                 self.changed.wait(self._left_s())
                 self._is_asleep = False
 
     def raise_error(self) -> None:
-        """Raise the exception of the other thread, if there is one."""
+        """Raise the exception that `append` raised in the other thread, if any."""
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """End the other thread, after its append."""
+        """Stop the other thread after its current append."""
         with self.changed:
             self._is_over = True
             self.changed.notify()
@@ -180,8 +181,8 @@ def write_task(
 ) -> SinkCommitMessage:
     """Write all batches and wait until every row is acknowledged.
 
-    plan: of exactly once, None for at least once. Raise the error if a row is not acknowledged.
-    Without a plan, rows that were sent before may be in Kafka.
+    plan: the plan of the run with exactly once, None for at least once. Raise an exception if a row
+    is not acknowledged. For at least once, rows that were sent before it may be in Kafka.
     """
     acknowledge_now()
     freeze_imports()
@@ -263,10 +264,11 @@ def _transaction(
 
 
 def _first_partition(context: TaskContext | None) -> int:
-    """Return the number of the partition that a task's rows without a key go to first.
+    """Return the number of the first partition for a task's rows without a key.
 
-    The tasks of a stage have consecutive numbers, so that tasks of few rows fill all partitions.
-    The first number differs by stage: a stream has a stage for each micro-batch.
+    The tasks of a stage have consecutive numbers, so that tasks with few rows together fill all
+    partitions. The number of the first task differs by stage, because a stream has a new stage for
+    each micro-batch.
     """
     if context is None:
         return 0

@@ -1,9 +1,9 @@
-"""Appends the rows of a task to its producer, and handles bad rows as `onError` says.
+"""Appends the rows of a task to its producer, and handles bad rows as `onError` requires.
 
-Bad rows are found before they are sent (`serde.bad_rows`), or by the brokers that refuse them. They
-are counted, and skipped or written as dead letters. The good rows of a refused batch are sent
-again, after the rows that were sent in the meantime. With onError=fail, the producer itself refuses
-a bad row.
+Bad rows are found before they are sent (`serde.bad_rows`), or are refused by the brokers. They are
+counted, and skipped or written as dead letters. The good rows of a refused batch are sent again,
+after the rows that were sent in the meantime. With onError=fail, the producer itself raises an
+exception at a bad row.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from spark_kafka_sink.task_producer import TaskProducer
 
 
 class TaskRows:
-    """Appends a task's rows and handles the bad ones.
+    """Appends a task's rows and handles the bad rows.
 
-    A context manager, so that a failed task leaves no dead letter file. prepare: called with the
-    good rows of each batch before they are appended.
+    It is a context manager, so that a failed task leaves no dead letter file. prepare: a function
+    that is called with the good rows of each batch before they are appended.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TaskRows:
         self._prepare = prepare
         self._policy = options.bad_rows
         self._topic = options.topic
-        # The compressed size of a record is not known before it is sent.
+        # With compression, the size of a record is not known before it is sent.
         self._is_plain = options.producer.compression_type == "none"
         self._producer = producer
         self._limit = TopicLimit(options)
@@ -89,7 +89,7 @@ class TaskRows:
             self._dead_letters.discard()
 
     def append(self, batch: pa.RecordBatch, lingers_since: float | None = None) -> None:
-        """Append a batch of the task; lingers_since: as in `TaskProducer.append`."""
+        """Append a batch of the task. lingers_since: as in `TaskProducer.append`."""
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
@@ -129,7 +129,7 @@ class TaskRows:
 
     @contextmanager
     def _naming(self, numbers: npt.NDArray[np.int64]) -> Iterator[None]:
-        """Set the place of errors to the row's number in the task, whose batches are joined."""
+        """Name rows in exceptions by their number in the task, because batches are joined."""
         try:
             yield
         except KafkaException as error:
@@ -156,9 +156,10 @@ class TaskRows:
     def _refuse_dead_letters_own(
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
     ) -> None:
-        """Raise DataException for a topic column that names the dead letter topic.
+        """Raise DataException if the topic column contains the dead letter topic.
 
-        Its rows would be counted as dead letters, and readers could not tell them apart.
+        Rows for that topic would be counted as dead letters, and readers could not distinguish
+        them.
         """
         name = self._policy.topic
         if name is None or self._topic is not None:
@@ -173,12 +174,12 @@ class TaskRows:
             raise DataException(message, topic=name, row=row, place=place)
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the partition counts of topics, which are created first if they are missing."""
+        """Return the partition counts of topics. Missing topics are created first."""
         self._missing_topics.create(expected)
         return self._producer.partition_counts(expected)
 
     def flush(self) -> int:
-        """Wait until every good row is acknowledged; return how many there are."""
+        """Wait until every good row is acknowledged, and return the number of good rows."""
         self._producer.flush()
         while self._settle():
             self._producer.flush()
@@ -209,7 +210,7 @@ class TaskRows:
             self._dead_letters.take(bad)
 
     def _describe(self, bad: BadBatch, most: int) -> None:
-        """Add samples of at most `most` rows."""
+        """Add the first rows, at most `most`, to the samples in the report."""
         rows = bad.rows.slice(0, most)
         columns = named_columns(rows)
         nothing = [None] * rows.num_rows
@@ -232,7 +233,7 @@ class TaskRows:
         ]
 
     def finish(self) -> BadRowsReport:
-        """Return the report of bad rows; call it after everything else."""
+        """Complete the dead letters and return the report about bad rows. Call this last."""
         policy = self._policy
         files = [] if self._dead_letters is None else self._dead_letters.finish()
         target = policy.topic or policy.path
@@ -247,14 +248,14 @@ class TaskRows:
 
 
 def _topics_of(batch: pa.RecordBatch) -> list[str]:
-    """Return the names in the topic column."""
-    # Spark's strings may hold bytes that are not UTF-8.
+    """Return the distinct names in the topic column."""
+    # Spark's strings may contain bytes that are not UTF-8.
     names = batch.column("topic").unique().drop_null().cast("large_binary").to_pylist()
     return [name.decode(errors="replace") for name in names]
 
 
 class _Appended(NamedTuple):
-    """Rows that were appended; numbers: of each in the task."""
+    """Rows that were appended. numbers: the number of each row in the task."""
 
     batch: pa.RecordBatch
     numbers: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""The transaction of a task, in either mode of exactly once: joined, left, or aborted."""
+"""The transaction of a task in mode `single` or `two-phase`: begun, ended, or aborted on error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_kafka_sink.spark.tasks.single_task import SingleTask
 from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
 from spark_kafka_sink.task_producer import TaskProducer
 
-# What brokers answer in a transaction that is no longer open.
+# The error codes that brokers return if a transaction is no longer open.
 _ENDED: Final = frozenset(
     (
         codes.INVALID_PRODUCER_EPOCH,
@@ -34,9 +34,10 @@ _ENDED: Final = frozenset(
 def task_transaction(
     plan: Plan, options: SinkOptions, producer: TaskProducer, partition: int, attempt: int
 ) -> Iterator[SingleTask | TwoPhaseTask]:
-    """Yield the transaction of a task. If the task fails, abort its own, and explain the error.
+    """Yield the transaction of a task.
 
-    partition, attempt: the numbers that Spark has for them.
+    If the task fails, abort the transaction that the task itself began, and explain the error.
+    partition, attempt: Spark's numbers of the task and the attempt.
     """
     began = time.monotonic()
     selected = options.exactly_once
@@ -60,7 +61,7 @@ def task_transaction(
 def _why_it_ended(
     plan: Plan, options: SinkOptions, transaction: SingleTask | TwoPhaseTask, task_s: float
 ) -> str | None:
-    """Return the sentence, None if the transaction is open or its state is unknown."""
+    """Return why the transaction ended, None if it is open or its state is unknown."""
     if transaction.transactional_id is None:
         return None
     ask = DescribeTransaction(transaction.transactional_id)

@@ -1,8 +1,8 @@
 """A task of mode `two-phase`: one transaction for each attempt that has rows.
 
-Before its first row, the attempt claims a transactional id, which no other attempt has open. Its
-transaction stays open when it returns: the driver commits it, or aborts it. If the attempt fails,
-it aborts its transaction itself, as far as it can.
+Before its first row, the attempt claims a transactional id that no other attempt uses. Its
+transaction stays open when the task returns: the driver commits or aborts it. A failed attempt
+aborts its transaction itself, if it can.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class TwoPhaseTask:
-    """One attempt of a task. partition, attempt: their numbers in Spark; rows: it has had."""
+    """One attempt of a task. partition, attempt: Spark's numbers; rows: the row count so far."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class TwoPhaseTask:
 
     @property
     def transactional_id(self) -> str | None:
-        """The id that it has claimed, None before its first row."""
+        """The transactional id that this attempt has claimed, None before its first row."""
         return None if self._claimed is None else self._plan.run.owner.task_id(self._claimed.slot)
 
     @property
     def producer_id(self) -> ProducerIdAndEpoch:
-        """The producer id and the epoch that it has claimed."""
+        """The producer id and epoch of the claimed transactional id."""
         return NO_PRODUCER_ID if self._claimed is None else self._claimed.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
@@ -84,14 +84,14 @@ class TwoPhaseTask:
         """Do nothing: the partitions of good rows need no check."""
 
     def end(self) -> AttemptTransaction | None:
-        """Wait until all rows are acknowledged; return what was written, None without rows."""
+        """Wait until all rows are acknowledged; return what was written, None if no rows."""
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()
         return AttemptTransaction.of(self._claimed.slot, self._claimed.producer, written)
 
     def abort(self) -> None:
-        """Abort the transaction, if it can be done at once; the driver does it otherwise."""
+        """Try once to abort the transaction. If that fails, the driver aborts it."""
         if self._claimed is None:
             return
         run, claimed = self._plan.run, self._claimed

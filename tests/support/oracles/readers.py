@@ -61,7 +61,7 @@ def create_topics(
     new = [NewTopic(topic, partitions, replicas, config=config) for topic in topics]
     for future in admin.create_topics(new).values():
         future.result()
-    _wait_for_leaders(admin, topics, partitions)
+    _wait_for_leaders(bootstrap, topics, partitions)
 
 
 def few_bytes(partitions: int) -> dict[str, str]:
@@ -78,10 +78,10 @@ def add_partitions(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
-    _wait_for_leaders(admin, [topic], partitions)
+    _wait_for_leaders(bootstrap, [topic], partitions)
 
 
-def _wait_for_leaders(admin: AdminClient, topics: Sequence[str], partitions: int) -> None:
+def _wait_for_leaders(bootstrap: str, topics: Sequence[str], partitions: int) -> None:
     waiting = [
         confluent_kafka.TopicPartition(topic, number)
         for topic in topics
@@ -89,6 +89,8 @@ def _wait_for_leaders(admin: AdminClient, topics: Sequence[str], partitions: int
     ]
     deadline = time.monotonic() + _IDLE_S
     while waiting:
+        # Another client each time: one that asked a node that was behind keeps what that said.
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         asked = admin.list_offsets(_latest(waiting))
         waiting = [partition for partition, future in asked.items() if future.exception()]
         if waiting and time.monotonic() > deadline:

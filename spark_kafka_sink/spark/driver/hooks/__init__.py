@@ -1,1 +1,1 @@
-"""Hooks into the methods of Spark's writers, for one clear error before a job starts."""
+"""Hooks into the methods of Spark's writers, so that errors are raised before a job starts."""

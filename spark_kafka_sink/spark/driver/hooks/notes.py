@@ -1,7 +1,7 @@
 """Record the method calls of a classic writer.
 
-A classic writer passes everything to the JVM at once and cannot return it, so the calls of its
-methods are recorded. Spark Connect's writers keep everything in a plan.
+A classic writer passes every setting to the JVM at once and cannot return it, so the calls of its
+methods are recorded. The writers of Spark Connect keep all settings in a plan.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def _last(_before: object, found: object) -> object:
 
 
 class Note(NamedTuple):
-    """A note of a method call, taken when the method has returned: rejected calls are not noted.
+    """How to record the calls of one writer method. Rejected calls are not recorded.
 
-    name: of the note; value: makes it from the method's arguments, None changes nothing; join:
-    combines the earlier note and this one.
+    name: the name of the note. value: makes the note from the arguments of the method, None to keep
+    the earlier note. join: combines the earlier note and the new one.
     """
 
     method: str
@@ -35,7 +35,7 @@ class Note(NamedTuple):
 
 
 def is_first_time(writer_class: Any) -> bool:
-    """Return whether a class of writers has no hooks yet; from now on it has."""
+    """Return whether a writer class has no hooks yet, and mark the class as hooked."""
     if hasattr(writer_class, _MARK):
         return False
     setattr(writer_class, _MARK, True)
@@ -43,7 +43,7 @@ def is_first_time(writer_class: Any) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Take notes of all writers of a class that are made from now on."""
+    """Record the method calls of all writers of a class that are made from now on."""
     init = writer_class.__init__
 
     @functools.wraps(init)
@@ -68,24 +68,24 @@ def _noting(method: Any, taken: Note) -> Any:
 
 
 def note(writer: Any, name: str, value: object) -> None:
-    """Set a note."""
+    """Set the note with a name."""
     setattr(writer, _NOTE + name, value)
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return the last note of a name."""
+    """Return the note with a name, or else `default`."""
     return getattr(writer, _NOTE + name, default)
 
 
 def is_all_noted(writer: Any) -> bool:
-    """Return whether a writer has taken notes since it was made."""
+    """Return whether all method calls of a writer were recorded since it was made."""
     return bool(noted(writer, _NEW, default=False))
 
 
 def join_options(before: Mapping[str, str] | None, given: Mapping[str, object]) -> dict[str, str]:
-    """Return options with names in lower case and values as Spark hands them over; the last wins.
+    """Return all options, with names in lower case and values as Spark passes them on.
 
-    An option whose value is None is ignored.
+    given: replaces options of the same name in `before`. An option whose value is None is ignored.
     """
     joined = dict(before or {})
     for name, value in given.items():

@@ -1,9 +1,9 @@
-"""What the settings of a session mean to a write with exactlyOnce.
+"""The Spark session's settings that concern a write with exactlyOnce.
 
-`options_of_session` are options that the write gets besides its own. The name of the application is
-for operators. The checkpoint says which stream it is. If only the session has a folder for
-checkpoints, Spark puts the one of a query into it under the query's name. A query without a name
-has another folder at each start: that one says nothing.
+`options_of_session` returns options that the write gets in addition to those that the user set. The
+application name is for operators. The checkpoint folder identifies the stream. If only the session
+sets a folder for checkpoints, Spark adds the query name to it as a subfolder. A query without a
+name gets another folder at each start, which cannot identify the stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _APPLICATION: Final = "spark.app.name"
 _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 _CHECKPOINT: Final = "checkpointLocation"
 _SPECULATION: Final = "spark.speculation"
-# Hadoop reads other names as more than the name of a folder.
+# Hadoop does not read other names as the name of a single folder.
 _FOLDER: Final = re.compile(r"[^/:]+\Z")
 
 
@@ -33,9 +33,10 @@ def options_of_session(
     is_stream: bool,
     query_name: str | None = None,
 ) -> dict[str, str]:
-    """Return the options to hand on; none without exactlyOnce.
+    """Return the session's options to add to a write; empty without exactlyOnce.
 
-    options: of the write, with names in lower case. session: classic or of Spark Connect.
+    options: the options of the write, with names in lower case. session: classic or of Spark
+    Connect.
     """
     if is_off(options):
         return {}
@@ -50,7 +51,7 @@ def options_of_session(
 
 
 def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> None:
-    """Raise ConfigException for mode `single` in a session with speculative copies of tasks."""
+    """Raise ConfigException for mode `single` if the session has speculative execution enabled."""
     is_single = options.get("exactlyonce", "").strip().lower() == Mode.SINGLE.value
     if is_single and _setting(session, _SPECULATION).lower() == "true":
         message = (

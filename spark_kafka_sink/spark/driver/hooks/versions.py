@@ -1,6 +1,7 @@
-"""Before ``save()`` with exactly once: no job starts for a version that is written.
+"""A check before ``save()`` with exactly once: a version that is already written starts no job.
 
-The log of commits is only read here; the job itself looks again, and then fences older runs.
+A version is the txnVersion of an application. The commit log is only read here. The job reads it
+again, and then fences older runs of the application.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 
 @name_kafka_options()
 def is_written(options: Mapping[str, str]) -> bool:
-    """Return whether there is nothing to write, and publish the report that says why.
+    """Return whether the version is already written; if so, publish the report of a skipped job.
 
-    With a topic column the job runs, and counts its rows.
+    With a topic column, return False: the job runs and counts its rows.
     """
     checked = sink_options(options)
     selected = checked.exactly_once
@@ -35,7 +36,10 @@ def is_written(options: Mapping[str, str]) -> bool:
 
 
 def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the owner's record; None also if the log cannot be read, which the job will say."""
+    """Return the commit record of application and topic, None if it does not exist.
+
+    Also return None if the commit log cannot be read: the job will then raise the error.
+    """
     with commit_client(options.producer, log_topic, options.brokers) as client:
         (found,) = client.answers_to([ReadLog(key)])
     return found.reading.record if isinstance(found, LogRead) else None

@@ -1,9 +1,9 @@
-"""Exceptions of Spark's workers that become exceptions of the user's process.
+"""Replaces Spark's exceptions about failed workers by exceptions of the sink in the user's process.
 
-Spark raises the traceback of its worker. If a worker's Python cannot run the sink, that names
-neither the worker nor what to do. If rows of exactly once are lost, a program has to be able to
-catch just this. The hooks of ``save()`` and ``start()`` raise an exception of the sink instead,
-with Spark's as its cause.
+Spark raises the traceback of its Python worker. If a worker's Python cannot run the sink, the
+traceback names neither the worker nor a remedy. If rows of exactly once are lost, a program must be
+able to catch just that exception. The hooks of ``save()`` and ``start()`` raise an exception of the
+sink instead, with Spark's exception as its cause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from spark_kafka_sink.spark.session import is_connect
 from spark_kafka_sink.spark.worker import NEEDED
 
 _SINK: Final = "spark_kafka_sink"
-# Python's message about a missing module. `check_modules` adds the Python and the machine.
+# Python's message about a missing module. `check_modules` appends the Python executable and the
+# host.
 _MISSING: Final = re.compile(
     rf"No module named '({'|'.join((_SINK, *NEEDED))})'(?:[^\n]*? for (\S+) on (\S+):)?"
 )
@@ -27,26 +28,27 @@ _OTHER_VERSION: Final = re.compile(
     r"Python in worker has different version: (\d+\.\d+) than that in driver: (\d+\.\d+)"
 )
 _NOT_STARTED: Final = re.compile(r'Cannot run program "([^"]+)"')
-# How Spark names the executor of a task that failed, and the planning of a write.
+# How Spark's messages name the executor of a failed task, and the planning of a write.
 _EXECUTOR: Final = re.compile(r"\((\S+) executor (\S+)\)")
 _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
-# A TornCommitException in a traceback, and what its message says (`commit.outcomes.Torn`).
+# A TornCommitException in a traceback, and the parts of its message (`commit.outcomes.Torn`).
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
     r"(.+?) of (application .+?) was decided, and brokers have aborted (\d+) of its (\d+) "
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 _ON_DRIVER: Final = "on the driver's machine"
-# The methods of a query that raise its failure.
+# The methods of a query that raise the exception with which it failed.
 _RAISING: Final = ("awaitTermination", "processAllAvailable")
 
 
 @contextmanager
 def explained(session: Any) -> Iterator[None]:
-    """Raise KafkaException instead of an exception that is caused by a worker's Python.
+    """Raise an exception of the sink instead of Spark's exception about a failed worker.
 
-    Raise TornCommitException if a worker did. session: of the write, to name its Python; None if it
-    is not known.
+    Raise KafkaException if the worker's Python cannot run the sink, and TornCommitException if a
+    worker raised it. session: the session of the write, to name its Python; None if it is not
+    known.
     """
     try:
         yield
@@ -60,9 +62,10 @@ def explained(session: Any) -> Iterator[None]:
 
 
 def _torn(said: str) -> TornCommitException | None:
-    """Return the exception of a worker that is in the text of Spark's, None if there is none.
+    """Return the TornCommitException of a worker, parsed from Spark's exception.
 
-    Its message names the first places where rows are lost.
+    Return None if the worker raised another exception. `lost` has only the partitions in the
+    message.
     """
     found = _TORN.search(said)
     if found is None:
@@ -81,7 +84,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Patch the methods of a streaming query that raise its failure, as `explained` does."""
+    """Patch the methods of a streaming query that raise its failure, with `explained`."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 
@@ -96,16 +99,16 @@ def _explaining(method: Any, session: Any) -> Any:
 
 
 def _python_of(session: Any) -> str | None:
-    """Return the Python that a classic session names for its workers, None for Spark Connect."""
+    """Return the Python that a classic session's workers run, None for Spark Connect."""
     if session is None or is_connect(session):
         return None
     return str(session.sparkContext.pythonExec)
 
 
 def _sentence(said: str, python: str | None) -> str | None:
-    """Return what is wrong with the Python of a worker, None if something else is wrong.
+    """Return what is wrong with a worker's Python, None if the failure has another cause.
 
-    said: the text of Spark's exception; python: the Python of the session.
+    said: the text of Spark's exception. python: the Python that the session's workers run.
     """
     runs = f"{python or 'the Python'}, which Spark runs {_where(said)},"
     if missing := _MISSING.search(said):
@@ -137,7 +140,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the Python of an exception of Spark runs."""
+    """Return where the worker in Spark's exception runs, for messages."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"

@@ -1,24 +1,24 @@
 """Hooks into ``save()`` of a batch and ``start()`` of a stream, which `register` installs.
 
-`WRITERS` is the table of Spark's writers: the notes of each, and the checks before a write to the
-sink begins. Other formats are untouched.
+`WRITERS` is the table of Spark's writers: the method calls to record, and the checks before a write
+to the sink begins. Writes to other formats are not changed.
 
 A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
-data sources the JVM refuses that mode before any code of the source runs, so
-``df.write.format("pykafka").save()`` could never work. Other modes are refused here, and so are
-layouts of files: Spark's own messages name nothing, or advise another mode that is refused as well;
-a stream ignores layouts.
+data sources the JVM refuses that mode before it calls the source, so
+``df.write.format("pykafka").save()`` could never work. Other modes are refused here. So are
+partitionBy, clusterBy, bucketBy and sortBy, which are about files. Spark's own messages about them
+name no cause, or advise a mode that is refused as well, and a stream ignores them.
 
-A continuous stream is refused. Spark starts the query and drops every row, since it hands rows to a
-sink one by one and a Python sink takes only batches. The sink learns of it when an epoch is
-committed, and an error there does not end the query.
+A stream with the continuous trigger is refused. Spark would start the query and drop every row,
+because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
+would notice this only at the commit of an epoch, and an error there does not end the query.
 
-The sink's own checks run at once (`check_batch_write`); Spark would run them only after the
-shuffles before the write. And writes work in any thread: Spark looks for Python data sources in the
-session of the thread, and a new thread has none.
+The sink's own checks run at once (`check_batch_write`). Spark would run them only after the
+shuffles before the write. The hooks also make writes work in any thread: Spark looks up Python data
+sources in the active session of the thread, and a new thread has no active session.
 
-A classic writer that was made before `register` has not noted everything. Its other settings are
-left to Spark.
+If a classic writer was made before `register`, its earlier calls were not recorded. Its other
+settings are then not checked here.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 class Write(NamedTuple):
     """The settings of a writer.
 
-    mode: None if none was set; is_known: whether all settings are known. layouts: by the name of
-    the method, whether there are columns; options: with names in lower case; query_name: of a
-    stream, None if it has none.
+    mode: None if the user set no mode. is_known: whether all settings are known. layouts: whether
+    there are columns, by the name of the method, such as partitionBy. options: with names in lower
+    case. query_name: the name of a streaming query, None without a name.
     """
 
     format: str
@@ -76,9 +76,9 @@ class Write(NamedTuple):
     query_name: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
-        """Return the write with the arguments of ``save()`` or ``start()``, which come last."""
+        """Return the settings with the arguments of ``save()`` or ``start()``, which win."""
         mode, columns = given.get("mode"), given.get("partitionBy")
-        # An empty list puts none in the place of earlier columns.
+        # An empty list removes the columns of an earlier call.
         layouts = {} if columns is None else {"partitionBy": _has_columns(columns)}
         return self._replace(
             format=given.get("format") or self.format,
@@ -90,7 +90,7 @@ class Write(NamedTuple):
 
 
 def _has_columns(*columns: Any) -> bool:
-    """Return whether there are any, given one by one or as a list."""
+    """Return whether the arguments contain any column, as separate arguments or as a list."""
     return columns not in ((), ([],), ((),))
 
 
@@ -98,7 +98,7 @@ def _always(*_: Any, **__: Any) -> bool:
     return True
 
 
-# In place of the format, if rows go to a function of the user.
+# Stands for the format if rows go to a function of the user.
 _USER_FUNCTION: Final = ""
 
 
@@ -115,9 +115,9 @@ _NOTES: Final = (
 )
 _BATCH_NOTES: Final = (
     *_NOTES,
-    # mode(None) changes nothing.
+    # mode(None) changes nothing, in Spark as here.
     Note("mode", "mode", lambda saveMode: saveMode),  # noqa: N803 - Spark's name
-    # Both need columns, and Spark refuses them without.
+    # Both methods need columns, and Spark refuses calls without them.
     Note("bucketBy", "bucketBy", _always),
     Note("sortBy", "sortBy", _always),
 )
@@ -128,9 +128,9 @@ _STREAM_NOTES: Final = (
     Note("foreach", "format", _to_function),
     Note("foreachBatch", "format", _to_function),
 )
-# The note of the options that `register` has added.
+# The note with the options that the hook has added to the write.
 _HANDED_ON: Final = "handed_on"
-# In the order in which they are named.
+# The order in which messages name them.
 _LAYOUTS: Final = ("partitionBy", "clusterBy", "bucketBy", "sortBy")
 
 
@@ -208,7 +208,7 @@ def _refuse_layouts(write: Write) -> None:
 
 
 def _look_at_batch(schema: StructType, options: Mapping[str, str]) -> None:
-    # write_batch has looked already.
+    # A write with this option comes from write_batch, which has made the checks.
     if BATCH_ID_OPTION not in options:
         check_batch_write(schema, options)
 
@@ -242,7 +242,7 @@ def _set_mode_of_plan(writer: Any, mode: str | None) -> None:
 
 
 def _enter_thread(session: Any) -> None:
-    """Make a classic session the one of this thread, as Spark's createDataFrame does."""
+    """Make a classic session the active session of this thread, as createDataFrame does."""
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 
 
@@ -250,13 +250,14 @@ def _enter_thread(session: Any) -> None:
 
 
 class SparkWriter(NamedTuple):
-    """A class of Spark's writers, and the method that ends it.
+    """One class of Spark's writers, and the method that starts its write.
 
-    module: is imported only when it is hooked, since those of Spark Connect need grpc. parameters:
-    of the method, besides options. notes: None for Spark Connect. write: returns the settings of a
-    writer. checks: raise ConfigException. look: checks that rows of a schema can be written; for
-    Spark Connect only options and columns, since the client may not see the same cluster and files
-    as the server. set_mode: None for streams.
+    module: imported only when it is hooked, since the modules of Spark Connect need grpc. method,
+    parameters: the method that starts the write, and its parameters besides options. notes: the
+    calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
+    ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
+    rows of a schema can be written. For Spark Connect it checks only options and columns, since the
+    client may not reach the cluster and the files of the server. set_mode: None for streams.
     """
 
     module: str
@@ -327,9 +328,9 @@ WRITERS: Final = (
 
 
 def hook_writers(name: str, *, is_connect: bool) -> None:
-    """Patch Spark's writers, for writes to the format `name`, as this module describes.
+    """Patch Spark's writers for writes to the format `name`, as this module describes.
 
-    is_connect: whether to hook the writers of Spark Connect or the classic ones.
+    is_connect: whether to patch the writers of Spark Connect or the classic writers.
     """
     for kind in WRITERS:
         if (kind.notes is None) is not is_connect:
@@ -375,10 +376,10 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 
 
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
-    """Return the options to hand on to Spark, and note them."""
-    if BATCH_ID_OPTION in write.options:  # `write_batch` has done it
+    """Return the session's options to add to the write, and record them in the writer."""
+    if BATCH_ID_OPTION in write.options:  # write_batch has added them
         return {}
-    # A writer may be started again, under another name.
+    # A writer may be started again with another query name.
     before = join_options(None, noted(writer, _HANDED_ON, {}))
     own = {name: text for name, text in write.options.items() if before.get(name) != text}
     is_stream = kind.set_mode is None
@@ -390,7 +391,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether a job of exactly once is written already, in a classic session."""
+    """Return whether exactly once has already written this version, in a classic session."""
     is_batch = (
         kind.method == "save" and session is not None and BATCH_ID_OPTION not in write.options
     )
@@ -403,7 +404,7 @@ def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool
 
 @contextmanager
 def _appending(writer: Any, kind: SparkWriter, write: Write) -> Iterator[None]:
-    """Set the mode append for one ``save()``, if no mode was set."""
+    """Set the mode append during one ``save()``, if no mode was set."""
     if kind.set_mode is None or write.mode is not None or not write.is_known:
         yield
         return
