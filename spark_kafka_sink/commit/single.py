@@ -71,18 +71,12 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    <<<<<<< HEAD
-        record: the record to write into the log. attempts: what the tasks wrote. targets: all
-        partitions of the target topics. probes: whether the record is written twice. failure: the check
-        that failed. asked_again: whether EndTxn was sent again, after an answer that may mean committed
-        or aborted. wrote_again: whether the record was sent again because its response was lost.
-    =======
-        record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
-        partitions of the target topics. probes: whether the record is sent twice, to test that the
-        broker reports duplicates. failure: the check that failed. offset: the offset of the written
-        record. asked_again: whether EndTxn was sent again, because the first response left open whether
-        the transaction was committed.
-    >>>>>>> main
+    record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
+    partitions of the target topics. probes: whether the record is sent twice, to test that the
+    broker reports duplicates. failure: the check that failed. offset: the offset of the written
+    record. asked_again: whether EndTxn was sent again, because the first response left open whether
+    the transaction was committed. wrote_again: whether the record was sent again, because the first
+    response was lost.
     """
 
     state: SingleState

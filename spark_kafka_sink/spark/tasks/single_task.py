@@ -56,14 +56,7 @@ class SingleTask:
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
-<<<<<<< HEAD
         """Count the rows of a batch; the transaction is open."""
-=======
-        """Check each partition before its first row is appended.
-
-        Raise KafkaException if another attempt has already written to the partition.
-        """
->>>>>>> main
         self.rows += batch.num_rows
 
     def prepare_good(self, batch: pa.RecordBatch) -> None:

@@ -44,11 +44,8 @@ from spark_kafka_sink.task_producer import TaskProducer
 class TaskRows:
     """Appends a task's rows and handles the bad rows.
 
-            A context manager, so that a failed task leaves no dead letter file. prepare: called with the
-        good rows of each batch before they are appended.
-    =======
-        It is a context manager, so that a failed task leaves no dead letter file.
-    >>>>>>> main
+    It is a context manager, so that a failed task leaves no dead letter file. prepare: a function
+    that is called with the good rows of each batch before they are appended.
     """
 
     def __init__(
@@ -121,7 +118,6 @@ class TaskRows:
         self._count_expired(batch)
         self._settle()
 
-<<<<<<< HEAD
     def _count_expired(self, batch: pa.RecordBatch) -> None:
         if "timestamp" in batch.schema.names:
             self.expired_rows.count(batch)
