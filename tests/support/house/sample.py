@@ -70,7 +70,9 @@ def _text(node: ast.Constant | ast.JoinedStr) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     return "".join(
-        str(part.value) if isinstance(part, ast.Constant) else f"{{{ast.unparse(part)[2:-1]}}}"
+        f"{{{ast.unparse(part.value)}}}"
+        if isinstance(part, ast.FormattedValue)
+        else str(getattr(part, "value", ""))
         for part in node.values
     )
 
