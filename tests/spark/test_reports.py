@@ -55,7 +55,7 @@ def test_the_last_reports_are_those_of_jobs_and_micro_batches_in_order(
         assert 0 < slowest["seconds"] <= report["seconds"]
         assert slowest["host"]
         assert 0 <= slowest["task"] < report["tasks"]
-    (file,) = Path(SparkFiles.getRootDirectory()).glob(".pykafka*")
+    (file,) = Path(SparkFiles.getRootDirectory()).glob(".pykafka-report*")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.parent.stat().st_mode & 0o077 == 0, "others can reach the reports"
 
