@@ -25,7 +25,7 @@ from support.pure.idle_producer import idle_producer, idle_task_producer
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.tasks import task
+from spark_kafka_sink.spark.tasks import task, task_rows
 from spark_kafka_sink.task_producer import TaskProducer
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE
@@ -194,7 +194,9 @@ def work_of_task(columns: dict[str, pa.Array], given: dict[str, str]) -> Work:
         patched.setattr(task, "POOL", Lender(producer))
         patched.setattr(TaskProducer, "flush", all_appended)
         # No broker is there to be asked.
-        patched.setattr(task, "retention_of_topics", lambda _options, topics: dict.fromkeys(topics))
+        patched.setattr(
+            task_rows, "retention_of_topics", lambda _options, topics: dict.fromkeys(topics)
+        )
         return work_of(partial(write, options, batches))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 from support.pure.log_handlers import Handler
@@ -22,7 +23,7 @@ from spark_kafka_sink.spark.driver.register import SECRET_NAMES
 )
 @pytest.mark.parametrize("name", ["py4j.clientserver", "pyspark.sql.connect.logging"])
 def test_what_names_a_secret_option_is_masked(
-    monkeypatch: pytest.MonkeyPatch, name: str, message: str
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, name: str, message: str
 ) -> None:
     logger = logging.getLogger(name)
     # A handler of its own: one that is added to a logger of pyspark writes JSON from then on.
@@ -30,7 +31,8 @@ def test_what_names_a_secret_option_is_masked(
     # Spark configures its loggers when it is imported, which other tests may have done.
     for attribute, value in (("disabled", False), ("propagate", False), ("handlers", [])):
         monkeypatch.setattr(logger, attribute, value)
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    request.addfinalizer(partial(logger.setLevel, logger.level))
+    logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
     for _ in range(2):
         mask_client_logs(SECRET_NAMES)
