@@ -74,25 +74,38 @@ def test_a_driver_that_dies_at_any_moment_writes_each_row_once_when_it_runs_agai
     assert [each for each in open_transactions(client, job.topic) if each.count("/") > 2] == []
 
 
-def test_of_two_drivers_of_one_version_one_writes_and_the_other_says_so(
-    job: SingleJob, moments: Moments, client: CommitClient, coordinators_are_never_stale: None
-) -> None:
+def overtaken_at_each_moment(
+    job: SingleJob, moments: Moments, older: str, newer: str, **options: str
+) -> tuple[int, dict[int, str | None]]:
+    """Run a job again and again, with a newer run at another moment of it each time.
+
+    older, newer: what the rows of the two runs begin with. options: of the newer runs. Return the
+    number of the last run, which nothing overtook, and the error of each older run, None without.
+    """
     results: dict[int, str | None] = {}
 
     def overtaken(number: int) -> bool:
-        def newer() -> None:
-            job.run(rows(f"new {number}"), txnAppId=f"app {number}")
+        name = f"app {number}"
 
-        def older() -> None:
+        def run_older() -> None:
             try:
-                job.run(rows(f"old {number}"), txnAppId=f"app {number}")
+                job.run(rows(f"{older} {number}"), txnAppId=name)
                 results[number] = None
             except KafkaException as error:
                 results[number] = str(error)
 
-        return moments.pauses(at(number), newer, older)
+        def run_newer() -> None:
+            job.run(rows(f"{newer} {number}"), txnAppId=name, **options)
 
-    last = list(numbers(overtaken))[-1]
+        return moments.pauses(at(number), run_newer, run_older)
+
+    return list(numbers(overtaken))[-1], results
+
+
+def test_of_two_drivers_of_one_version_one_writes_and_the_other_says_so(
+    job: SingleJob, moments: Moments, client: CommitClient, coordinators_are_never_stale: None
+) -> None:
+    last, results = overtaken_at_each_moment(job, moments, "old", "new")
     clean_up(job, last)
     found = Counter(job.committed)
     for number in range(last):
@@ -111,24 +124,7 @@ def test_of_two_drivers_of_one_version_one_writes_and_the_other_says_so(
 def test_a_driver_that_is_overtaken_by_the_next_version_loses_none_and_harms_none(
     job: SingleJob, moments: Moments, client: CommitClient, coordinators_are_never_stale: None
 ) -> None:
-    results: dict[int, str | None] = {}
-
-    def overtaken(number: int) -> bool:
-        name = f"app {number}"
-
-        def newer() -> None:
-            job.run(rows(f"next {number}"), txnAppId=name, txnVersion="2")
-
-        def older() -> None:
-            try:
-                job.run(rows(f"first {number}"), txnAppId=name)
-                results[number] = None
-            except KafkaException as error:
-                results[number] = str(error)
-
-        return moments.pauses(at(number), newer, older)
-
-    last = list(numbers(overtaken))[-1]
+    last, results = overtaken_at_each_moment(job, moments, "first", "next", txnVersion="2")
     clean_up(job, last)
     found = Counter(job.committed)
     for number in range(last):
