@@ -5,12 +5,12 @@ batch for a duplicate of the first. It responds with success and appends nothing
 number of the partition does not show this. So each partition may have only one writer, and these
 checks ensure it:
 
-G1  on the driver: no partition is in the commit messages of two tasks.
+G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
 G2  on the driver: each partition has exactly the records that a task reports for it, and no other
     partition has records of the transaction. Only G2 finds a batch that was lost after its
     response.
-G3  in a task: the offsets of its batches in a partition ascend, and none is below the end that the
-    partition had before the first batch.
+G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
+    offset that the partition had before the first batch.
 G4  in a task: a batch that was sent once must not be acknowledged as a duplicate. A batch that was
     sent again may be. Then the log must hold that batch at the acknowledged offset.
 
