@@ -398,14 +398,14 @@ class ProducerConfig(
 
     @property
     def has_aws_tokens(self) -> bool:
-        """Whether clients log in with tokens that are signed with AWS credentials."""
+        """Whether clients authenticate with tokens that are signed with AWS credentials."""
         if self.sasl_mechanism == "OAUTHBEARER":
             return self.sasl_login_callback_handler_class == _AWS_OAUTH_HANDLER
         return self.sasl_mechanism == "AWS_MSK_IAM"
 
     @property
     def has_sasl(self) -> bool:
-        """Whether connections begin with a login."""
+        """Whether connections begin with SASL authentication."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
@@ -561,7 +561,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
         have, it = ("has", "it") if len(found) == 1 else ("have", "them")
         message = (
             f"{listed(str(Option(name)) for name in found)} {have} no effect with "
-            f"{Option('security.protocol')}={protocol}, by which {why}; remove {it}, or set "
+            f"{Option('security.protocol')}={protocol}, with which {why}; remove {it}, or set "
             f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:

@@ -132,7 +132,7 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
-            f"{ack.partition} answered with offset {ack.base_offset}, below "
+            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, below "
             f"{max(ack.log_end, ack.last_offset + 1)}: another attempt writes there; {_ADVICE}"
         )
         return Failure(FailureKind.CONFLICT, sentence)
@@ -141,8 +141,8 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     if ack.was_resent:
         return AckCheck.READ_BACK
     sentence = (
-        f"{ack.partition} took a batch for a duplicate that was sent once: another attempt writes "
-        f"there; {_ADVICE}; or the topic has message.timestamp.type=LogAppendTime, which needs "
-        "exactlyOnce=two-phase"
+        f"the broker took a batch for {ack.partition} for a duplicate, though it was sent once: "
+        f"another attempt writes there; {_ADVICE}; or the topic has "
+        "message.timestamp.type=LogAppendTime, which needs exactlyOnce=two-phase"
     )
     return Failure(FailureKind.CONFLICT, sentence)

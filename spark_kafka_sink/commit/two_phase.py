@@ -337,8 +337,8 @@ def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Comm
 def _too_late(machine: Committing, left_ms: int) -> Failure:
     timeout_ms = machine.plan.run.timeout_ms
     sentence = (
-        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions end "
-        f"after {timeout_ms} ms"
+        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions time "
+        f"out after {timeout_ms} ms"
     )
     return Failure(FailureKind.TIMED_OUT, sentence)
 

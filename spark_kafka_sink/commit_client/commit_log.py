@@ -41,7 +41,7 @@ _PRODUCE_V2: Final = 12
 
 
 class CommitLog:
-    """The commit log. Each method that takes an `ask` raises as `Brokers.ask` does."""
+    """The commit log. Each method that takes an `ask` raises the exceptions of `Brokers.ask`."""
 
     def __init__(
         self,

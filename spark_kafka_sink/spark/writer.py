@@ -96,9 +96,9 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once.
 
-    plan: the plan of the run, or the commit record of application and topic if the version is
-    already written. batch_id: the batch id of the micro-batch that the job writes, if any. token:
-    as in `KafkaArrowWriter`.
+    plan: the plan of the run. If the version is already written, it is instead the commit log
+    record of the application and topic. batch_id: the batch id of the micro-batch that the job
+    writes, if any. token: as in `KafkaArrowWriter`.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream exactly once.
 
-    plan: the plan of the micro-batch that Spark plans, None to commit or abort one.
+    plan: the plan of a micro-batch, for its tasks. It is None in the writer that commits or aborts.
     """
 
     def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:

@@ -98,7 +98,7 @@ class JobToken:
             self._say_failure(str(error))
 
     def _say_failure(self, why: str) -> None:
-        say(f"pykafka: the delegation token {self.token_id} ends by itself later, not now: {why}")
+        say(f"pykafka: the delegation token {self.token_id} expires later, and not now: {why}")
 
 
 def _expire(kept: _Kept) -> None:

@@ -123,10 +123,11 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001, ARG002 - Spark's signature
     ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
-        """Plan a micro-batch. On a copy of this source, return a writer to commit or abort one.
+        """Plan a micro-batch, and return its writer.
 
-        overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raise the exceptions of `writer`. At a commit, the brokers are not checked again.
+        A pickled copy of this source plans nothing and does not check the brokers: its writer only
+        commits or aborts a micro-batch. overwrite is True in output mode complete: as in Spark's
+        own sink, every result is appended again. Raise the exceptions of `writer`.
         """
         freeze_imports()
         options = self.check_stream(schema)
