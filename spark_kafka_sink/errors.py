@@ -158,7 +158,7 @@ class IllegalArgumentException(KafkaException):
 
 
 class LostRows(NamedTuple):
-    """The lost rows of a Spark write that one task wrote to one Kafka partition."""
+    """Lost rows that one task of a Spark write wrote to one Kafka partition."""
 
     task: int
     topic: str

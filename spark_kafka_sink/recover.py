@@ -458,7 +458,7 @@ def _say(line: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text with control characters escaped, because log records may contain any."""
+    """Return a text with control characters escaped, because log records may contain them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

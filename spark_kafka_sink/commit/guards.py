@@ -52,8 +52,8 @@ def other_holdings(
     """Return the failure if a partition does not hold the records that tasks wrote to it (G2).
 
     written: the records that a task reports for the partition, None if no task reports any. found:
-    the state of the transaction's producer at the leader of the partition, None if the leader has
-    none.
+    the state of the transaction's producer at the leader of the partition, None if the leader does
+    not know the producer.
     """
     holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
     if written is None:
@@ -141,7 +141,7 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     if ack.was_resent:
         return AckCheck.READ_BACK
     sentence = (
-        f"the broker took a batch for {ack.partition} for a duplicate, though it was sent once: "
+        f"the broker took a batch for {ack.partition} as a duplicate, though it was sent once: "
         f"another attempt writes there; {_ADVICE}; or the topic has "
         "message.timestamp.type=LogAppendTime, which needs exactlyOnce=two-phase"
     )

@@ -256,8 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # The record has no run's name, because a commit that finds its own name in the log concludes
-    # that it is decided.
+    # The record has no run's name. A commit that finds the name of its own run in the log concludes
+    # that the run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -306,7 +306,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _clean(machine: Planning) -> Step[Planning]:
-    """Abort the leftovers, after a record DONE has proved that no newer record commits them."""
+    """Abort the leftovers. First commit a record DONE, to prove that no newer run decided them."""
     if not machine.leftovers:
         return _finish(machine)
     return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)

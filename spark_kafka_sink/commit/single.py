@@ -73,7 +73,7 @@ class Single:
 
     record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
     partitions of the target topics. probes: whether the record is sent twice, to test that the
-    broker reports duplicates. failure: the check that failed. offset: the offset of the written
+    broker reports duplicates. failure: why a check failed. offset: the offset of the written
     record. asked_again: whether EndTxn was sent again, because the first response left open whether
     the transaction was committed. wrote_again: whether the record was sent again, because the first
     response was lost.
@@ -199,7 +199,7 @@ def _check_transaction(
     others = described.partitions - covered - {plan.run.log}
     if plan.run.level >= 2 and (others or covered - described.partitions):
         one = min(others or covered - described.partitions)
-        sentence = f"{one} is in the transaction, or a task reports it, but not both"
+        sentence = f"{one} is in the transaction or in a task's report, but not in both"
         return Failure(FailureKind.CONFLICT, sentence)
     return None
 

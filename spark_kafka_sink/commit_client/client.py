@@ -196,7 +196,7 @@ class CommitClient:
     def log_ends(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, int]:
-        """Return the high watermarks of partitions, which count the records of open transactions.
+        """Return the high watermarks of partitions, which include records of open transactions.
 
         Raise ApiException for a fatal error code, and TimeoutException at the deadline.
         """
@@ -279,7 +279,7 @@ class CommitClient:
         return self._log.take_warnings()
 
     def ask(self, questions: Iterable[Question]) -> None:
-        """Add questions to those that `answers` sends."""
+        """Add questions to the queue from which `answers` sends them."""
         self._waiting += questions
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:

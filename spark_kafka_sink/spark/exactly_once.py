@@ -215,5 +215,5 @@ def is_off(given: Mapping[str, str]) -> bool:
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the producer options whose defaults are different with exactly once."""
+    """Return the producer options that have another default with exactly once."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -202,7 +202,7 @@ def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOption
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
     """Check the options and the cluster for a micro-batch; use cached results if possible.
 
-    If delegationToken is set, the check logs in with the token that all micro-batches share.
+    If delegationToken is set, the check authenticates with the token that all micro-batches share.
     """
     check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
     if options.delegation_token_mechanism is None:

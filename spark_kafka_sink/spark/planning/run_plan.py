@@ -166,8 +166,8 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
     except ApiException as error:
         warn_once(
             logger,
-            f"commit log: the settings of topic {log_topic} could not be read, so it may lack "
-            f"{name}={expected}, without which brokers delete the log's records: {error}",
+            f"commit log: it is not known whether topic {log_topic} has {name}={expected}, without "
+            f"which brokers delete the log's records: its settings could not be read: {error}",
         )
         return
     if found is not None and found.replace(" ", "") != expected:
