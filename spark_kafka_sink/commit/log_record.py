@@ -183,8 +183,8 @@ class CommitRecord:
     def after_batch(self, mark: StreamMark) -> CommitRecord:
         """Return the record as it is after a micro-batch was written.
 
-    It keeps the last micro-batch of only the 10 queries that wrote last.
-    """
+        For each of the 10 queries that wrote last, it keeps the last micro-batch.
+        """
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
         return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
 

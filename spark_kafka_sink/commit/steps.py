@@ -193,7 +193,7 @@ def end_txn(
 
 
 def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run raised the epoch of a transactional id, and not a timeout.
+    """Return whether a newer run, and not a timeout, raised the epoch of a transactional id.
 
     producer: the producer id and epoch that this run has. A transaction timeout raises the epoch by
     one, and so does the InitProducerId of a newer run if no transaction was open. The state of the

@@ -62,10 +62,10 @@ def commit_record(
 def _error(plan: Plan, outcome: object) -> KafkaException:
     if isinstance(outcome, Unfinished):
         message = (
-            f"the write of {plan.run.owner} has to be committed, because the commit log has the "
-            "decision to commit it, but a part of it could not be committed in time: "
-            f"{outcome.failure.sentence}; run it again, or python -m "
-            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows are lost"
+            f"the commit log has the decision to commit the write of {plan.run.owner}, but a part "
+            f"of it could not be committed in time: {outcome.failure.sentence}; run it again, or "
+            f"python -m spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows "
+            "are lost"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
