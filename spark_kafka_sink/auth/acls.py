@@ -45,7 +45,7 @@ class Acls:
     principal: the name of the client's principal, empty if the configuration does not contain it.
     described: a description of that principal. servers: the bootstrap servers, None if the brokers
     do not use Kafka's ACLs. logged_in: returns the principal's name that a login has shown, empty
-    before.
+    before a login.
     """
 
     principal: str = ""

@@ -47,7 +47,10 @@ def assertion(
     now: float,
     jti: str,
 ) -> str:
-    """Return a signed JWT. template: with `header` and `payload`. key: from `signing_key`."""
+    """Return a signed JWT.
+
+    template: the fields for its `header` and its `payload`. key: the result of `signing_key`.
+    """
     begin = int(now)
     fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {

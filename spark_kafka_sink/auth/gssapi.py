@@ -29,8 +29,8 @@ class KerberosOptions:
     service: the first part of the brokers' principals. principal: the client's principal, None for
     the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
     exist already. cache: the ticket cache with these tickets, None for the process's default cache.
-    shown: pairs of a resolved value and its unresolved text, for a principal and a service in
-    variables.
+    shown: for a principal or a service that contains variables (``${…}``), the resolved value and
+    the text that messages show instead.
     """
 
     service: str

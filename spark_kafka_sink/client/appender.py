@@ -98,9 +98,10 @@ class RowOwner(SpanOwner, Protocol):
     """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+        """Store the order of the rows after the sort by partition.
 
-        This is called before any of the rows is sent.
+        `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
+        sent.
         """
 
 
@@ -203,7 +204,7 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in."""
+        """Store the order of the rows after the sort by partition; see `RowOwner`."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -377,7 +378,7 @@ class ColumnProducer:
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
-            # The topic's max.message.bytes may have been raised meanwhile.
+            # The topic's max.message.bytes may have been raised since it was read.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)

@@ -50,7 +50,7 @@ class Caller:
     # -- what a call may do -----------------------------------------------------------------------
 
     def column_call(self) -> Call:
-        """Return a `Call` for columns, which ends with the error of an earlier failed delivery."""
+        """Return a `Call` for columns; its check raises the error of an earlier failed delivery."""
         return Call(self._deadline(), self.raise_if_unusable)
 
     def row_call(self) -> Call:
@@ -58,7 +58,10 @@ class Caller:
         return Call(self._deadline(), self.raise_if_closed)
 
     def _deadline(self) -> float:
-        """Return the deadline of a call: now in a callback, which would block the I/O thread."""
+        """Return the deadline of a call.
+
+        In a callback, the deadline is now, because a wait would block the I/O thread.
+        """
         if self._thread.is_current:
             return time.monotonic()
         return time.monotonic() + self._config.max_block_ms / 1000

@@ -1,6 +1,7 @@
 """ChunkFeeder: puts the rows of chunks into batches.
 
-A caller's thread does this when it finds a chunk full, on flush and on close. The I/O thread does
+A chunk has rows that were passed to `send`, all of one topic (see `chunk`). A caller's thread puts
+its rows into batches when it finds the chunk full, on flush and on close. The I/O thread does
 it when rows have waited for linger.ms or memory is short. From there on, rows are handled like
 columns. This module has the unfinished chunks, in order: only the thread that holds the appender's
 lock takes a chunk out of its queue, so rows are appended in the order in which they were sent.
@@ -149,7 +150,8 @@ class ChunkFeeder:
     def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
         """Append a chunk's rows, or fail them; the caller holds `append_lock`.
 
-        rows: the rows with the partitions that the user's partitioner chose; None without one.
+        rows: the rows with the partitions that the user's partitioner chose; None if the producer
+        has no user's partitioner.
         """
         try:
             chunk.is_converting = True
@@ -290,7 +292,7 @@ class ChunkFeeder:
         )
         return TimeoutException(message, topic=chunk.topic)
 
-    # -- both -------------------------------------------------------------------------------------
+    # -- with and without a user's own partitioner ------------------------------------------------
 
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
         is_known, chunk.error = chunk.error is not None, error
@@ -435,7 +437,7 @@ def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
 
 
 def _import_pandas() -> None:
-    """Import pandas now if it is installed; pyarrow would import it in the first call.
+    """Import pandas now if it is installed; pyarrow imports it when it first makes an array.
 
     The import may take seconds, which are not available at the end of a program.
     """

@@ -311,7 +311,7 @@ class RowProducer:
         self._open_queues = {}
 
 
-# The producers that were created in this process; a fork's copies do not count.
+# The producers that were created in this process; copies in a forked child do not count.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 

@@ -38,7 +38,7 @@ def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
     """Return the function that returns the advice for a reader about a topic's error code.
 
     Its arguments are the error code and the topic. It returns None if there is no advice. acls:
-    adds the command that would allow what the brokers denied.
+    adds the kafka-acls.sh command that would grant the access that the brokers denied.
     """
 
     def of(code: int, topic: str) -> str | None:

@@ -213,9 +213,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove the commands that would write credentials from botocore's profiles; return them.
+    """Remove the commands that would print credentials from botocore's profiles; return them.
 
-    Without the provider of the session alone, botocore would run those of source profiles.
+    It is not enough to remove the session's own provider of such credentials: botocore would still
+    run the commands of source profiles.
     """
     found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
     return [command for command in found if command is not None]

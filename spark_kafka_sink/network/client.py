@@ -105,7 +105,7 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has answered a request of a caller, so not only ApiVersions or a login.
+        # Whether any broker has answered a request of a caller (ApiVersions and logins are not).
         self._was_ever_answered = False
         if security is not None:
             security.wake = selector.wakeup

@@ -184,7 +184,10 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """When requests began to wait for a login because the session ended, None otherwise."""
+        """The time since which requests wait for credentials because the session has ended.
+
+        None if no request waits for credentials.
+        """
         # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
@@ -222,7 +225,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """The number of requests that are in flight, or held until the next login."""
+        """The number of requests that are in flight, or held until a re-authentication ends."""
         return len(self.in_flight) + len(self._held)
 
     @property
@@ -389,9 +392,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to re-authenticate if a login is ready, and return whether it has begun.
+        """Begin to re-authenticate if there are credentials now, and return whether it has begun.
 
-        Raise KafkaException if there will be no login.
+        Raise KafkaException if there will be no credentials.
         """
         return self._begin_login(ConnectionEvent.RENEW, now)
 
@@ -479,7 +482,7 @@ class Connection:
         throttled = self._throttled(sent, response, now)
         if self._authenticator.is_used:
             if not self._begin_login(ConnectionEvent.LEARN_VERSIONS_SASL, now):
-                # The client connects again when there are some.
+                # The client connects again when there are credentials.
                 raise NetworkException(f"{self._peer}: there are no credentials to log in with now")
             return throttled
         self._handle(ConnectionEvent.LEARN_VERSIONS)

@@ -65,7 +65,9 @@ def cached_principal(options: KerberosOptions) -> str:
 def gssapi_exchange(
     options: KerberosOptions, host: str, keytab: bytes, principal: str | None = None
 ) -> GssapiExchange:
-    """Return a Kerberos login at the broker `host`. This may block, while the KDC sends a ticket.
+    """Return the SASL exchange of a Kerberos login at the broker `host`.
+
+    This may block until the KDC sends a ticket.
 
     keytab: the contents of the keytab. principal: the principal of earlier logins with the same
     ticket cache. Raise SaslAuthenticationException if there are no tickets, and NetworkException if
@@ -197,7 +199,7 @@ def _failure(
 
 def _words(error: Any) -> str:  # noqa: ANN401 - of the library
     """Return the library's message for an error."""
-    found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
+    found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - a code of Kerberos
     if not found or found == ["Success"]:
-        found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own
+        found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - a code of GSSAPI
     return printable(", ".join(map(str, found)))

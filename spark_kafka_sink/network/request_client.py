@@ -43,8 +43,8 @@ _NEVER: Final = float("inf")
 class RequestFuture:
     """The future response to a request; it is done once it has a response or an error.
 
-    version: the version of the response. node_id: the node that responded. Both are None until
-    then.
+    version: the version of the response. node_id: the node that responded. Both are None before the
+    response.
     """
 
     __slots__ = ("_response", "error", "expires_at", "node_id", "request", "version")

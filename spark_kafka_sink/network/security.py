@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What these mechanisms send as it is.
+# The secret that each of these mechanisms sends to the broker without hashing it, for a warning.
 _SENT_IN_CLEAR: Final = {
     PLAIN: "PLAIN password",
     OAUTHBEARER: "OAuth token",
@@ -76,7 +76,10 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """A user and a password. user: as sent. name: the user in messages, unresolved."""
+    """A user and a password.
+
+    user: the user name to send. name: the user name in messages, with variables unresolved.
+    """
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -166,10 +169,10 @@ class _TokenLogin:
 class Security:
     """Makes the TLS layers and the SASL logins of connections.
 
-    Raise ConfigException if the configuration is invalid. wake: called from another thread when a
-    login is ready that a connection waits for. is_one_of_many: whether other processes log in at
-    the same time. identity: the result of `login_identity`, if it is known. The principal of the
-    ticket cache must then be this one.
+    Raise ConfigException if the configuration is invalid. wake: called from another thread when the
+    login that a connection waits for is ready. is_one_of_many: whether other processes log in at
+    the same time. identity: the result of `login_identity`, if it is known. A login with the ticket
+    cache of another principal then fails.
     """
 
     def __init__(
@@ -284,7 +287,7 @@ class Security:
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether a refused login may succeed soon, because the token is new to the broker."""
+        """Whether a refused login may succeed soon: brokers may not know a new token yet."""
         token = delegation_token(self._config)
         return token is not None and is_fresh(token, time.time() * 1000)
 
@@ -294,9 +297,9 @@ class Security:
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
-                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send its value unencrypted to any server that bootstrap.servers "
-                "names: use SASL_SSL or SCRAM"
+                "a variable (${…}) in the credentials cannot be used with PLAIN over "
+                "SASL_PLAINTEXT, which would send its value unencrypted to any server that "
+                "bootstrap.servers names: use SASL_SSL or SCRAM"
             )
         return mechanism
 

@@ -6,8 +6,8 @@ the producer's lock, and waits without the lock.
 
 A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
 batches, the accumulator charges the memory that the batches keep, and the call returns the reserved
-bytes. Waiting calls are served in the order of their arrival, so that a large slice does not wait
-forever behind small slices.
+bytes. Waiting calls are served in the order of their arrival, so that a call for many bytes does
+not wait forever behind calls for few bytes.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Decision(Enum):
     """What to do with a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
-    RENUMBER = "send it again, under another sequence once nothing is at a broker"
+    RENUMBER = "send it again with another sequence, once no broker may still write it"
     SPLIT = "send it again as smaller batches"
     GIVE_UP = "report the error"
 
@@ -90,8 +90,8 @@ class BatchCompletion:
         # last connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The error codes for which batches were retried, and a warning about the first batch of
-        # each.
+        # The error codes for which batches were retried, and the warnings to log: one about the
+        # first batch for each error code.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -100,7 +100,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: TransactionManager | JoinedTransaction | None,
     ) -> None:
-        """Use other sequences and another transaction, or none, from now on."""
+        """Use other sequences and another transaction from now on; None for no transaction."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
@@ -168,7 +168,8 @@ class BatchCompletion:
         answer: PartitionProduceResponse | None = None,
     ) -> None:
         """Retry or fail a batch after an error code of a broker or a network error."""
-        # Also if the batch has failed meanwhile, because other batches of the partition follow.
+        # Request metadata even if the batch has failed for the user already, because other batches
+        # of the partition follow.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -327,7 +328,7 @@ class BatchCompletion:
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 
-    # -- words ------------------------------------------------------------------------------------
+    # -- messages for users -----------------------------------------------------------------------
 
     def _timeout(self) -> str:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"

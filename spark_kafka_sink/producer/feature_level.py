@@ -40,7 +40,7 @@ def produce_version(versions: NodeApiVersions) -> int:
 
 
 def magic(version: int) -> int:
-    """Return the message format for a version of Produce that has no record batches."""
+    """Return the message format (0 or 1) for a version of Produce without v2 record batches."""
     return 1 if version == 2 else 0
 
 

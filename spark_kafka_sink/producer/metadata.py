@@ -203,7 +203,7 @@ class ClusterMetadata:
         # The number of times that the known brokers were forgotten.
         self.rebootstraps = 0
 
-    # -- what is of interest ----------------------------------------------------------------------
+    # -- the topics in use ------------------------------------------------------------------------
 
     def track(self, topic: str, now: float) -> None:
         """Mark a topic as used; request its metadata if it is unknown."""
@@ -378,7 +378,7 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Store a response. Without brokers (from a starting broker), it counts as no response.
+        """Store a response. A response without brokers counts as none: its sender is starting.
 
         reliable_epochs: False before version 9 of Metadata, when a broker may return an epoch that
         belongs to another leader (KAFKA-9212).

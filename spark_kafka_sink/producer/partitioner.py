@@ -5,14 +5,15 @@ goes to ``toPositive(murmur2(key)) % partitions`` over *all* partitions, availab
 it keeps its partition during failures (BuiltInPartitioner.partitionForKey). All other rows are
 spread over the available partitions, depending on partitioner.class:
 
-built in (null)  one sticky partition for a batch of bytes, then the next, which is drawn at random;
+built in (null)  one sticky partition for the bytes of a full batch, then another, drawn at random;
                  partitions with fewer waiting batches are more likely (KIP-794). Spark tasks use
                  `EvenPartitioner` instead
 roundrobin       each row to the next partition; keys are ignored (RoundRobinPartitioner)
 uniformsticky    one sticky partition, then another at random; keys are ignored (KIP-480)
 
 In this module, a *stretch* is the bytes that go to one sticky partition before the next partition
-is chosen.
+is chosen. A key *counts* if partitioner.class and partitioner.ignore.keys let it choose the
+partition (`uses_keys`).
 
 The module does not compute loads, and never waits. `choose_partitions` also sorts the rows of a
 slice by partition.
@@ -46,8 +47,8 @@ class TopicLoad:
     """The current load of a topic's partitions.
 
     available: the partitions to spread rows over, at least one; queue_lengths: the number of
-    waiting batches of each *available* partition, None if the load does not count; batch_bytes: the
-    size of a full batch.
+    waiting batches of each *available* partition, None if rows are spread regardless of the load;
+    batch_bytes: the size of a full batch.
     """
 
     available: Sequence[int]
@@ -112,7 +113,8 @@ class EvenPartitioner:
     first round, a stretch is the first rows' bytes divided by the number of partitions. In the
     following rounds, a stretch is as large as all earlier stretches of the partition together, up
     to a batch. So no partition gets more than twice the mean. After that, a round leaves out
-    partitions with long queues at random, so that each partition gets its share of KIP-794.
+    partitions with long queues at random, so that each partition gets the share that KIP-794
+    defines.
 
     start: the position of the first partition among the available partitions. With more than
     `MOST_EVEN` partitions, every stretch is as large as a batch.
@@ -338,7 +340,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows sorted by partition: the runs, and the partition of each run."""
+    """Rows sorted by partition: the runs (see `records.layout`), and the partition of each run."""
 
     rows: Rows
     runs: Runs

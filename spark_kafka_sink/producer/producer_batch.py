@@ -56,8 +56,8 @@ class SpanOwner(Protocol):
 class RecordSpan(NamedTuple):
     """`records` consecutive records of a batch; the offset delta of the first is `first_record`.
 
-    owner: is notified of their result; first_row: the number of the first record among the owner's
-    rows, in the order that the owner was given before.
+    owner: is notified of their result; first_row: the position of the first record among the
+    owner's rows, in the order that `RowOwner.lay_out` stored.
     """
 
     owner: SpanOwner
@@ -90,7 +90,7 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 
 
 class RetainedBuffer:
-    """A buffer with an encoded slice that several batches reference; `holders` counts them."""
+    """A buffer with an encoded slice, which `holders` (a number of) batches reference."""
 
     __slots__ = ("holders", "size_bytes")
 
@@ -191,7 +191,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt with this sequence got no response, so the batch may have been written.
         self.is_unanswered = False
-        # Whether the batch that this is a part of may have been written; None if certainly not.
+        # Set if this batch is a part of a split batch that may have been written, otherwise None.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
@@ -347,7 +347,7 @@ class ProducerBatch:
         return int(times.min()), int(times.max())
 
     def keep(self) -> None:
-        """Keep a copy of the batch as it was sent, which outlives the release of its records."""
+        """Keep a copy of the bytes that were sent, also after `release` drops the records."""
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:

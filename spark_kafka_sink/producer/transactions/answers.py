@@ -67,9 +67,9 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 class Answer:
     """The most severe error code of a response: its action, and the partitions that have the code.
 
-    partitions: empty if the code is not about partitions. is_unnamed: whether these are partitions
-    that are missing in the response; is_partly_done: whether the response has no error for the
-    partitions that it names.
+    partitions: empty if the code is not about partitions. is_unnamed: whether the partitions are
+    missing in the response; is_partly_done: whether partitions are missing, and the response names
+    other partitions without an error.
     """
 
     call: Call
@@ -83,7 +83,7 @@ class Answer:
     def error(self, hint: str | None = None) -> KafkaException:
         """Return the error for the caller that waits for the response.
 
-        hint: which permission would allow what was denied.
+        hint: how to grant this client the access that the broker denied.
         """
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code

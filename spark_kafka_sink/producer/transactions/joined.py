@@ -226,7 +226,10 @@ class JoinedTransaction:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response. It is repeated, except after two codes."""
+        """Record that a request gets no response, and repeat it.
+
+        It is not repeated if the broker does not support it, or if it cannot be encoded.
+        """
         if not self.queue.back(request):
             return
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):

@@ -275,7 +275,10 @@ class TransactionManager:
         return self.queue.due(now)
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is no longer needed. Then its look-up is not needed either."""
+        """Return whether a request is no longer needed.
+
+        A look-up of a coordinator is not needed if no request to that coordinator is needed.
+        """
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
@@ -310,7 +313,10 @@ class TransactionManager:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response. It is repeated, except after two codes."""
+        """Record that a request gets no response, and repeat it.
+
+        It is not repeated if the broker does not support it, or if it cannot be encoded.
+        """
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -346,7 +352,7 @@ class TransactionManager:
             self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is a look-up that is no longer needed."""
+        """Return whether a request is a look-up of a coordinator that is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
