@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
 # How many seconds `close` waits for the last callbacks of failed records, whatever its timeout. At
-# the end of a program, these seconds are part of the program's time limit.
+# the end of a program and after Ctrl-C, this wait is shorter, and is part of the limit `AT_EXIT_S`.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -152,7 +152,7 @@ class BaseProducer:
     def _end_transaction(self, timeout: float | None) -> None:
         """Abort the open transaction."""
 
-    # -- with -------------------------------------------------------------------------------------
+    # -- the with statement -----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._caller.check_process()
@@ -173,7 +173,7 @@ class BaseProducer:
             return
         try:
             self.close()
-        except KafkaException as failure:  # the block's own error is raised
+        except KafkaException as failure:  # the error of the with block is raised instead
             self._log_failure(kind, failure)
         self._log_lost(kind)
 

@@ -72,7 +72,7 @@ class Caller:
         return os.getpid() != self._pid
 
     def before_call(self) -> None:
-        """Raise if no call is possible, or if an earlier delivery failed."""
+        """Raise if the producer cannot be used, or if an earlier delivery failed."""
         self.check_open()
         self.raise_if_unusable()
 

@@ -340,7 +340,7 @@ class ChunkFeeder:
             self._state.wait(partial(_any_may_go_on, pending), deadline, late)
             pending = [(chunk, queue) for chunk, queue in pending if not chunk.is_over]
 
-    # -- the I/O thread: Feeder -------------------------------------------------------------------
+    # -- for the I/O thread (the protocol Feeder) -------------------------------------------------
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return when `feed` is due next.

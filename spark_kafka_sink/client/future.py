@@ -372,8 +372,8 @@ class RowFuture(Future[RecordMetadata]):
                 watch = _Watch(self)
                 if not self._rows.watch(self._row, watch):
                     watch.is_notified = True
-                # Other threads see the watch only from now on, so all that they add to it is
-                # notified.
+                # Other threads see the watch only from now on, so every waiter that they add to it
+                # is notified.
                 self._watch: _Watch = watch
             return watch
 

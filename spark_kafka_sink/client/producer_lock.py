@@ -69,7 +69,7 @@ class ProducerLock(ABC):
         self._wake()
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return the result of a query of the state machines; an interrupt does no harm."""
+        """Return the result of a function that only reads state; an interrupt does no harm."""
         with self.lock:
             return question()
 

@@ -75,7 +75,7 @@ class ProducerState(ProducerLock):
         self._is_in_hurry = False
         self.ends_when_idle = False
 
-    # -- what callers look at ---------------------------------------------------------------------
+    # -- the time and the results, for callers ----------------------------------------------------
 
     def now(self) -> float:
         """Return the time of the producer's clock."""
@@ -361,10 +361,10 @@ class ProducerState(ProducerLock):
             self.accumulator.end_withholding()
             self.deliveries = self._own_deliveries
 
-    # -- transactions and the end -----------------------------------------------------------------
+    # -- transactions, flush and close ------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Make the end of a transaction wait for the rows that are appended from now on."""
+        """Make the end of a transaction wait for an append, until `end_append` is called."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)

@@ -296,7 +296,7 @@ class RowProducer:
             message = "this record was sent before a fork; wait for it in the process that sent it"
             raise IllegalStateException(message)
 
-    # -- the end ----------------------------------------------------------------------------------
+    # -- close and fork ---------------------------------------------------------------------------
 
     def close(self) -> None:
         """Accept no more rows."""

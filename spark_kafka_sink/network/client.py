@@ -277,7 +277,7 @@ class NetworkClient:
         try:
             for event in connection.received(data, now):
                 if isinstance(event, NodeThrottled):
-                    # A shorter throttle time does not end a longer one.
+                    # A shorter throttle time does not end an earlier, longer throttle time.
                     state.throttled_until = max(state.throttled_until, event.until)
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
@@ -335,7 +335,10 @@ class NetworkClient:
     # -- requests that any node may answer --------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send the requests that any node may answer to the least loaded node, or connect to it."""
+        """Send requests that any node may answer, each to the least loaded node.
+
+        If the least loaded node has no connection, connect to it first.
+        """
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:

@@ -114,7 +114,7 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Record that the next frame is written. Return its request if it expects no response."""
+        """Record that the next frame is written. Return its request if that expects no response."""
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -332,7 +332,10 @@ class Connection:
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
-        """Record that the next frame was written. Return an event if it expects no response."""
+        """Record that the next frame was written.
+
+        Return an event if the request in that frame expects no response.
+        """
         done = self.in_flight.written()
         if done is None or done.request is None:
             return None

@@ -240,7 +240,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """A socket with a deadline, as far as HTTPResponse uses it."""
+    """A socket with a deadline, with only those methods that HTTPResponse calls."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer

@@ -117,8 +117,8 @@ def login_identity(config: ProducerConfig) -> str:
 class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, None while it is being fetched. It is called now for the first
-    login, and later for each re-authentication.
+    token: returns the valid token, None while it is being fetched. It is called at the construction
+    for the first login, and later for each re-authentication.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ class RecordAccumulator:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
 
-    # -- not lingering ----------------------------------------------------------------------------
+    # -- flush and close: no batch lingers --------------------------------------------------------
 
     @property
     def flushes(self) -> int:

@@ -84,7 +84,7 @@ class BufferPool:
         self.room_bytes = max(int(self.total_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.total_bytes:
             return False
-        # No call between these two statements: an interrupt of the caller could come there.
+        # No function call between these two statements: an interrupt (Ctrl-C) could come in it.
         self.available_bytes -= size_bytes
         pending.size_bytes = size_bytes
         return True

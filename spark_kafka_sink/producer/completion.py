@@ -186,7 +186,7 @@ class BatchCompletion:
             is_unanswered = not _is_not_written(code, answer)
             self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
 
-    # -- decisions: they change nothing -----------------------------------------------------------
+    # -- what to do about an error; this changes nothing ------------------------------------------
 
     def _decide(
         self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
@@ -211,7 +211,7 @@ class BatchCompletion:
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
         return now >= batch.created_at + self._delivery_timeout_s
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
         """Replace a batch by smaller batches to send, without counting an attempt."""

@@ -236,19 +236,20 @@ class ClusterMetadata:
             self._in_flight = self._in_flight.voided()
 
     def _is_awaited(self, name: str, topic: _Topic) -> bool:
-        """Return whether a topic needs no request: one is in flight, or its error is permanent."""
+        """Return whether a topic is requested already, is about to be, or has a permanent error."""
         is_asked = self._in_flight is not None and name in self._in_flight.topics
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
     def request_update(self) -> int:
         """Request the metadata of all topics again soon, because some of it was stale.
 
-        Return the number of the last request so far. Its response may be older than this call.
+        Return the number of the last request so far. Its response may be older than this call, so
+        only responses to requests with higher numbers are certainly new.
         """
         self._needs_update = True
         return self._requests
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- metadata from responses ------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return a topic's metadata, None if it is not known."""
@@ -308,7 +309,7 @@ class ClusterMetadata:
             self._topics[name].error = None
         return error
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     @property
     def requests(self) -> int:

@@ -174,7 +174,7 @@ class Sender:
         self.completion.follow(sequences, joined)
         self._produce.transactions = joined
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; the batches in the result count as sent from now on."""
@@ -370,7 +370,7 @@ class Sender:
             return known
         return {**transactions.queue.coordinators.nodes, **known}
 
-    # -- what comes back --------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
         """Process one network event."""

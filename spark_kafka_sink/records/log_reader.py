@@ -180,7 +180,7 @@ def _batch(entry: memoryview) -> LogBatch:
 
 def _records(header: BatchHeader, packed: memoryview, limit_bytes: int) -> DecodedRecords:
     section: Buffer = packed
-    if header.record_count:  # a batch that compaction has emptied may have no frame at all
+    if header.record_count:  # compaction may leave no compressed frame
         section = decompress(header.codec_id, packed, limit_bytes)
     found = decode(
         memoryview(section), header.record_count, header.base_offset, header.base_timestamp_ms

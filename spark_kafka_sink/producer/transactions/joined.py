@@ -195,7 +195,7 @@ class JoinedTransaction:
         """Return False: a joined transaction has no calls that end."""
         return False
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition is in the transaction; if not, request to add it."""
@@ -221,7 +221,7 @@ class JoinedTransaction:
         """Return whether a batch was rejected because of another producer of the transaction."""
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
-    # -- what comes back --------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
@@ -259,7 +259,7 @@ class JoinedTransaction:
         else:
             self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
 
-    # -- what goes wrong --------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------
 
     def reported(self, error: KafkaException) -> KafkaException:
         """Return the error that the owner of a batch gets for `error`."""

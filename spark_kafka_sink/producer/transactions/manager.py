@@ -148,7 +148,7 @@ class TransactionManager:
         has_news, self._has_news = self._has_news, False
         return has_news
 
-    # -- calls: an illegal one raises and changes nothing -----------------------------------------
+    # -- calls: an illegal call raises and changes nothing ----------------------------------------
 
     def initialize(self) -> TransactionalResult:
         """Request the producer id, which ends transactions of older producers with this id."""
@@ -234,7 +234,7 @@ class TransactionManager:
             raise IllegalStateException(f"{message}: {self._state.value}")
         self._state = state
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition is in the transaction; if not, request to add it."""
@@ -308,7 +308,7 @@ class TransactionManager:
             self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
         )
 
-    # -- what comes back: what is not understood is fatal -----------------------------------------
+    # -- responses: an unexpected response is a fatal error ---------------------------------------
 
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
@@ -400,7 +400,7 @@ class TransactionManager:
         else:
             self._finish(result)
 
-    # -- what goes wrong --------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------
 
     def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - as in JoinedTransaction
         """Return whether an acknowledged batch must be compared with the batch in the log."""
