@@ -49,7 +49,7 @@ class Acls:
     """
 
     principal: str = ""
-    described: str = "the user that the brokers know the client as"
+    described: str = "the principal that the brokers see for this client"
     servers: str | None = "HOST:PORT"
     logged_in: Callable[[], str] = str
 
@@ -83,7 +83,7 @@ class Acls:
         if needed is None:
             return None
         if self.servers is None:
-            return "the IAM policies of AWS allow that, not the ACLs of Kafka"
+            return "AWS IAM policies grant this access, not the ACLs of Kafka"
         resource, usual = needed
         principal = self.principal or self.logged_in()
         words = ["--bootstrap-server", self.servers, "--add", "--allow-principal"]

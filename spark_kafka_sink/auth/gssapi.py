@@ -182,8 +182,8 @@ class GssapiExchange:
             names = [name for bit, name in _LAYERS.items() if offer[0] & bit]
             raise SaslAuthenticationException(
                 f"the broker asks for {' or '.join(names) or 'an unknown security layer'}, which "
-                "is not supported, nor by Kafka's own clients: use SASL_SSL to encrypt, and have "
-                "the broker offer auth"
+                "neither this client nor Kafka's own clients support: use SASL_SSL to encrypt, "
+                "and have the broker offer auth"
             )
         self._has_chosen = True
         # Without an authorization id, the client acts as its own principal.

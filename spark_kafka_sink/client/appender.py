@@ -441,7 +441,7 @@ def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaExceptio
     """
     message = error.message
     if first_row:
-        message += f"; the batches before, {first_row} of the table's {rows} rows, were appended"
+        message += f"; the first {first_row} of the table's {rows} rows were appended"
     of_table = error.with_message(message)
     if of_table.row is not None:
         of_table.row += first_row

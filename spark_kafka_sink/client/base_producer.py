@@ -225,7 +225,7 @@ class BaseProducer:
         quarter of buffer.memory, is appended in slices. Each slice after the first may wait for
         memory for another max.block.ms.
         """
-        check_callable("on_failure", on_failure, "what takes an AppendFailure")
+        check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
         check_monotonic_time("lingers_since", lingers_since)
         self._columns.append(

@@ -202,8 +202,8 @@ class Caller:
             str(error)
             if error is not None
             else (
-                "it has been asked for, and nothing waits for the answer; call again later, or "
-                "allow a wait"
+                "its metadata has been requested, but the call does not wait for the response; "
+                "call again later, or increase the limit"
             )
         )
         timeout = NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found + trouble)

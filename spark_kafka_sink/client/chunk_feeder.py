@@ -272,15 +272,15 @@ class ChunkFeeder:
         """Raise IllegalStateException in the partitioner, which would wait for its own rows."""
         if self.is_in_partitioner:
             message = (
-                "a partitioner has called the producer that asks it, which would never end: choose "
-                "partitions without sending or flushing"
+                "a partitioner has called its own producer, which would wait for the partitioner: "
+                "choose partitions without sending or flushing"
             )
             raise IllegalStateException(message)
 
     def _late(self, chunk: RowChunk) -> TimeoutException:
         message = (
             f"{PARTITIONER_CLASS} {_name_of(self._partitioner)} has not chosen the partitions of "
-            f"{len(chunk)} row(s) for topic {chunk.topic} in time: they wait for it"
+            f"{len(chunk)} row(s) for topic {chunk.topic} in time, so these rows wait"
         )
         return TimeoutException(message, topic=chunk.topic)
 

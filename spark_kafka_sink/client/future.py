@@ -341,7 +341,7 @@ class RowFuture(Future[RecordMetadata]):
 
         The I/O thread calls `fn`; if the future is done already, this method calls it.
         """
-        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance accepts it
+        checked("fn", fn, Callable, "a callable that takes the future")  # type: ignore[arg-type] # isinstance accepts it
         if not self.done():
             watch = self._watched()
             with watch.lock:

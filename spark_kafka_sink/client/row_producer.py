@@ -159,7 +159,7 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row if there are interceptors, or the topic's metadata may be unknown."""
         self._caller.check_process()
-        check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
+        check_callable("on_delivery", on_delivery, "a callable of a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
         try:
             return self._append_record(record, on_delivery)

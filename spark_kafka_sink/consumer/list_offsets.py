@@ -60,7 +60,7 @@ def partition_error(
     topic_advice: the result of `reader_advice`.
     """
     row = error_code(code)
-    text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
+    text = f"{topic_partition} cannot be read: {api} to node {node_id} returned {row.name} ({code})"
     topic, partition = topic_partition
     hint = topic_advice(code, topic)
     if hint is not None:

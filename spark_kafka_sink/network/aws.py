@@ -206,7 +206,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         # The message of the exception may contain a URL with a token.
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
-        why, is_final = "there are none: no variables, profile, role or metadata service", False
+        why, is_final = "no variables, profile, role or metadata service has credentials", False
     if commands:
         why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)

@@ -490,7 +490,7 @@ class NetworkClient:
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
                 self._no_login(
-                    state, f"no ticket or token within {timeout} to renew the session", now
+                    state, f"no ticket or token within {timeout} to re-authenticate", now
                 )
 
     def _no_login(self, state: NodeState, reason: str, now: float) -> None:

@@ -471,7 +471,7 @@ class Connection:
             self._ask_api_versions(0, now)
             return []
         if not isinstance(response, ApiVersionsResponse):
-            message = f"node {self.node_id} did not answer ApiVersions with ApiVersions"
+            message = f"node {self.node_id} answered ApiVersions with another response"
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]

@@ -80,8 +80,8 @@ def gssapi_exchange(
     user = str(credentials.name)
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
-            f"the ticket cache has tickets of {user!r} now, and had those of {principal!r}: a "
-            "client does not change its user"
+            f"the ticket cache has tickets of {user!r} now, and had tickets of {principal!r} before: "
+            "a client does not change its user"
         )
     service = f"{options.service}@{host}"
     try:
@@ -179,8 +179,9 @@ def _failure(
     advice = ""
     if code == _S_PRINCIPAL_UNKNOWN:
         advice = (
-            f"; compare {Option('sasl.kerberos.service.name')} with the brokers' principal, and "
-            "the broker's advertised host name, which cannot be an IP address, with its host"
+            f"; compare {Option('sasl.kerberos.service.name')} with the first part of the broker's "
+            "principal, and the broker's advertised host name, which cannot be an IP address, with "
+            "the host in that principal"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
         advice = f"; compare {Option('sasl.kerberos.principal')} and its realm with the KDC's"

@@ -104,7 +104,7 @@ NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "bytes_received": meter("incoming-byte", "bytes", "bytes read from the node"),
     "responses": meter("response", "responses", "responses of the node"),
     "latency": mean_and_maximum(
-        "request-latency", "ms", "time from a Produce request to the node to its response"
+        "request-latency", "ms", "time from a Produce request until the node's response"
     ),
 }
 

@@ -342,8 +342,8 @@ class BatchCompletion:
         if until <= batch.created_at:
             return ""
         return (
-            f"node {node_id} asked for a pause of {round(pause_s * 1000)} ms, as brokers do where "
-            "a quota (producer_byte_rate) is exceeded"
+            f"node {node_id} throttles this client for {round(pause_s * 1000)} ms, as brokers do "
+            "if a quota (producer_byte_rate) is exceeded"
         )
 
     def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:

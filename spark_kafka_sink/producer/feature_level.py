@@ -84,11 +84,11 @@ def no_producer_id(
     code: int, reason: str, node_id: int | None = None, hint: str | None = None
 ) -> ApiException:
     """Return the error for a cluster, or a node of it, that assigned no producer id."""
-    message = f"no producer id could be had: {error_code(code).name} ({code})"
+    message = f"no producer id was assigned: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
-    message += f"; {Option('enable.idempotence')}=false does without one"
-    message += ", at the price of duplicates"
+    message += f"; {Option('enable.idempotence')}=false needs none"
+    message += ", but retries may then write duplicates"
     if hint:
         message += f"; {hint}"
     return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -166,7 +166,7 @@ class Sender:
 
     def _check_idle(self, what: str) -> None:
         if self._has_incomplete():
-            message = f"the producer cannot {what} a transaction while batches are under way: flush"
+            message = f"the producer cannot {what} a transaction while batches are pending: flush"
             raise IllegalStateException(message)
 
     def _follow(self, sequences: Sequences | None, joined: JoinedTransaction | None) -> None:

@@ -91,7 +91,7 @@ class Answer:
         if self.partitions:
             text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
-            text += ", which the broker's answer does not name"
+            text += ", missing in the broker's response"
         message = "; ".join(part for part in (text, advice(code), hint) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)

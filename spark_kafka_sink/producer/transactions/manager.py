@@ -490,5 +490,5 @@ class TransactionManager:
 
 
 def _not_sent(request: TransactionalRequest) -> KafkaException:
-    message = f"{request.call.value} was not sent: the transaction was aborted before its turn came"
+    message = f"{request.call.value} was not sent: the transaction was aborted first"
     return TransactionAbortedException(message)
