@@ -107,7 +107,10 @@ def _joined(*parts: str | None) -> str | None:
 
 
 def _principal(config: ProducerConfig) -> tuple[str, str]:
-    """Return the name of the client's principal, or else an empty name and its description."""
+    """Return the name of the client's principal, and a description of that name.
+
+    The name is empty if the configuration does not contain it.
+    """
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
         if config.has_tls and certificate is not None:

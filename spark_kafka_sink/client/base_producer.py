@@ -134,7 +134,7 @@ class BaseProducer:
     # -- what KafkaProducer overrides, because it also has rows and transactions ------------------
 
     def _make_feeder(self) -> ChunkFeeder | None:
-        """Make the parts for `send` and transactions; return the feeder of sent rows, if any."""
+        """Make the parts for `send` and transactions; return the feeder, None without `send`."""
         return None
 
     @property

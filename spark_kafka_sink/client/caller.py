@@ -101,7 +101,7 @@ class Caller:
             raise IllegalStateException(message)
 
     def check_not_in_callback(self, method: str) -> None:
-        """Raise in the I/O thread, which cannot wait for itself."""
+        """Raise if the calling thread is the I/O thread, which cannot wait for itself."""
         if self._thread.is_current:
             message = (
                 f"KafkaProducer.{method}() invocation inside a callback is not permitted because "
@@ -265,9 +265,9 @@ class Caller:
 class _TopicWait:
     """A wait for the metadata of topics, and the metadata requests for it.
 
-    A response counts only if its request was sent after the wait began, because the topic may have
-    got partitions meanwhile. The thread that calls a method holds the producer's lock. missing: the
-    first topic that `find` did not find.
+    A response counts only if its request was sent after the wait began, because partitions may have
+    been added to the topic since an earlier request. The thread that calls a method holds the
+    producer's lock. missing: the first topic that `find` did not find.
     """
 
     def __init__(

@@ -309,8 +309,9 @@ class ChunkFeeder:
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Put all rows that were sent before into batches.
 
-        deadline: until when to wait for the partitioner, None to wait as long as the rows may wait;
-        topics: None for all topics. Raise TimeoutException if the partitioner is not done in time.
+        deadline: until when to wait for the partitioner, None to wait until the rows have failed
+        after delivery.timeout.ms; topics: None for all topics. Raise TimeoutException if the
+        partitioner is not done in time.
         """
         if not self._has_begun:
             return

@@ -106,7 +106,7 @@ class ProducerState(ProducerLock):
             self.deliveries.error = error
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries by partition since the last call."""
+        """Return what was delivered to each partition since the last call."""
         with self.lock:
             return self.deliveries.take_partitions()
 
@@ -467,7 +467,7 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Process what was sent and received; return what is due, and the current time.
+        """Process sent requests and received events; return what is due, and the current time.
 
         has_rows: whether rows wait outside of batches. Return None if the I/O thread must end.
         """

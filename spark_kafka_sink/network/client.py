@@ -154,7 +154,7 @@ class NetworkClient:
     def connect(self, node_ids: set[int]) -> None:
         """Set the nodes to keep connected.
 
-        Other nodes are connected to only for requests that any node may answer.
+        The client connects to other nodes only for requests that any node may answer.
         """
         self._connect_to = node_ids
 

@@ -80,8 +80,8 @@ def gssapi_exchange(
     user = str(credentials.name)
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
-            f"the ticket cache has tickets of {user!r} now, and had tickets of {principal!r} before: "
-            "a client does not change its user"
+            f"the ticket cache has tickets of {user!r} now, and of {principal!r} before: a client "
+            "does not change its user"
         )
     service = f"{options.service}@{host}"
     try:

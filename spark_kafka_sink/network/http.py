@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An HTTP response. retry_after_s: the delay that Retry-After sets, None without it."""
+    """An HTTP response. retry_after_s: the delay in Retry-After, None without that header."""
 
     status: int
     body: bytes = field(repr=False)

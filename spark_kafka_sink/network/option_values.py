@@ -113,7 +113,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 class OptionValues:
     """The values of options, resolved in this process.
 
-    config: has the `config.providers`. Raise ConfigException if they are invalid.
+    config: contains the option config.providers. Raise ConfigException if that is invalid.
     """
 
     def __init__(self, config: ProducerConfig) -> None:

@@ -240,7 +240,7 @@ _CALLER: Final = "caller"
 
 
 class OneCaller:
-    """The thread that currently calls an object. Its calls may be nested.
+    """Lets only one thread at a time call an object. That thread's calls may be nested.
 
     kind: the class of the object, for messages.
     """

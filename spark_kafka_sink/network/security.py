@@ -93,7 +93,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Its str() is the likely reason why brokers refuse the delegation token at that time."""
+    """Its str() is the likely reason why brokers now refuse the delegation token."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -234,7 +234,7 @@ class Security:
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, `wake` is called when it can be."""
+        """Return whether `login` can be called now. If not, call `wake` as soon as it can be."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:

@@ -195,7 +195,7 @@ class RecordAccumulator:
         self._is_withheld = True
 
     def end_withholding(self) -> None:
-        """Send batches as usual from now on."""
+        """End `withhold`: send batches as usual from now on."""
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
@@ -283,7 +283,7 @@ class RecordAccumulator:
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Record that no caller is compressing a batch any more, and its compression ratio.
+        """Record that no caller compresses a batch any more; record the compression ratio.
 
         Return whether `settle` must be called. An interrupted caller may call this again.
         """

@@ -366,7 +366,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return what an idempotent producer does after a broker did not expect a sequence."""
+    """Return what an idempotent producer does with a batch whose sequence a broker rejected."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:
@@ -381,7 +381,7 @@ def _decide_in_transaction(
     sequences: Sequences,
     transactions: TransactionManager | JoinedTransaction,
 ) -> Decision:
-    """Return what to do in a transaction after a broker did not expect a batch's sequence."""
+    """Return what to do in a transaction with a batch whose sequence a broker rejected."""
     if transactions.gives_up:
         return Decision.GIVE_UP
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -455,7 +455,7 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries by partition since the last call."""
+        """Return what was delivered to each partition since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 

@@ -379,10 +379,10 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Store a response. A response without brokers counts as none: its sender is starting.
+        """Store a response. If it lists no brokers, it counts as no response.
 
-        reliable_epochs: False before version 9 of Metadata, when a broker may return an epoch that
-        belongs to another leader (KAFKA-9212).
+        A broker that is starting lists no brokers. reliable_epochs: False before version 9 of
+        Metadata, when a broker may return an epoch that belongs to another leader (KAFKA-9212).
         """
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._not_answered(now)

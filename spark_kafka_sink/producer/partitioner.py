@@ -12,8 +12,7 @@ roundrobin       each row to the next partition; keys are ignored (RoundRobinPar
 uniformsticky    one sticky partition, then another at random; keys are ignored (KIP-480)
 
 In this module, a *stretch* is the bytes that go to one sticky partition before the next partition
-is chosen. A key *counts* if partitioner.class and partitioner.ignore.keys let it choose the
-partition (`uses_keys`).
+is chosen.
 
 The module does not compute loads, and never waits. `choose_partitions` also sorts the rows of a
 slice by partition.
@@ -57,7 +56,7 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads the rows of one topic that have neither a partition nor a key that counts."""
+    """Spreads the rows of one topic that have neither a partition nor a key that chooses it."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row, int64; sizes: the size of each row in bytes."""
@@ -232,7 +231,7 @@ class RoundRobinPartitioner:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a partitioner.class means: how it spreads a topic's rows, and whether keys count."""
+    """What a partitioner.class does: how it spreads rows, and whether keys choose partitions."""
 
     spread: Callable[[Random], Spread]
     uses_keys: bool
@@ -291,10 +290,10 @@ class Partitioner:
     ) -> Int64s:
         """Return the partition of each row of one topic, int64.
 
-        hashes: the keys' hashes from `hash_keys`, None if keys do not count or no row has a key;
-        explicit: the partition column, -1 for null, None without the column; sizes: the size of
-        each row in bytes; partitions: the topic's number of partitions; load: only called if there
-        are rows to spread.
+        hashes: the keys' hashes from `hash_keys`, None if keys choose no partitions or no row has a
+        key; explicit: the partition column, -1 for null, None without the column; sizes: the size
+        of each row in bytes; partitions: the topic's number of partitions; load: only called if
+        there are rows to spread.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
@@ -350,7 +349,7 @@ class GroupedRows:
 def topics_to_spread(
     rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
 ) -> dict[str, TopicMetadata]:
-    """Return the topics that may have rows without a partition and without a key that counts.
+    """Return the topics whose rows may have neither a partition nor a key that chooses it.
 
     topics: the metadata of each topic in ``rows.topics``.
     """
@@ -411,7 +410,7 @@ def check_partitions(
 ) -> None:
     """Raise DataException for the first explicit partition that the topic does not have.
 
-    explicit: the partition number of each row, of all topics; of_topic: the topic's rows.
+    explicit: the partition column, with the rows of all topics; of_topic: the topic's row numbers.
     """
     beyond = np.flatnonzero(explicit[of_topic] >= partitions)
     if len(beyond):

@@ -90,7 +90,7 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 
 
 class RetainedBuffer:
-    """A buffer with an encoded slice, which `holders` (a number of) batches reference."""
+    """A buffer with an encoded slice; `holders`: how many batches reference the buffer."""
 
     __slots__ = ("holders", "size_bytes")
 
@@ -313,7 +313,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set the producer fields of the header; the next `stamp` builds a new header."""
+        """Set the producer id, epoch and sequence; the next `stamp` builds a new header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -363,7 +363,7 @@ class ProducerBatch:
     # -- events -----------------------------------------------------------------------------------
 
     def sent(self, node_id: int, leader_epoch: int) -> BatchAction:
-        """Record that the batch is sent to a node, which is the leader with that epoch."""
+        """Record that the batch is sent to a node, the partition's leader in `leader_epoch`."""
         action = self._handle(BatchEvent.SEND)
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action
@@ -414,7 +414,7 @@ class ProducerBatch:
         return action
 
     def abandon(self, error: KafkaException) -> BatchAction:
-        """Record that a batch that is not done has failed, in any state."""
+        """Record that the batch has failed, in any state in which it is not done."""
         action = self._handle(BatchEvent.ABANDON)
         self.error = error
         return action

@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction; also True for its control batch."""
+        """Whether the batch is part of a transaction; the control batch of a transaction is, too."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -155,7 +155,7 @@ class Marker(Enum):
 
 
 def marker(key: bytes | None) -> Marker | None:
-    """Return the transaction marker that a control record's key means, None for other types.
+    """Return the transaction marker in the key of a control record, None for other types.
 
     Raise CorruptRecordException if the key does not contain a type.
     """

@@ -165,7 +165,7 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def denied_name(request: TransactionalRequest, answer: Answer, transactional_id: str) -> str | None:
-    """Return the name of the resource to which access was denied: a topic, a group or the id."""
+    """Return the topic, group or transactional id to which the broker denied access."""
     if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
         return answer.partitions[0].topic if answer.partitions else None
     if answer.code == codes.GROUP_AUTHORIZATION_FAILED:

@@ -128,8 +128,8 @@ class JoinedDeliveries(Deliveries):
 def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
-    If the topic uses CreateTime, only the response to a duplicate has a timestamp: the stored
-    batch's. (Topics with LogAppendTime are rejected earlier.)
+    If the topic uses CreateTime, only the response to a duplicate has a timestamp, which is the
+    timestamp of the stored batch. (Topics with LogAppendTime are rejected earlier.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
@@ -137,7 +137,7 @@ def _is_duplicate(batch: ProducerBatch) -> bool:
 class JoinedTransaction:
     """The participation of one producer in a transaction. Times are seconds of its clock.
 
-    transaction_version: the finalized feature of the cluster when the transaction began.
+    transaction_version: the cluster's finalized transaction.version when the transaction began.
     adds_partitions: whether this producer adds the partitions that it writes to, which is only
     necessary with version 1. queue: the waiting requests, and their coordinator. error: why the
     producer cannot continue, None if it can.

@@ -76,8 +76,8 @@ class TransactionManager:
 
     queue: the waiting requests, and their coordinators. error: the cause of an error state, None in
     other states. has_loose_rows: whether rows of the transaction may not be in a batch yet; the
-    caller that ends the transaction sets this, and EndTxn waits. open_appends: the number of Arrow
-    batches that may be only partly appended; EndTxn waits for them, too.
+    caller that ends the transaction sets this, and EndTxn waits while it is set. open_appends: the
+    number of Arrow batches that may be only partly appended; EndTxn waits for them, too.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class TransactionManager:
         raise KafkaException(message) from self.error
 
     def _call_to(self, state: TransactionState, operation: str) -> None:
-        """Change the state for a call. Raise IllegalStateException if the table forbids it."""
+        """Change the state for a call. Raise IllegalStateException if the change is illegal."""
         if state not in TRANSITIONS[self._state]:
             message = f"{operation} is not possible in state {self._state.name}"
             raise IllegalStateException(f"{message}: {self._state.value}")
@@ -251,7 +251,7 @@ class TransactionManager:
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
         """Return the request to send now; the caller sends it and calls `queue.sent`.
 
-        has_incomplete: whether a response to records is still to come; EndTxn waits for it.
+        has_incomplete: whether any batch has no response yet; EndTxn waits for these responses.
         """
         if self.queue.is_busy:
             return None
@@ -292,7 +292,7 @@ class TransactionManager:
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Return whether `coordinator` is the transaction's, or a waiting request needs it."""
+        """Return whether the transaction or a waiting request has this coordinator."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self.queue.waiting
@@ -476,7 +476,7 @@ class TransactionManager:
             self._finish(self._calls.last, error)
 
     def _answer_to(self, state: TransactionState) -> bool:
-        """Change the state for a response. A change that the table forbids is a fatal error."""
+        """Change the state for a response. An illegal change is a fatal error."""
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True

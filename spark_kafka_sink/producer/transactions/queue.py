@@ -94,7 +94,7 @@ class Coordinators:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Forget the coordinator of `key`, because the broker is not its coordinator."""
+        """Forget the coordinator of `key`, because that broker no longer coordinates it."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
