@@ -160,8 +160,8 @@ class SliceAppender:
         """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
         loads: the `TopicLoad` of each topic in ``each.to_spread``; check: called with the lock of
-        the producer, raises if rows may not be appended now; created_at: the time since which the rows have
-        waited, None for now; owner: notified about each row's result.
+        the producer, raises if rows may not be appended now; created_at: the time since which the
+        rows have waited, None for now; owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(

@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction; the control batch of a transaction is, too."""
+        """Whether the batch is part of a transaction, as a control batch of a transaction is."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
