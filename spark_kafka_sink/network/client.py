@@ -105,7 +105,8 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has answered a request of a caller (ApiVersions and logins are not).
+        # Whether any broker has answered a request of a caller. The client's own requests, such as
+        # ApiVersions, do not count.
         self._was_ever_answered = False
         if security is not None:
             security.wake = selector.wakeup

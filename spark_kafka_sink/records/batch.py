@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction, as a control batch of a transaction is."""
+        """Whether the batch is part of a transaction, or the control batch that ends one."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
