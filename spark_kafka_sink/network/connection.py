@@ -294,8 +294,8 @@ class Connection:
             if sent is None or sent.correlation_id != answered_id:
                 asked = "nothing" if sent is None else str(sent.correlation_id)
                 message = (
-                    f"node {self.node_id} answered correlation id {answered_id} "
-                    f"where {asked} was asked"
+                    f"node {self.node_id} answered with correlation id {answered_id}, "
+                    f"expected {asked}"
                 )
                 raise ProtocolError(message, node_id=self.node_id)
             if sent.request is None:
