@@ -81,7 +81,7 @@ _HEAD: Final = f"""\
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
 float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
-call. They are always recorded: once per request, response or slice of rows, and never per row.
+call. Metrics are always recorded: once per request, response or slice of rows, and never per row.
 
 ```python
 for name, value in producer.metrics().items():
