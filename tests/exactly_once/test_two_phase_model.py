@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from exactly_once.brokers import ABORT_MARKER, COMMIT_MARKER
 from exactly_once.model import Model, Scenario
 from exactly_once.two_phase_mutants import MUTANTS, Mutant
 
@@ -24,6 +25,26 @@ def check_all(scenario: Scenario, limit: int = _LIMIT) -> None:
     bound = "all" if result.is_complete else f"bound {limit}"
     print(f"{scenario}: {result.states} states ({bound})")
     assert result.violation is None
+
+
+def test_states_that_differ_in_one_number_are_never_taken_for_one() -> None:
+    model = Model(_ONE_RUN)
+    first = model.first()
+
+    def with_number(number: int) -> list[int]:
+        entry = (0, 1, number)
+        log, data = (*first.world.log, entry), ((entry,), *first.world.data[1:])
+        worlds = first.world._replace(log=log), first.world._replace(data=data)
+        states = [first._replace(world=world) for world in worlds]
+        states.append(first._replace(attempts=(entry, *first.attempts[1:])))
+        states.append(first._replace(old_reads=number))
+        return [model.key(state) for state in states]
+
+    assert hash(-1) == hash(-2)
+    assert hash((0, 1, COMMIT_MARKER)) != hash((0, 1, ABORT_MARKER))
+    numbers = [*with_number(-1), *with_number(-2), *with_number(ABORT_MARKER - 1)]
+    assert len(set(numbers)) == len(numbers)
+    assert with_number(-1) == numbers[:4]
 
 
 @_BOTH_LEVELS
