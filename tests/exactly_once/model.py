@@ -254,7 +254,7 @@ class Model:
                         seen.add(key)
                         stack.append(after)
         except Violation as violation:
-            return Result(len(seen), is_complete=True, violation=str(violation))
+            return Result(len(seen), is_complete=False, violation=str(violation))
         return Result(len(seen), is_complete=True)
 
     def key(self, state: State) -> int:
