@@ -39,7 +39,10 @@ _LONG_TIMEOUT_MS = 60_000
 
 
 class Application:
-    """One application; ended: is called when it has nothing more to do, or was killed."""
+    """One application; ended: is called when it has nothing more to do, or was killed.
+
+    was_killed: whether that was its end.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Application:
         self.mischief = mischief
         self.name = name
         self.is_alive = True
+        self.was_killed = False
         self._config = config
         self._versions = versions
         self._ended = ended
@@ -82,6 +86,7 @@ class Application:
         if not self.is_alive:
             return
         self._scheduler.trace(self.name, "is killed")
+        self.was_killed = True
         self._end()
 
     def _end(self) -> None:
