@@ -266,9 +266,11 @@ class NetworkClient:
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += state.why_closed
+                speaks_tls = event.speaks_tls
+                why += state.why_closed(speaks_tls=speaks_tls)
                 # The reason is only likely, not certain, so it is logged as a warning.
-                if not self._was_ever_answered and state.may_have_other_protocol:
+                may_differ = state.may_have_other_protocol(speaks_tls=speaks_tls)
+                if may_differ and not self._was_ever_answered:
                     with safe_logging():
                         warn_once(logger, f"{state.node}: {why}", "protocol")
             self._connection_lost(state, why, now, error=event.error)
