@@ -46,7 +46,7 @@ from spark_kafka_sink.commit.questions import (
     ReadAllRecords,
     ReadMarker,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolving, Resolvings
 from spark_kafka_sink.commit.states import RECOVERY, RecoveryState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
@@ -196,7 +196,7 @@ class Recovering:
     waiting: frozenset[Ask] = frozenset()
     described: tuple[tuple[str, Described], ...] = ()
     markers: tuple[tuple[Ask, MarkerRead | Failure], ...] = ()
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     outcome: Recovered | Failure | None = None
 
 
@@ -254,7 +254,7 @@ def _commit(machine: Recovering) -> Step[Recovering]:
     ends, questions = resolve.begin_all(
         machine.found.owner, _decided(machine), level=machine.level, deadline=machine.deadline
     )
-    if not ends:
+    if not ends.machines:
         return _over(machine, _recovered(machine, ()))
     machine = _moved(machine, _S.ENDING)
     return Step(replace(machine, ends=ends, waiting=asks_of(questions)), questions)
@@ -267,11 +267,12 @@ _FATES: Final = {
 
 
 def _ended(machine: Recovering) -> Step[Recovering]:
-    fates = tuple(_fate_of_end(each) for each in machine.ends)
+    ends = machine.ends.machines
+    fates = tuple(map(_fate_of_end, ends))
     outcome = replace(
         _recovered(machine, fates),
-        lost=resolve.lost(machine.ends, _decided(machine)),
-        failures=tuple(each.failure for each in machine.ends if each.failure is not None),
+        lost=resolve.lost(ends, _decided(machine)),
+        failures=tuple(each.failure for each in ends if each.failure is not None),
     )
     return _over(machine, outcome)
 
@@ -309,7 +310,7 @@ def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fa
 
 
 def _marker_ask(decided: DecidedTransaction) -> ReadMarker:
-    return ReadMarker(decided.partition, decided.first_offset, decided.producer.producer_id)
+    return ReadMarker(decided.partition, decided.first_offset, decided.producer)
 
 
 def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
