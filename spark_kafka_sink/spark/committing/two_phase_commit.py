@@ -74,7 +74,8 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
         message = (
             f"the write of {plan.run.owner} is decided, and a part of it could not be committed in "
             f"time: {outcome.failure.sentence}; run it again, or python -m "
-            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows are lost"
+            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms of the first row, or these "
+            "rows are lost"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
