@@ -92,7 +92,7 @@ class LayoutCheck:
         return bool(self._unchecked)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Check topics before their first row is sent; raise as `check_partition_counts`."""
+        """Check topics before their first row is sent, by `check_partition_counts`."""
         new = {name: self._laid_out[name] for name in self._unchecked.intersection(topics)}
         if new:
             check_partition_counts(self._laid_out, self._partition_counts(new))

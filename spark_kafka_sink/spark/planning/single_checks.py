@@ -30,8 +30,8 @@ def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> No
         return
     if laid_out is None or (options.topic is not None and not laid_out):
         message = (
-            "exactlyOnce=single needs each Kafka partition to be written by one task, and the rows "
-            "were not laid out so: call atomic_layout(df, options) as the last step before the "
+            "exactlyOnce=single needs each Kafka partition to be written by only one task, which "
+            "atomic_layout ensures: call atomic_layout(df, options) as the last step before the "
             "write, or use exactlyOnce=two-phase"
         )
         raise ConfigException(message)
