@@ -54,7 +54,7 @@ def test_a_login_ends_by_choosing_no_layer(last: bytes | None) -> None:
 @pytest.mark.parametrize(
     ("offer", "sentence"),
     [
-        (b"S\x04\x00\xff\xff", "asks for auth-conf, which is not supported"),
+        (b"S\x04\x00\xff\xff", "asks for auth-conf, which neither this client"),
         (b"S\x06\x00\xff\xff", "asks for auth-int or auth-conf"),
         (b"S\x00\x00\xff\xff", "asks for an unknown security layer"),
         (b"S", "has 0 bytes: expected 4"),
