@@ -25,10 +25,13 @@ def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
     return {_KEY: dict(counts)}
 
 
-def laid_out_counts(schema: StructType) -> dict[str, int]:
-    """Return the partition counts in the mark, empty if atomic_layout was not called."""
+def laid_out_counts(schema: StructType) -> dict[str, int] | None:
+    """Return the partition counts in the mark, None if atomic_layout was not called.
+
+    The mark is empty if rows have a topic column, and there was no row.
+    """
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
-    return next((dict(mark) for mark in marks if mark), {})
+    return next((dict(mark) for mark in marks if mark is not None), None)
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
