@@ -133,7 +133,7 @@ def test_rows_that_wait_for_an_advertised_address_that_refuses_are_told_soon(
     _warn.cache_clear()
     with (
         socket.socket() as nobody,
-        KafkaProducer(config(broker.address, linger_ms=0)) as producer,
+        KafkaProducer(config(broker.address, enable_idempotence=False, linger_ms=0)) as producer,
         handling("has answered for") as handler,
     ):
         nobody.bind(("127.0.0.1", 0))
