@@ -64,7 +64,7 @@ class KafkaAdmin:
             config, has_headers=has_headers, brokers=self.brokers, identity=identity
         )
         self.acls = Acls.of(config, lambda: self._requests.principal)
-        """Makes the kafka-acls commands that would allow this client what the brokers denied."""
+        """Makes the kafka-acls.sh commands that grant this client the access that was denied."""
         self._topics = TopicRequests(self._requests, self.acls, config.request_timeout_ms)
         self._tokens = TokenRequests(self._requests)
         self._caller = OneCaller("KafkaAdmin")

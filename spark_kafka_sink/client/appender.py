@@ -98,9 +98,10 @@ class RowOwner(SpanOwner, Protocol):
     """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+        """Store the order of the rows after the sort by partition.
 
-        This is called before any of the rows is sent.
+        `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
+        sent.
         """
 
 
@@ -158,9 +159,9 @@ class SliceAppender:
     ) -> None:
         """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
-        loads: the load of each topic in ``each.to_spread``; check: called with the producer's lock,
-        raises if rows may not be appended now; created_at: the time since which the rows have
-        waited, None for now; owner: notified about each row's result.
+        loads: the `TopicLoad` of each topic in ``each.to_spread``; check: called with the lock of
+        the producer, raises if rows may not be appended now; created_at: the time since which the
+        rows have waited, None for now; owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -203,7 +204,7 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in."""
+        """Store the order of the rows after the sort by partition; see `RowOwner`."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -377,7 +378,7 @@ class ColumnProducer:
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
-            # The topic's max.message.bytes may have been raised meanwhile.
+            # The topic's max.message.bytes may have been raised since it was read.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)
@@ -440,7 +441,7 @@ def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaExceptio
     """
     message = error.message
     if first_row:
-        message += f"; the batches before, {first_row} of the table's {rows} rows, were appended"
+        message += f"; the first {first_row} of the table's {rows} rows were appended"
     of_table = error.with_message(message)
     if of_table.row is not None:
         of_table.row += first_row

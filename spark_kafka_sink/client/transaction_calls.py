@@ -99,7 +99,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, object]:
         raise IllegalArgumentException(message) from None
 
 
-# The metric of the time of each call, see `producer_metrics.TIMES`.
+# The metric that counts the time of each call, see `producer_metrics.TIMES`.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -210,7 +210,10 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the call that ends an open transaction or continues its end, None without one."""
+        """Return the call that ends the open transaction or continues its end.
+
+        Return None if no transaction is open.
+        """
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
@@ -264,7 +267,8 @@ class ProducerTransactions:
     ) -> None:
         """Start a call or continue it, wait for its end, and raise its error.
 
-        deadline: None for a full wait from now on, set if the caller has used up some of the time.
+        timeout: seconds, None for max.block.ms. deadline: when the wait ends, if the time limit
+        began before this call; None if it begins now.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()

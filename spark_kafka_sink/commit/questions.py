@@ -1,9 +1,9 @@
-"""The questions that the state machines of exactly once ask brokers, and the replies.
+"""The requests that the exactly-once state machines let the caller send, and the replies.
 
 A machine returns questions. Each `Question` holds a request (an object of a class in `Ask`). The
-machine gets each reply as an `Answer`. `commit_client` sends the requests. It knows which broker is
-the coordinator of a transactional id or the leader of a partition, but it makes no decisions. The
-reply to a request without a response is `Unanswered`.
+machine gets each reply as an `Answer`. `commit_client` sends the requests. It finds the coordinator
+of a transactional id and the leader of a partition, but it does not decide what to send. If a
+request gets no response, the reply is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is an application and its target topic.
@@ -47,7 +47,7 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Ask the coordinator for the id's next epoch, which fences producers with an older one."""
+    """Ask the coordinator for the next epoch of an id, to fence producers with older epochs."""
 
     transactional_id: str
     timeout_ms: int
@@ -81,7 +81,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Ask the coordinator to commit or abort the transaction, with exactly this EndTxn version."""
+    """Ask the coordinator to commit or abort a transaction, with exactly this EndTxn version."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -93,7 +93,7 @@ class EndTxn:
 class ReadLog:
     """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    key: the driver id of the owner. The end is the one that ListOffsets 5 returns.
+    key: the driver id of the owner. ListOffsets 5 returns the high watermark.
     """
 
     key: str

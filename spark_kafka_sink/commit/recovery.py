@@ -1,4 +1,4 @@
-"""The recovery of owners: find what is open, decided and lost, and commit what is decided.
+"""The recovery of owners: find open, decided and lost transactions, and commit the decided ones.
 
 An owner is an application and its target topic. A run of an owner is "decided" once its record in
 state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
@@ -91,14 +91,14 @@ class Surveying:
 
 
 def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
-    """Return the state machine of a survey, and its questions. prefix: the option txnIdPrefix."""
+    """Return the state machine of a survey, and its requests. prefix: the option txnIdPrefix."""
     beginning = f"{prefix}/"
     machine = Surveying(prefix, deadline)
     return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -183,9 +183,10 @@ class Recovered:
 class Recovering:
     """The state of the recovery of one owner.
 
-    commits: whether the decided transactions are committed, or only looked at. described: pairs of
-    a transactional id and its state. markers: pairs of a request for a marker and the reply. ends:
-    the commits of the decided transactions.
+    commits: whether to commit the decided transactions, or only to find out their results.
+    described: pairs of a transactional id and the state of its transaction. markers: pairs of a
+    request for a marker and the reply. ends: the state machines that commit the decided
+    transactions.
     """
 
     state: RecoveryState
@@ -206,11 +207,11 @@ Outcome: TypeAlias = Recovered | Failure
 def begin(
     found: FoundOwner, *, level: int, deadline: float, commits: bool = True
 ) -> Step[Recovering]:
-    """Return the state machine that recovers one owner, and its first questions.
+    """Return the state machine that recovers one owner, and its first requests to brokers.
 
-    The driver's transaction is described even if it is not listed as open. Brokers leave
-    transactions that the client may not describe out of the list, but they refuse to describe them.
-    So this shows a missing right.
+    The driver's transaction is described even if it is not listed as open. If an ACL is missing,
+    brokers omit the transaction from the list without an error. But they return an error if they
+    are asked to describe it.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
     decided = (found.owner.task_id(each.slot) for each in _decided(machine))
@@ -219,7 +220,7 @@ def begin(
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -374,7 +375,7 @@ def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
 
 
 def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
-    """Return the transactions that a record still commits, none once they are all committed."""
+    """Return the decided transactions in a record, an empty tuple if its state is DONE."""
     return record.transactions if record.state is RecordState.DECIDED else ()
 
 

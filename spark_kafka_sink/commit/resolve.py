@@ -4,9 +4,10 @@ A transaction is decided once a commit log record that lists it is committed. Th
 
   1. Send EndTxn(commit). After most error codes the transaction may be committed or aborted.
   2. After such a code, wait for five seconds, look up the coordinator, and send EndTxn again.
-  3. If the result is still unclear, describe the transaction. Only the response that this very
-     transaction is committed counts. A coordinator forgets an id after seven days, and with
-     transaction.version 1 a late request may open an empty transaction with the same epoch.
+  3. If the result is still unclear, describe the transaction. The response is used only if it shows
+     that this very transaction is committed. Other responses prove nothing: a coordinator forgets
+     an id after seven days, and with transaction.version 1 a late request may open an empty
+     transaction with the same epoch.
   4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
      of the transaction on.
 """
@@ -57,9 +58,9 @@ _S = ResolveState
 class Resolving:
     """The state of the commit of one transaction.
 
-    partition, first_offset: the location of one of its records. asked: the question that has no
-    answer yet. records: the number of its records in the partition, if its marker was read.
-    failure: why the result is UNKNOWN.
+    partition, first_offset: the location of one record of the transaction. asked: the request that
+    has no reply yet. records: the number of the transaction's records in the partition, if its
+    marker was read. failure: why the result is UNKNOWN.
     """
 
     state: ResolveState
@@ -88,7 +89,7 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Resolving]:
-    """Return the state machine that commits one transaction, and its first question."""
+    """Return the state machine that commits one transaction, and its first request to a broker."""
     ask = end_txn(transactional_id, producer, level, commit=True)
     machine = Resolving(
         _S.ENDING, transactional_id, producer, partition, first_offset, level, deadline, ask
@@ -99,7 +100,7 @@ def begin(
 def begin_all(
     owner: Owner, transactions: Iterable[DecidedTransaction], *, level: int, deadline: float
 ) -> Step[tuple[Resolving, ...]]:
-    """Return a state machine for each transaction, and the first question of each machine."""
+    """Return a state machine for each transaction, and the first request of each machine."""
     begun = [
         begin(
             owner.task_id(each.slot),
@@ -116,9 +117,9 @@ def begin_all(
 
 
 class Stepped(NamedTuple):
-    """The machines of all transactions after an answer to one of them.
+    """The machines of all transactions after one of them has processed a reply.
 
-    waiting: the questions of all machines that have no answer yet. questions: the questions to
+    waiting: the requests of all machines that have no reply yet. questions: the next requests to
     send.
     """
 
@@ -130,7 +131,7 @@ class Stepped(NamedTuple):
 def step_all(
     machines: tuple[Resolving, ...], waiting: frozenset[Ask], answer: Answer, now: float
 ) -> Stepped:
-    """Pass an answer to a question in `waiting` on to the machine that asked it."""
+    """Pass the reply to a request in `waiting` on to the machine that sent the request."""
     asked = [each.asked for each in machines]
     at = asked.index(answer.ask)
     stepped, questions = step(machines[at], answer, now)
@@ -156,12 +157,12 @@ def lost(
 
 
 def unknown(machines: Iterable[Resolving]) -> int:
-    """Return the number of transactions whose end is not known."""
+    """Return the number of transactions that may be committed, aborted or still open."""
     return sum(1 for each in machines if each.state is ResolveState.UNKNOWN)
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if machine.asked != answer.ask:
         return Step(machine)
     at = received(*answer, now)

@@ -73,7 +73,7 @@ class Single:
 
     record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
     partitions of the target topics. probes: whether the record is sent twice, to test that the
-    broker reports duplicates. failure: the check that failed. offset: the offset of the written
+    broker reports duplicates. failure: why a check failed. offset: the offset of the written
     record. asked_again: whether EndTxn was sent again, because the first response left open whether
     the transaction was committed. wrote_again: whether the record was sent again, because the first
     response was lost.
@@ -105,7 +105,7 @@ def begin_commit(
     probes: bool,
     deadline: float,
 ) -> Step[Single]:
-    """Return the state machine that commits, and its first questions.
+    """Return the state machine that commits, and its first requests to brokers.
 
     level: the transaction.version that the cluster has finalized now. probes: True for the first
     commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
@@ -125,14 +125,14 @@ def begin_commit(
 
 
 def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
-    """Return the state machine that aborts, and its first question."""
+    """Return the state machine that aborts, and its first request to a broker."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     machine = Single(_S.ABORTING, plan, level, deadline, nothing)
     return asking(machine, _end(machine, commit=False))
 
 
 def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -155,7 +155,7 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
 
 
 def _explain(machine: Single, failure: Failure) -> Step[Single]:
-    """Abort. If rows or the record are missing, first find out if a newer run is the reason."""
+    """Abort. If rows or the log record are missing, first find out if a newer run is the reason."""
     if failure.kind not in (FailureKind.LOST, FailureKind.TIMED_OUT):
         return _abort(machine, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -241,8 +241,8 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
-            "the broker does not tell in its response that it has taken a batch for a duplicate, "
-            "so mode single could lose rows without a sign: use exactlyOnce=two-phase"
+            "the broker's response does not show that it took a batch for a duplicate, so mode "
+            "single could lose rows without an error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
@@ -253,7 +253,7 @@ def _flagged(plan: Plan) -> Failure:
     sentence = (
         f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
         f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
-        "mode single could lose rows without a sign: set CreateTime, or use exactlyOnce=two-phase"
+        "mode single could lose rows without an error: set CreateTime, or use exactlyOnce=two-phase"
     )
     return Failure(FailureKind.NOT_FIT, sentence)
 

@@ -87,14 +87,14 @@ class Committing:
 
     record: the record in state DECIDED with the attempts' transactions; in state DONE if no attempt
     wrote records. next_producer: the driver's producer id and epoch after the run is decided.
-    ends_at: when the first of the attempts' transactions times out; begun_at: when the driver's
-    transaction began; both by the brokers' clock. asked_at: when the first request of the driver's
-    transaction was sent; decides_by: the last moment to send the EndTxn that commits it; both by
-    the machine's clock. ends: the commits of the attempts' transactions. leftovers: open
-    transactions of other attempts. offset: the offset of the record in the log. asked_again:
-    whether EndTxn was sent again, because the first response left open whether the driver's
-    transaction was committed. failure: the meaning of that first response, or the check that
-    failed.
+    Times by the brokers' clock: ends_at: when the first of the attempts' transactions times out;
+    begun_at: when the driver's transaction began. Times by the client's clock: asked_at: when the
+    first request of the driver's transaction was sent; decides_by: until when the EndTxn that
+    commits the driver's transaction may be sent. ends: the state machines that commit the attempts'
+    transactions. leftovers: open transactions of other attempts. offset: the offset of the record
+    in the log. asked_again: whether EndTxn was sent again, because the first response left open
+    whether the driver's transaction was committed. failure: the meaning of that first response, or
+    the check that failed.
     """
 
     state: CommitState
@@ -125,7 +125,7 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Committing]:
-    """Return the state machine that commits, and its first questions.
+    """Return the state machine that commits, and its first requests to brokers.
 
     record: the record in state DONE. level: the transaction.version that the cluster has finalized
     now.
@@ -154,7 +154,7 @@ def begin_forward(
 
 
 def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -177,7 +177,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as it was left, first check whether a newer run ended it."""
+    """Fail. If a transaction is not as its attempt left it, first check for a newer run."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -280,7 +280,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the decision of {owner} could not be written")
+    return at.failure(f"the decision to commit the write of {owner} could not be written")
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
@@ -301,11 +301,12 @@ def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
-    """Decide, unless the first transaction of an attempt times out too soon (R12).
+    """Commit the driver's transaction, unless an attempt's transaction times out too soon.
 
-    The brokers' clock says how long it is from the driver's transaction to that timeout. The
-    driver's transaction began after `asked_at`, so the rest is at least what is left of that time.
-    Half of the margin is for requests that have to be repeated, half for the commits that follow.
+    The time left until the first timeout is computed without comparing two clocks. By the brokers'
+    clock, the driver's transaction began ends_at - begun_at before that timeout. By the client's
+    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. Half of the
+    margin is for requests that have to be repeated, half for the commits that follow.
     """
     if machine.ends_at is None or machine.begun_at is None:
         return _decide(replace(machine, decides_by=machine.deadline))
@@ -318,7 +319,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and note when it began or times out (C3)."""
+    """Check again that a transaction is open, and record when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -336,8 +337,8 @@ def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Comm
 def _too_late(machine: Committing, left_ms: int) -> Failure:
     timeout_ms = machine.plan.run.timeout_ms
     sentence = (
-        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions end "
-        f"after {timeout_ms} ms"
+        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions time "
+        f"out after {timeout_ms} ms"
     )
     return Failure(FailureKind.TIMED_OUT, sentence)
 
@@ -414,7 +415,9 @@ def _why_not(machine: Committing, at: Received) -> Failure:
 
 
 def _not_ended(machine: Committing, at: Received) -> Failure:
-    return at.failure(f"the decision of {machine.plan.run.owner} could not be committed")
+    return at.failure(
+        f"the decision to commit the write of {machine.plan.run.owner} could not be committed"
+    )
 
 
 # -- after the decision ---------------------------------------------------------------------------
@@ -505,9 +508,10 @@ _STEPS: Final = {
 
 
 def _decided_one(attempt: AttemptTransaction) -> DecidedTransaction:
-    """Return the record's entry for an attempt, with the first of its partitions.
+    """Return the entry of an attempt's transaction in the record DECIDED.
 
-    One partition is enough, because all partitions of a transaction get the same marker.
+    It has only the first of the transaction's partitions. That is enough to find out the result,
+    because all partitions of a transaction get the same marker.
     """
     first = attempt.written[0]
     slot = attempt.slot or TaskSlot(0, 0)

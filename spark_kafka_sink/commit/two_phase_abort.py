@@ -96,7 +96,7 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Aborting]:
-    """Return the state machine that aborts, and its first question.
+    """Return the state machine that aborts, and its first request to a broker.
 
     attempts: the task attempts whose commit messages the driver has. There may be other attempts.
     """
@@ -109,7 +109,7 @@ def begin(
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -164,7 +164,7 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Find out what A1 meant at level 1: the transaction was committed, or had no partition."""
+    """Find out what the response to A1 meant at level 1: committed, or without partitions."""
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
@@ -191,8 +191,8 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
-        f"the decision of {run.owner} is committed, and the commit log does not have it yet: "
-        "nothing is aborted"
+        f"the decision to commit the write of {run.owner} is recorded, but the leader of the "
+        "commit log does not return it yet: nothing is aborted"
     )
     return _over(machine, _S.FAILED, Failure(FailureKind.NO_ANSWER, sentence))
 

@@ -70,7 +70,7 @@ class Brokers:
         """Send one request to a node and return its response, which has to be of class `kind`.
 
         node_id: None for any node. Raise NoReplyError if there is no response, and
-        AuthenticationException if the brokers reject the login.
+        AuthenticationException if the client and a broker cannot authenticate each other.
         """
         future = self._client.send(node_id, message, max_version, min_version)
         return (yield from self.response_to(future, kind))
@@ -80,14 +80,15 @@ class Brokers:
     ) -> Steps[tuple[int, _R]]:
         """Send one request to the coordinator of an id. Return its node id and the response.
 
-        version: the only API version that may be sent, None for any version. Raises as `ask` does.
+        version: the only API version that may be sent, None for any version. Raise the exceptions
+        of `ask`.
         """
         node_id = yield from self._coordinator(transactional_id)
         response = yield from self.ask(node_id, message, kind, version, version or 0)
         return node_id, response
 
     def response_to(self, future: RequestFuture, kind: type[_R]) -> Steps[_R]:
-        """Wait for the response to a request. Raises as `ask` does."""
+        """Wait for the response to a request. Raise the exceptions of `ask`."""
         while not future.is_done:
             yield future
         error = future.error

@@ -1,7 +1,7 @@
 """The commit log of a cluster: write a record in a transaction, and read the records to the end.
 
 The log is partition 0 of its topic. Each process keeps the records that it has read, and reads only
-newer ones the next time.
+newer records the next time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PRODUCE_V2: Final = 12
 
 
 class CommitLog:
-    """The commit log. Each method that takes an `ask` raises as `Brokers.ask` does."""
+    """The commit log. Each method that takes an `ask` raises the exceptions of `Brokers.ask`."""
 
     def __init__(
         self,

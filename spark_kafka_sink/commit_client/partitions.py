@@ -1,4 +1,4 @@
-"""The questions to the leader of a partition: for its producers, end, batches and markers."""
+"""Requests to a partition's leader: for active producers, the log end, batches and markers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FETCH_WAIT_MS: Final = 500
 
 
 class Partitions:
-    """Asks the leaders of partitions. Each method raises as `Brokers.ask` does."""
+    """Asks the leaders of partitions. Each method raises the exceptions of `Brokers.ask`."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -145,9 +145,9 @@ class Partitions:
 
 
 def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
-    """Return the batches of a Fetch below the end of a log, where there is at least one.
+    """Return the batches in the response to a Fetch from an offset below the end of the log.
 
-    Raise NoReplyError if the response has an error code, or no batch.
+    Raise NoReplyError if the response has an error code, or has no batch.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")

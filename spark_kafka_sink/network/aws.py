@@ -206,16 +206,17 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         # The message of the exception may contain a URL with a token.
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
-        why, is_final = "there are none: no variables, profile, role or metadata service", False
+        why, is_final = "no variables, profile, role or metadata service has credentials", False
     if commands:
         why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove the commands that would write credentials from botocore's profiles; return them.
+    """Remove the commands that would print credentials from botocore's profiles; return them.
 
-    Without the provider of the session alone, botocore would run those of source profiles.
+    It is not enough to remove the session's own provider of such credentials: botocore would still
+    run the commands of source profiles.
     """
     found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
     return [command for command in found if command is not None]

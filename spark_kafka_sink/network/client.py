@@ -105,7 +105,8 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has answered a request of a caller, so not only ApiVersions or a login.
+        # Whether any broker has answered a request of a caller. The client's own requests, such as
+        # ApiVersions, do not count.
         self._was_ever_answered = False
         if security is not None:
             security.wake = selector.wakeup
@@ -154,7 +155,7 @@ class NetworkClient:
     def connect(self, node_ids: set[int]) -> None:
         """Set the nodes to keep connected.
 
-        Other nodes are connected to only for requests that any node may answer.
+        The client connects to other nodes only for requests that any node may answer.
         """
         self._connect_to = node_ids
 
@@ -279,7 +280,7 @@ class NetworkClient:
         try:
             for event in connection.received(data, now):
                 if isinstance(event, NodeThrottled):
-                    # A shorter throttle time does not end a longer one.
+                    # A shorter throttle time does not end an earlier, longer throttle time.
                     state.throttled_until = max(state.throttled_until, event.until)
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
@@ -337,7 +338,10 @@ class NetworkClient:
     # -- requests that any node may answer --------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send the requests that any node may answer to the least loaded node, or connect to it."""
+        """Send requests that any node may answer, each to the least loaded node.
+
+        If the least loaded node has no connection, connect to it first.
+        """
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
@@ -489,7 +493,7 @@ class NetworkClient:
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
                 self._no_login(
-                    state, f"no ticket or token within {timeout} to renew the session", now
+                    state, f"no ticket or token within {timeout} to re-authenticate", now
                 )
 
     def _no_login(self, state: NodeState, reason: str, now: float) -> None:

@@ -114,7 +114,7 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Record that the next frame is written. Return its request if it expects no response."""
+        """Record that the next frame is written. Return its request if that expects no response."""
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -184,7 +184,10 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """When requests began to wait for a login because the session ended, None otherwise."""
+        """The time since which requests wait for credentials because the session has ended.
+
+        None if no request waits for credentials.
+        """
         # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
@@ -222,7 +225,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """The number of requests that are in flight, or held until the next login."""
+        """The number of requests that are in flight, or held until a re-authentication ends."""
         return len(self.in_flight) + len(self._held)
 
     @property
@@ -291,8 +294,8 @@ class Connection:
             if sent is None or sent.correlation_id != answered_id:
                 asked = "nothing" if sent is None else str(sent.correlation_id)
                 message = (
-                    f"node {self.node_id} answered correlation id {answered_id} "
-                    f"where {asked} was asked"
+                    f"node {self.node_id} answered with correlation id {answered_id}, "
+                    f"expected {asked}"
                 )
                 raise ProtocolError(message, node_id=self.node_id)
             if sent.request is None:
@@ -329,7 +332,10 @@ class Connection:
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
-        """Record that the next frame was written. Return an event if it expects no response."""
+        """Record that the next frame was written.
+
+        Return an event if the request in that frame expects no response.
+        """
         done = self.in_flight.written()
         if done is None or done.request is None:
             return None
@@ -389,9 +395,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to re-authenticate if a login is ready, and return whether it has begun.
+        """Begin to re-authenticate if there are credentials now, and return whether it has begun.
 
-        Raise KafkaException if there will be no login.
+        Raise KafkaException if there will be no credentials.
         """
         return self._begin_login(ConnectionEvent.RENEW, now)
 
@@ -465,7 +471,7 @@ class Connection:
             self._ask_api_versions(0, now)
             return []
         if not isinstance(response, ApiVersionsResponse):
-            message = f"node {self.node_id} did not answer ApiVersions with ApiVersions"
+            message = f"node {self.node_id} answered ApiVersions with another response"
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]
@@ -479,7 +485,7 @@ class Connection:
         throttled = self._throttled(sent, response, now)
         if self._authenticator.is_used:
             if not self._begin_login(ConnectionEvent.LEARN_VERSIONS_SASL, now):
-                # The client connects again when there are some.
+                # The client connects again when there are credentials.
                 raise NetworkException(f"{self._peer}: there are no credentials to log in with now")
             return throttled
         self._handle(ConnectionEvent.LEARN_VERSIONS)

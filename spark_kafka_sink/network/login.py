@@ -178,15 +178,15 @@ class TokenSource:
         with safe_logging():
             if failure is None:
                 logger.debug(
-                    "%s gave a token; the next one is fetched in %.0f s", self._name, next_s
+                    "%s returned a token; the next one is fetched in %.0f s", self._name, next_s
                 )
             else:
                 logger.log(
                     logging.INFO if has_token else logging.WARNING,
-                    "%s; it is asked again in %.1f s%s",
+                    "%s; another attempt follows in %.1f s%s",
                     self._described(failure),
                     next_s,
-                    "; the last token still serves" if has_token else "",
+                    "; the last token is still used" if has_token else "",
                 )
         for user in users:
             user.wake()

@@ -294,9 +294,9 @@ class NodeState:
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
-        The next connection uses ApiVersions version 0, and the one after it the newest version
-        again: a broker that cannot respond to the newest version may respond to version 0 on a new
-        connection.
+        The next connection uses ApiVersions version 0, and the connection after it uses the newest
+        version again: a broker that cannot respond to the newest version may respond to version 0
+        on a new connection.
         """
         if self.connection is None or self.connection.is_ready:
             return

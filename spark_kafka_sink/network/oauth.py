@@ -401,7 +401,7 @@ class OAuth:
             )
         if is_file and retriever in (_CLIENT_CREDENTIALS, _JWT_BEARER):
             raise ConfigException(
-                f"{option} is a file, which {retriever} cannot ask: change "
+                f"{option} is the URL of a file, which {retriever} cannot use: change "
                 f"{Option(_RETRIEVER)}, or the URL"
             )
         if not is_file and retriever == _FILE:

@@ -29,8 +29,8 @@ from spark_kafka_sink.model import Secret
 
 # This limits the memory; keystores and files with secrets are far smaller.
 _MAX_FILE_BYTES: Final = 16 << 20
-# Kernel files are not read. Otherwise an option could read the environment of a process, in spite
-# of the limits.
+# Kernel files are not read. Otherwise an option could read the environment of a process (/proc),
+# although `ProcessLimits` restrict which variables it may read.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 # Files in memory, where some users keep their secrets.
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
@@ -42,7 +42,7 @@ _names: list[Callable[[], str]] = [lambda: "this process"]
 
 
 def find_shipped_files(find: Callable[[str], str | None]) -> None:
-    """Search the shipped files for names without a folder, too.
+    """Let a file name without a folder also name a file that was shipped with the application.
 
     find: returns the local path of a shipped file, None if no such file was shipped.
     """
@@ -113,7 +113,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 class OptionValues:
     """The values of options, resolved in this process.
 
-    config: has the `config.providers`. Raise ConfigException if they are invalid.
+    config: contains the option config.providers. Raise ConfigException if that is invalid.
     """
 
     def __init__(self, config: ProducerConfig) -> None:

@@ -281,7 +281,7 @@ class TlsLayer:
             self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
-        """Return the encrypted bytes of a piece. Raise the exceptions of `received`."""
+        """Return the encrypted bytes of a piece. Raise the same exceptions as `received`."""
         try:
             self._ssl.write(piece)
         except ssl.SSLError as error:

@@ -1,4 +1,4 @@
-"""The commit clients of this process, which keep their connections, and exceptions for users.
+"""The commit clients that this process keeps open, and the exceptions that users get.
 
 Spark reuses its Python processes: a stream plans all its micro-batches in one process and commits
 them in another. One client is kept for each configuration, including its credentials. A client is
@@ -77,7 +77,7 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
     if failure.error == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         needed_id = f"{run.owner.prefix}/"
         how = acls.hint(failure.error, needed_id, is_prefix=True)
-        return f"exactlyOnce has transactional ids that begin with {needed_id}; {how}"
+        return f"exactlyOnce uses transactional ids that begin with {needed_id}; {how}"
     if failure.error != codes.TOPIC_AUTHORIZATION_FAILED:
         return ""
     of_rows, of_log = "the topic of the rows", f"commitLogTopic={run.log.topic}"

@@ -110,9 +110,9 @@ class LayoutCheck:
         return bool(self._laid_out)
 
     def check(self, topics: Collection[str]) -> None:
-        """Check topics before their first row is sent; raise as `check_partition_counts`.
+        """Check topics before their first row is sent.
 
-        Also raise DataException for a topic that is not in the mark.
+        Raise DataException for a topic that is not in the mark, and as `check_partition_counts`.
         """
         if not self._laid_out:
             return

@@ -53,14 +53,14 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     if record is not None and record.streams:
         last = record.streams[-1]
         return (
-            f"query {micro_batch.query_id} is written as a new stream of {owner}, as which query "
+            f"query {micro_batch.query_id} is written as a new stream of {owner}, for which query "
             f"{last.query_id} wrote until micro-batch {last.batch_id}: if this is the same stream "
-            "with a new checkpoint, rows that both have read come twice"
+            "with a new checkpoint, rows that both queries have read are written twice"
         )
     if micro_batch.batch_id == 0:
         return None
     return (
         f"{micro_batch} is the first that the commit log has of {owner}: if it was written before, "
-        "its rows come twice; that may be so if txnAppId, txnIdPrefix, commitLogTopic, the topic, "
-        "the cluster, or the spelling of checkpointLocation has changed"
+        "its rows are written twice; this happens if txnAppId, txnIdPrefix, commitLogTopic, the "
+        "topic, the cluster, or the spelling of checkpointLocation has changed"
     )

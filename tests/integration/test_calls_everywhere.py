@@ -61,7 +61,7 @@ RAISED: Final = (ZeroDivisionError, SystemExit, KeyboardInterrupt)
 # unless that is an Exception, which is logged, "-" not applicable (see below), and refused:
 REFUSED: Final = {
     "c": "inside a callback is not permitted",
-    "p": "a partitioner has called the producer that asks it",
+    "p": "a partitioner has called its own producer",
     "f": "was created before a fork",
     "x": "has been closed",
     "b": "is in use by another thread",

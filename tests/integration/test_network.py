@@ -77,7 +77,7 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
         (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
-        (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
+        (struct.pack(">ii", 4, 77), "answered with correlation id 77, expected 0"),
         (struct.pack(">iihi", 10, 0, 0, 10**6), "before it answered ApiVersions"),
         (b"", "before it answered ApiVersions; it may expect TLS, or may not be a Kafka broker"),
     ],

@@ -65,7 +65,7 @@ def commit_record(
 
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a failed run. Return a message that describes the result."""
+    """Abort the transaction of a failed run. Return a sentence for the user about the result."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000

@@ -62,9 +62,10 @@ def commit_record(
 def _error(plan: Plan, outcome: object) -> KafkaException:
     if isinstance(outcome, Unfinished):
         message = (
-            f"the write of {plan.run.owner} is decided, and a part of it could not be committed in "
-            f"time: {outcome.failure.sentence}; run it again, or python -m "
-            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows are lost"
+            f"the commit log has the decision to commit the write of {plan.run.owner}, but a part "
+            f"of it could not be committed in time: {outcome.failure.sentence}; run it again, or "
+            f"python -m spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows "
+            "are lost"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
@@ -72,7 +73,7 @@ def _error(plan: Plan, outcome: object) -> KafkaException:
 
 
 def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End the open transactions of a failed run. Return a message that describes the result.
+    """End the open transactions of a failed run. Return a sentence for the user about the result.
 
     If the run is decided, it cannot be aborted any more, and its transactions are committed.
     """
@@ -98,19 +99,19 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a decided run. Return a message that describes the result."""
+    """Commit the transactions of a decided run. Return a sentence for the user about the result."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(
-            f"pykafka: the write of {owner} is decided, so its transactions are committed now, "
-            f"which takes at most {plan.run.timeout_ms} ms"
+            f"pykafka: the commit log has the decision to commit the write of {owner}, so its "
+            f"transactions are committed now, which takes at most {plan.run.timeout_ms} ms"
         )
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
-        return f"the write of {owner} failed after it was decided, so it IS committed"
+        return f"the write of {owner} failed after the decision to commit it, so it IS committed"
     if isinstance(outcome, Failure):
-        return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+        return f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
     if isinstance(outcome, Torn):
         return str(outcome.exception(owner))
     return str(_error(plan, outcome))

@@ -1,7 +1,7 @@
-"""Two saves of one micro-batch by ``write_batch``, with exactly once: the second one is refused.
+"""With exactly once, a second save of one micro-batch by ``write_batch`` is refused.
 
-The commit log cannot tell it from a replay after a restart, whose rows are skipped. This process
-can: it remembers the newest save of each owner.
+The commit log does not show whether a second save is a replay after a restart, whose rows are
+skipped. So this process remembers the newest save of each owner (an application and its topic).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ def only_save(
 ) -> Iterator[None]:
     """Refuse a second save of a micro-batch by one application to one topic.
 
-    Over Spark Connect, each run of a query calls the function of foreachBatch in a process of its
-    own. In a classic session, the save has the run of the query. A save that fails may be tried
-    again. given: options by their names in lower case; micro_batch: None if the query is not known.
-    Raise ConfigException.
+    A run of the query that was started later may save the micro-batch again. Over Spark Connect,
+    each run of a query calls the function of foreachBatch in a process of its own. In a classic
+    session, the run id of the query is compared. A save that failed may be tried again. given:
+    options by their names in lower case; micro_batch: None if the query is not known. Raise
+    ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:
@@ -69,7 +70,7 @@ def only_save(
 
 
 def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
-    """Return the message; is_known: whether the run of the query is known."""
+    """Return the error message. is_known: whether the run of the query is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
         f"write_batch: this process has saved micro-batch {batch_id} of application {application} "

@@ -231,12 +231,12 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     """Check the cluster. max.message.bytes of the topic is None if the brokers do not return it.
 
     again: whether the same options were checked before. Settings that were valid then are not
-    checked again, because the remaining brokers may respond differently while one restarts.
+    checked again, because while a broker restarts, the other brokers may respond differently.
     """
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if options.delegation_token_mechanism and delegation_token(options.producer) is None:
-            # The user's process only checks. The planning process creates a token, when it writes.
+            # The user's process only checks. The planning process then creates the token.
             admin.describe_delegation_token([])
         if name is None:
             _check_layout(options, _laid_out_topics(options, admin))
@@ -286,7 +286,7 @@ def check_may_read(topic: TopicDescription, acls: Acls) -> None:
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (
-        "exactlyOnce needs the right READ on it, to look at what has arrived; "
+        "exactlyOnce needs the right READ on it, to check which records it contains; "
         f"{acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name, READ)}"
     )
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

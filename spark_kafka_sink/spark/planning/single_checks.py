@@ -25,8 +25,8 @@ def check_layout(options: SinkOptions) -> None:
         return
     if not options.laid_out:
         message = (
-            "exactlyOnce=single needs each Kafka partition to be written by one task, and the rows "
-            "were not laid out so: call atomic_layout(df, options) as the last step before the "
+            "exactlyOnce=single needs each Kafka partition to be written by only one task, which "
+            "atomic_layout ensures: call atomic_layout(df, options) as the last step before the "
             "write, or use exactlyOnce=two-phase"
         )
         raise ConfigException(message)

@@ -113,7 +113,10 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 
 
 class DeadLetterTopic:
-    """Sends dead letters with the task's producer. topic: of good rows, None for a topic column."""
+    """Sends dead letters with the task's producer.
+
+    topic: the topic of good rows, None for a topic column.
+    """
 
     def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
         self._name = name

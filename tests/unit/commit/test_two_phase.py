@@ -159,7 +159,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "too little time": (
         {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_001), OPEN]},
         FailureKind.TIMED_OUT,
-        "the job took 840001 ms from its first row on, and its transactions end after 900000 ms",
+        "the job took 840001 ms from its first row on, and its transactions time out after 900000",
     ),
 }  # fmt: skip
 
@@ -206,7 +206,7 @@ def test_time_in_which_the_leader_of_the_log_is_away_counts(away: dict[Any, list
     outcome, asked = commit(TIGHT | away, deadline=1000.0)
     assert isinstance(outcome, Failure)
     assert outcome.kind is FailureKind.TIMED_OUT
-    assert "ms from its first row on, and its transactions end after 900000" in outcome.sentence
+    assert "from its first row on, and its transactions time out after 900000" in outcome.sentence
     assert "commit" not in kinds(asked)
 
 

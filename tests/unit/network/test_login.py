@@ -200,7 +200,7 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
         (
             lambda b: b.answer(handshake(codes.ILLEGAL_SASL_STATE)),
             IllegalSaslStateException,
-            r"host:1 .*does not accept a SASL login there: .*security\.protocol",
+            r"host:1 .*does not accept a SASL login on this listener: .*security\.protocol",
         ),
         (
             lambda b: (

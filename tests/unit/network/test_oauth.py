@@ -434,7 +434,7 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
         (config("ftp://h/"), "not the URL of a token endpoint"),
         (config("https://u:s3cret@h/"), "has a user or a blank in it"),
         (by_secret("file:///t") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
-         "is a file, which JwtBearerJwtRetriever cannot ask"),
+         "is the URL of a file, which JwtBearerJwtRetriever cannot use"),
         (by_secret("https://h/") | {f"{OPTION}.jwt.retriever.class": "FileJwtRetriever"},
          "is not a file"),
         (config("https://h/") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},

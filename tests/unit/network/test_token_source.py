@@ -123,7 +123,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     client.wait()
     assert endpoint.source.token() is first
     assert endpoint.source.problem() == ""
-    assert "the last token still serves" in caplog.text
+    assert "the last token is still used" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
     assert endpoint.source.problem() == "the endpoint gives no token: it cannot be reached: down"

@@ -36,7 +36,7 @@ def is_written(options: Mapping[str, str]) -> bool:
 
 
 def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the commit record of application and topic, None if it does not exist.
+    """Return the commit log record of an application and its topic, None if there is no record.
 
     Also return None if the commit log cannot be read: the job will then raise the error.
     """

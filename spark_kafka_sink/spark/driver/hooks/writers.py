@@ -63,8 +63,8 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 class Write(NamedTuple):
     """The settings of a writer.
 
-    mode: None if the user set no mode. is_known: whether all settings are known. layouts: whether
-    there are columns, by the name of the method, such as partitionBy. options: with names in lower
+    mode: None if the user set no mode. is_known: whether all settings are known. layouts: for each
+    method such as partitionBy, whether it was called with columns. options: with names in lower
     case. query_name: the name of a streaming query, None without a name.
     """
 
@@ -258,7 +258,8 @@ class SparkWriter(NamedTuple):
     calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
     ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
     rows of a schema can be written. For Spark Connect it checks only options and columns, since the
-    client may not reach the cluster and the files of the server. set_mode: None for streams.
+    client may not reach the cluster and the files of the server. set_mode: sets the save mode of a
+    writer, None for streams.
     """
 
     module: str

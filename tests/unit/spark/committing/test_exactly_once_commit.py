@@ -245,11 +245,11 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
         commit_micro_batch(options(), [written], batch_id)
         return capsys.readouterr().err
 
-    assert "come twice" not in said_of("q", 7, BEFORE)
-    assert "come twice" not in said_of("q", 0, None)
+    assert "written twice" not in said_of("q", 7, BEFORE)
+    assert "written twice" not in said_of("q", 0, None)
     said = said_of("new", 0, BEFORE)
     assert "query new is written as a new stream of application 'app' and topic t" in said
-    assert "as which query q wrote until micro-batch 6" in said
+    assert "for which query q wrote until micro-batch 6" in said
     said = said_of("q", 7, None)
     assert "micro-batch 7 of query q is the first that the commit log has of" in said
     for changed in ("txnAppId", "txnIdPrefix", "commitLogTopic", "cluster", "checkpointLocation"):

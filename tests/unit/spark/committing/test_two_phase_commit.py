@@ -16,7 +16,7 @@ from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.options import sink_options
 
 OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
-IS_COMMITTED = f"the write of {OWNER} failed after it was decided, so it IS committed"
+IS_COMMITTED = f"the write of {OWNER} failed after the decision to commit it, so it IS committed"
 
 
 class Client:
@@ -72,8 +72,8 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
     monkeypatch.setattr(two_phase_commit, "commit_client", lent)
     assert two_phase_commit.abort_run(OPTIONS, PLAN, ()) == IS_COMMITTED
     said = (
-        f"pykafka: the write of {OWNER} is decided, so its transactions are committed now, which "
-        "takes at most 900000 ms\n"
+        f"pykafka: the commit log has the decision to commit the write of {OWNER}, so its "
+        "transactions are committed now, which takes at most 900000 ms\n"
     )
     assert "".join(client.printed) == said * lines
     assert client.printed[:1] == [said] * lines
