@@ -115,6 +115,11 @@ class NodeState:
         return self.connection is not None and self.connection.is_ready
 
     @property
+    def answers(self) -> bool:
+        """Whether the connection accepts requests, and has answered since the last error."""
+        return self.is_ready and not self.last_error
+
+    @property
     def load(self) -> int:
         """The number of requests in flight or held."""
         return 0 if self.connection is None else self.connection.load
