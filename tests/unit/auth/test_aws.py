@@ -123,8 +123,6 @@ def test_jaas_names_whose_credentials_are_used() -> None:
     )
     lacks = "has an option that IAMLoginModule lacks: expected awsProfileName"
     with pytest.raises(ConfigException, match=lacks):
-        ConfigException, match="has an option that IAMLoginModule lacks: expected awsProfileName"
-    ):
         aws_options({"awsSecret": "hunter2"})
     with pytest.raises(ConfigException, match="about a role, but no awsRoleArn"):
         aws_options({"awsRoleSessionName": "s"})
