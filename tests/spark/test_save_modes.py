@@ -155,8 +155,8 @@ others = [outcomes("noop"), outcomes("json")]
 writer("append unregistered").format("pykafka").mode("append").save()
 
 # Writers that are older than register(): a mode that was named is never taken for none.
-older_threads, all_started = ThreadPoolExecutor(2), threading.Barrier(2)
-list(older_threads.map(lambda _: all_started.wait(60), range(2)))
+older_threads, all_started = ThreadPoolExecutor(4), threading.Barrier(4)
+list(older_threads.map(lambda _: all_started.wait(60), range(4)))
 if remote == "classic":
     # By its name alone Spark finds the sink only in a thread that has an active session.
     in_thread = older_threads.submit(lambda: WAYS[0]("pykafka", "append"))
@@ -218,12 +218,12 @@ def save_in_thread(number):
         writer(f"bare in thread {number}").format("pykafka").save()
 
 
-at_once = threading.Barrier(4)
-newer_threads = ThreadPoolExecutor(2)
+at_once = threading.Barrier(8)
+newer_threads = ThreadPoolExecutor(4)
 saves = [
     threads.submit(save_in_thread, number + first)
-    for first, threads in ((0, older_threads), (2, newer_threads))
-    for number in range(2)
+    for first, threads in ((0, older_threads), (4, newer_threads))
+    for number in range(4)
 ]
 for each in saves:
     each.result()
@@ -250,10 +250,10 @@ _SAVED = [
     "append before register",
     "append by save",
     "append in capitals",
-    *(f"append in thread {number}" for number in (1, 3)),
+    *(f"append in thread {number}" for number in (1, 3, 5, 7)),
     "append unregistered",
     "bare",
-    *(f"bare in thread {number}" for number in (0, 2)),
+    *(f"bare in thread {number}" for number in (0, 2, 4, 6)),
     "bare in capitals",
     "format by save",
     "layout taken back",
