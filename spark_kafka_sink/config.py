@@ -293,11 +293,11 @@ class ProducerConfig(
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """The time limit for a connection to the token endpoint; unset: 10 s."""
+    """The time limit for a connection to the token endpoint; unset or 0: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """The time limit for the token endpoint's complete response; unset: 10 s."""
+    """The time limit for the token endpoint's complete response; unset or 0: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
@@ -464,7 +464,7 @@ def producer_config(
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
-        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        name: Secret(trimmed(str(value))) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -670,7 +670,16 @@ def _normal(name: str, value: Any) -> Any:
         return ",".join(_entries(value))
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
-    return _normal_text(name, value.strip())
+    return _normal_text(name, trimmed(value))
+
+
+# The characters that String.trim of Java removes.
+_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))
+
+
+def trimmed(text: str) -> str:
+    """Return a text without blanks and control characters at its ends, as Java reads options."""
+    return text.strip(_BLANKS)
 
 
 def _entries(value: Any) -> list[str]:

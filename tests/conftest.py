@@ -63,6 +63,8 @@ _FIRST = (
     "security/test_renewals.py",
     "exactly_once/test_spark.py",
     "exactly_once/test_two_phase_model.py",
+    "exactly_once/test_many_batches.py",
+    "exactly_once/test_crashes.py",
     "integration/test_cluster_faults.py",
     "spark/test_save_modes.py",
     "integration/test_transactions.py",

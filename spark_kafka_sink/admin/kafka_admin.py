@@ -108,6 +108,19 @@ class KafkaAdmin:
         return found
 
     @by_one_caller
+    def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """Return the descriptions of the topics that exist, as one broker knows them now.
+
+        Other topics are left out, also those that this client may not describe. No topic is
+        created. Raise TimeoutException if no broker answers within max.block.ms.
+        """
+        for name in checked_list("names", names, "names of topics"):
+            check_topic_name(name)
+        found = self._topics.describe_existing(names)
+        self.brokers = self._requests.brokers
+        return found
+
+    @by_one_caller
     def topic_configs(self, topic: str, names: Sequence[str]) -> dict[str, str | None]:
         """Return configuration entries of a topic: the topic's own values or the brokers' defaults.
 

@@ -157,7 +157,6 @@ class GssapiExchange:
     def __init__(self, context: KerberosContext, first_token: bytes) -> None:
         self._context = context
         self._first = first_token
-        self._has_chosen = False
         self.is_complete = False
 
     def first(self) -> bytes:
@@ -170,8 +169,7 @@ class GssapiExchange:
             answer = self._context.step(challenge)
             # An empty token is sent, too: the broker responds to it with its security layers.
             return answer or b""
-        if self._has_chosen:
-            self.is_complete = True
+        if self.is_complete:
             return None
         offer = self._context.unwrap(challenge)
         if len(offer) != _OFFER_BYTES:
@@ -185,6 +183,6 @@ class GssapiExchange:
                 "neither this client nor Kafka's own clients support: use SASL_SSL to encrypt, "
                 "and have the broker offer auth"
             )
-        self._has_chosen = True
+        self.is_complete = True
         # Without an authorization id, the client acts as its own principal.
         return self._context.wrap(_CHOICE)

@@ -340,33 +340,35 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         lingers_since: float | None,
     ) -> None:
-        start, pending = 0, PendingAppend()
+        start = end = 0
+        pending = PendingAppend()
         try:
             partitions = sum(len(metadata.leaders) for metadata in topics)
             for end in slice_ends(sizes, partitions, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(first_row + start, on_failure)
-                pending = PendingAppend()
                 each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
                 self._append_slice(each, call, owner, pending, lingers_since)
-                start = end
+                start, pending = end, PendingAppend()
                 lingers_since = None  # the rows of later slices had to wait for memory
                 # Each slice may wait for memory for another max.block.ms, as if it were a call of
                 # its own.
                 call = self._caller.column_call()
         except BaseException as error:
-            # A transaction that has only some of the rows can only be aborted.
-            if start or pending.is_in_batches:
-                self._spoil_transaction(start, len(sizes), error)
+            # The error may have come after the rows of the last slice were put into batches.
+            appended = end if pending.is_in_batches else start
+            # The caller does not know which rows were appended: the transaction must be aborted.
+            if appended:
+                self._spoil_transaction(appended, len(sizes), error)
             if isinstance(error, KafkaException):
-                self._state.refuse(len(sizes) - start, error)
+                self._state.refuse(len(sizes) - appended, error)
             raise
 
     def _spoil_transaction(
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
-        """Make the transaction abortable, because only some of the rows were appended."""
+        """Make the transaction abortable, because `append` failed after some of the rows."""
         why = message_of(error) or type(error).__name__
-        message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
+        message = f"append failed after {appended} of {rows} rows of an Arrow {what}: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._state.spoil_transaction(failure)

@@ -34,6 +34,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     KafkaException,
     TimeoutException,
+    TransactionAbortedException,
     message_of,
 )
 from spark_kafka_sink.logs import safe_logging
@@ -341,6 +342,17 @@ class ChunkFeeder:
             self._state.wait(partial(_any_may_go_on, pending), deadline, late)
             pending = [(chunk, queue) for chunk, queue in pending if not chunk.is_over]
 
+    def drop(self, cause: KafkaException | None) -> None:
+        """Fail all rows that are in no batch yet, because their transaction is aborted.
+
+        This does not wait for the partitioner. cause: why the transaction failed, None if it did
+        not fail.
+        """
+        with self._lock:
+            pending = list(self._pending.items())
+        for chunk, queue in pending:
+            self._give_up_one(chunk, queue, _aborted(chunk, cause))
+
     # -- for the I/O thread (the protocol Feeder) -------------------------------------------------
 
     def next_feed_at(self, *, hurry: bool) -> float:
@@ -458,6 +470,13 @@ def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error
     return failure
+
+
+def _aborted(chunk: RowChunk, cause: KafkaException | None) -> TransactionAbortedException:
+    message = f"{chunk.topic}: {len(chunk)} record(s) were not sent: their transaction was aborted"
+    error = TransactionAbortedException(message, topic=chunk.topic)
+    error.__cause__ = cause
+    return error
 
 
 def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:

@@ -130,7 +130,8 @@ def transaction_manager(
 class ProducerTransactions:
     """The transactional calls of a producer that has a transactional.id.
 
-    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline.
+    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline. drop_rows:
+    fails those that are in no batch yet; takes the error of the transaction.
     """
 
     def __init__(
@@ -140,12 +141,14 @@ class ProducerTransactions:
         manager: TransactionManager,
         max_block_ms: int,
         drain_rows: Callable[[float | None], None],
+        drop_rows: Callable[[KafkaException | None], None],
     ) -> None:
         self._state = state
         self._thread = thread
         self._manager = manager
         self._max_block_ms = max_block_ms
         self._drain_rows = drain_rows
+        self._drop_rows = drop_rows
 
     def init(self) -> None:
         """See KafkaProducer.init_transactions."""
@@ -231,8 +234,8 @@ class ProducerTransactions:
         """End a transaction, or continue its end: first close it for new rows, then send its rows.
 
         If the rows were sent first, rows that another thread sends meanwhile would not be part of
-        the transaction. After an interrupt (KeyboardInterrupt), EndTxn waits until the call is
-        repeated.
+        the transaction. An abort drops them, and so waits for no partitioner. After an interrupt
+        (KeyboardInterrupt), EndTxn waits until the call is repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -245,7 +248,10 @@ class ProducerTransactions:
             return result
 
         result = self._state.change(begin_and_wait_for_rows)
-        self._drain_rows(deadline)
+        if self._manager.gives_up:
+            self._drop_rows(self._manager.error)
+        else:
+            self._drain_rows(deadline)
 
         def all_in_batches() -> TransactionalResult:
             self._manager.has_loose_rows = False

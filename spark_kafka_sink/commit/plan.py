@@ -56,7 +56,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
@@ -84,12 +84,12 @@ class Planning:
 
     version: the version of a batch job. It is None for a stream, because only tasks know the number
     of the micro-batch. lists: whether to list open transactions (D0). partitions: in mode `single`,
-    all partitions of the target topics. accepts_torn: whether an operator lets the owner continue
-    although rows of its last run are lost. leftovers: the open transactions that D0 found, except
-    the transactions that the record lists as decided. record: the owner's record in the commit log.
-    ends: the state machines that commit the decided transactions. offset: the offset of the record
-    DONE that this planning has written. is_proved: whether the record DONE is committed, which
-    proves that none of the leftovers is decided.
+    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an operator
+    lets the owner continue although rows of its last run are lost. leftovers: the open transactions
+    that D0 found, except the transactions that the record lists as decided. record: the owner's
+    record in the commit log. ends: the state machines that commit the decided transactions. offset:
+    the offset of the record DONE that this planning has written. is_proved: whether the record DONE
+    is committed, which proves that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -97,13 +97,13 @@ class Planning:
     deadline: float
     lists: bool
     version: int | None
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...] | None
     accepts_torn: bool = False
     waiting: frozenset[Ask] = frozenset()
     leftovers: Leftovers = frozenset()
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     offset: int = -1
     is_proved: bool = False
     outcome: Outcome | None = None
@@ -115,7 +115,7 @@ def begin(
     deadline: float,
     lists: bool = True,
     version: int | None = None,
-    partitions: tuple[TopicPartition, ...] = (),
+    partitions: tuple[TopicPartition, ...] | None = None,
     accepts_torn: bool = False,
 ) -> Step[Planning]:
     """Return the state machine that plans a run, and its first requests to brokers.
@@ -218,7 +218,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
         machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
     )
     machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=asks_of(questions))
-    return Step(machine, questions) if ends else _ended_all(machine, record)
+    return Step(machine, questions) if ends.machines else _ended_all(machine, record)
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
@@ -231,7 +231,7 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
-    failures = (each.failure for each in machine.ends if each.failure is not None)
+    failures = (each.failure for each in machine.ends.machines if each.failure is not None)
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
@@ -297,7 +297,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
         # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
         # another epoch. After that the record has to be read again, because a newer run may have
         # written one.
-        return _fence(replace(machine, ends=()))
+        return _fence(replace(machine, ends=NO_RESOLVINGS))
     record = _done_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
 
@@ -335,7 +335,7 @@ def _finish(machine: Planning) -> Step[Planning]:
             return _over(machine, Skipped(record))
         if place is Place.BELOW_FLOOR:
             return _over(machine, _below_floor(version, record))
-    if machine.run.level >= 2 or not machine.partitions:
+    if machine.run.level >= 2 or machine.partitions is None:
         return _over(machine, _planned(machine))
     partitions = (*machine.partitions, machine.run.log)
     ask = AddPartitions(machine.run.driver_id, machine.producer, partitions)
@@ -374,7 +374,7 @@ def _planned(machine: Planning) -> Planned:
 
 
 def _lost(machine: Planning) -> bool:
-    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends)
+    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends.machines)
     return is_lost and not machine.accepts_torn
 
 
@@ -384,7 +384,7 @@ def _accepts(machine: Planning, failure: Failure) -> bool:
 
 
 def _torn(machine: Planning, record: CommitRecord) -> Torn:
-    return Torn(record, resolve.lost(machine.ends, record.transactions))
+    return Torn(record, resolve.lost(machine.ends.machines, record.transactions))
 
 
 def _reading(at: Received) -> LogReading:

@@ -118,11 +118,19 @@ class DescribeProducers:
 
 @dataclass(frozen=True, slots=True)
 class ReadMarker:
-    """Read a producer's next transaction marker in a partition, from an offset on."""
+    """Read the marker of a producer's transaction in a partition.
+
+    offset: of a record of the transaction. producer: the producer id and epoch of its records.
+    """
 
     partition: TopicPartition
     offset: int
-    producer_id: int
+    producer: ProducerIdAndEpoch
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id of the transaction's records."""
+        return self.producer.producer_id
 
 
 Ask: TypeAlias = (
@@ -268,10 +276,11 @@ class ProducersDescribed:
 
 @dataclass(frozen=True, slots=True)
 class MarkerRead:
-    """The reply to `ReadMarker`: the next marker, None if there is none up to the end of the log.
+    """The reply to `ReadMarker`: the marker, None if there is none up to the end of the log.
 
     records: the number of the producer's records between the offset and the marker. is_gone:
-    whether the offset is below the start of the log, so that the marker may have been deleted.
+    whether the marker may have been deleted, because the offset is below the start of the log, or
+    because the log has a later transaction of the producer, and not the marker of this one.
     """
 
     marker: Marker | None = None

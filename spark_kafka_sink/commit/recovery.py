@@ -16,7 +16,7 @@ and then commits the decided transactions. With `commits=False`, it only reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -46,7 +46,7 @@ from spark_kafka_sink.commit.questions import (
     ReadAllRecords,
     ReadMarker,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolving, Resolvings
 from spark_kafka_sink.commit.states import RECOVERY, RecoveryState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
@@ -197,7 +197,7 @@ class Recovering:
     waiting: frozenset[Ask] = frozenset()
     described: tuple[tuple[str, Described], ...] = ()
     markers: tuple[tuple[Ask, MarkerRead | Failure], ...] = ()
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     outcome: Recovered | Failure | None = None
 
 
@@ -255,7 +255,7 @@ def _commit(machine: Recovering) -> Step[Recovering]:
     ends, questions = resolve.begin_all(
         machine.found.owner, _decided(machine), level=machine.level, deadline=machine.deadline
     )
-    if not ends:
+    if not ends.machines:
         return _over(machine, _recovered(machine, ()))
     machine = _moved(machine, _S.ENDING)
     return Step(replace(machine, ends=ends, waiting=asks_of(questions)), questions)
@@ -268,11 +268,12 @@ _FATES: Final = {
 
 
 def _ended(machine: Recovering) -> Step[Recovering]:
-    fates = tuple(_fate_of_end(each) for each in machine.ends)
+    ends = machine.ends.machines
+    fates = tuple(map(_fate_of_end, ends))
     outcome = replace(
         _recovered(machine, fates),
-        lost=resolve.lost(machine.ends, _decided(machine)),
-        failures=tuple(each.failure for each in machine.ends if each.failure is not None),
+        lost=resolve.lost(ends, _decided(machine)),
+        failures=tuple(each.failure for each in ends if each.failure is not None),
     )
     return _over(machine, outcome)
 
@@ -287,30 +288,33 @@ def _fate_of_end(end: Resolving) -> Fate:
 
 
 def _read_markers(machine: Recovering) -> Step[Recovering]:
+    described = dict(machine.described)
     asks = [
         _marker_ask(each)
         for each in _decided(machine)
-        if _fate_at_coordinator(machine, each) is None
+        if _fate_at_coordinator(machine.found.owner, described, each) is None
     ]
     if not asks:
         return _looked(machine)
     return asking(_moved(machine, _S.READING_MARKERS), *asks)
 
 
-def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fate | None:
+def _fate_at_coordinator(
+    owner: Owner, described: Mapping[str, Described], decided: DecidedTransaction
+) -> Fate | None:
     """Return the result of a decided transaction, None if its coordinator does not know it."""
-    described = dict(machine.described).get(machine.found.owner.task_id(decided.slot))
-    if described is None:
+    found = described.get(owner.task_id(decided.slot))
+    if found is None:
         return None
-    if described.state == ONGOING:
-        return Fate.OPEN if described.producer == decided.producer else None
-    is_committed = described.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
-    is_same = resolve.is_same_transaction(described.producer, decided.producer)
+    if found.state == ONGOING:
+        return Fate.OPEN if found.producer == decided.producer else None
+    is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    is_same = resolve.is_same_transaction(found.producer, decided.producer)
     return Fate.COMMITTED if is_committed and is_same else None
 
 
 def _marker_ask(decided: DecidedTransaction) -> ReadMarker:
-    return ReadMarker(decided.partition, decided.first_offset, decided.producer.producer_id)
+    return ReadMarker(decided.partition, decided.first_offset, decided.producer)
 
 
 def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
@@ -326,12 +330,12 @@ def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
 
 
 def _looked(machine: Recovering) -> Step[Recovering]:
-    markers = dict(machine.markers)
+    described, markers = dict(machine.described), dict(machine.markers)
     fates: list[Fate] = []
     lost: list[LostTransaction] = []
     failures: list[Failure] = []
     for each in _decided(machine):
-        fate = _fate_at_coordinator(machine, each)
+        fate = _fate_at_coordinator(machine.found.owner, described, each)
         read = markers.get(_marker_ask(each), MarkerRead())
         if fate is None:
             fate = _fate_of_marker(read)

@@ -14,8 +14,8 @@ A transaction is decided once a commit log record that lists it is committed. Th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from spark_kafka_sink import error_codes as codes
@@ -28,6 +28,7 @@ from spark_kafka_sink.commit.questions import (
     Ask,
     Described,
     DescribeTransaction,
+    EndTxn,
     MarkerRead,
     Question,
     ReadMarker,
@@ -97,9 +98,25 @@ def begin(
     return Step(machine, (Question(ask),))
 
 
+@dataclass(frozen=True, slots=True)
+class Resolvings:
+    """The commits of several transactions.
+
+    places: the places of the machines, by what `_name_of` returns for their questions.
+    """
+
+    machines: tuple[Resolving, ...] = ()
+    places: Mapping[str | int, Sequence[int]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+
+NO_RESOLVINGS: Final = Resolvings()
+
+
 def begin_all(
     owner: Owner, transactions: Iterable[DecidedTransaction], *, level: int, deadline: float
-) -> Step[tuple[Resolving, ...]]:
+) -> Step[Resolvings]:
     """Return a state machine for each transaction, and the first request of each machine."""
     begun = [
         begin(
@@ -113,7 +130,19 @@ def begin_all(
         for each in transactions
     ]
     questions = tuple(question for each in begun for question in each.questions)
-    return Step(tuple(each.machine for each in begun), questions)
+    machines = tuple(each.machine for each in begun)
+    places: dict[str | int, list[int]] = {}
+    for place, machine in enumerate(machines):
+        for name in (machine.transactional_id, machine.producer.producer_id):
+            places.setdefault(name, []).append(place)
+    return Step(Resolvings(machines, places), questions)
+
+
+def _name_of(ask: Ask) -> str | int:
+    """Return the part of a question that only questions about the same transaction have."""
+    if isinstance(ask, EndTxn | DescribeTransaction):
+        return ask.transactional_id
+    return ask.producer_id if isinstance(ask, ReadMarker) else ""
 
 
 class Stepped(NamedTuple):
@@ -123,22 +152,22 @@ class Stepped(NamedTuple):
     send.
     """
 
-    machines: tuple[Resolving, ...]
+    machines: Resolvings
     waiting: frozenset[Ask]
     questions: tuple[Question, ...]
 
 
-def step_all(
-    machines: tuple[Resolving, ...], waiting: frozenset[Ask], answer: Answer, now: float
-) -> Stepped:
+def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
     """Pass the reply to a request in `waiting` on to the machine that sent the request."""
-    asked = [each.asked for each in machines]
-    at = asked.index(answer.ask)
-    stepped, questions = step(machines[at], answer, now)
+    every = list(machines.machines)
+    questions: tuple[Question, ...] = ()
     waiting -= {answer.ask}
-    if stepped.asked is not None:
-        waiting |= {stepped.asked}
-    return Stepped((*machines[:at], stepped, *machines[at + 1 :]), waiting, questions)
+    for place in machines.places[_name_of(answer.ask)]:
+        if every[place].asked == answer.ask:
+            every[place], questions = step(every[place], answer, now)
+            asked = every[place].asked
+            waiting |= set() if asked is None else {asked}
+    return Stepped(replace(machines, machines=tuple(every)), waiting, questions)
 
 
 def lost(
@@ -205,7 +234,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
-    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer.producer_id)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer)
     return _ask(machine, _S.READING_MARKER, ask)
 
 

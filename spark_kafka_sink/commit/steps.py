@@ -95,6 +95,12 @@ class Received(NamedTuple):
         """Whether the same question has to be asked again."""
         return self.found in (Verdict.RETRY, Verdict.LOOK_UP)
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether a broker does not know the partition: it may be new there, or deleted."""
+        is_unknown = self.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+        return is_unknown and isinstance(self.ask, DescribeProducers)
+
     def again(self) -> Question:
         """Return the same question, to be asked again after a pause."""
         error = self.reply.error

@@ -63,7 +63,6 @@ from spark_kafka_sink.errors import TimeoutException, api_exception, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 from spark_kafka_sink.records.batch import Buffer
-from spark_kafka_sink.records.default_record import read_batches
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
 # select() does not accept infinity.
@@ -207,9 +206,8 @@ class CommitClient:
 
         Raise the exceptions of `log_ends`.
         """
-        question = partial(self._partitions.fetch, offset=offset)
-        found = self._until(question, partition, deadline)
-        batches = read_batches(found.records or b"")
+        question = partial(self._partitions.batches_from, offset=offset)
+        batches = self._until(question, partition, deadline)
         return next((each.data for each in batches if each.header.base_offset == offset), None)
 
     def _until(

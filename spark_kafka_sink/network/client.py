@@ -52,7 +52,7 @@ from spark_kafka_sink.errors import (
     SslAuthenticationException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.logs import safe_logging, warn_once
+from spark_kafka_sink.logs import safe_logging, warn_once_now
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
@@ -234,13 +234,15 @@ class NetworkClient:
 
     def _warn_of_no_response(self, now: float) -> None:
         """Log a warning that lists the failing nodes, once, long before a caller's timeout."""
-        is_needed = bool(self._unassigned or self._connect_to)
-        silent_s = self._nodes.silence_s(now, is_needed=is_needed)
+        silent_s = self._nodes.silence_s(
+            now, self._connect_to, is_any_needed=bool(self._unassigned)
+        )
         if silent_s is not None:
-            message = f"no broker has answered for {silent_s:.0f} s, still trying"
+            who = "no broker that is needed" if self._nodes.has_answering else "no broker"
+            message = f"{who} has answered for {silent_s:.0f} s, still trying"
             tried = self.last_errors()
             with safe_logging():
-                warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
+                warn_once_now(logger, f"{message}: {tried}" if tried else message, "silence")
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -266,11 +268,13 @@ class NetworkClient:
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += state.why_closed
+                speaks_tls = event.speaks_tls
+                why += state.why_closed(speaks_tls=speaks_tls)
                 # The reason is only likely, not certain, so it is logged as a warning.
-                if not self._was_ever_answered and state.may_have_other_protocol:
+                may_differ = state.may_have_other_protocol(speaks_tls=speaks_tls)
+                if may_differ and not self._was_ever_answered:
                     with safe_logging():
-                        warn_once(logger, f"{state.node}: {why}", "protocol")
+                        warn_once_now(logger, f"{state.node}: {why}", "protocol")
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:

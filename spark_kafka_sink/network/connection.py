@@ -191,13 +191,14 @@ class Connection:
         # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
-        self._has_tls = has_tls
+        self.has_tls = has_tls
+        """Whether the connection uses TLS."""
         self._api_versions_version = api_versions_version
         self._software_version = software_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
         self._state = ConnectionState.CONNECTING
-        self._splitter = FrameSplitter(_SETUP_RESPONSE_BYTES)
+        self._splitter = FrameSplitter(_SETUP_RESPONSE_BYTES, has_tls=has_tls)
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
         self.has_answered = False
@@ -213,6 +214,11 @@ class Connection:
     def is_ready(self) -> bool:
         """Whether requests may be sent."""
         return self._state is ConnectionState.READY or self._state in _RENEWALS
+
+    @property
+    def has_login(self) -> bool:
+        """Whether the connection uses SASL."""
+        return self._authenticator.is_used
 
     @property
     def is_renewing(self) -> bool:
@@ -240,7 +246,7 @@ class Connection:
 
     def connected(self, now: float) -> None:
         """Record that TCP is connected. Send ApiVersions, unless a TLS handshake comes first."""
-        self._begin(ConnectionEvent.CONNECT_TLS if self._has_tls else ConnectionEvent.CONNECT, now)
+        self._begin(ConnectionEvent.CONNECT_TLS if self.has_tls else ConnectionEvent.CONNECT, now)
 
     def secured(self, now: float) -> None:
         """Record that the TLS handshake is complete, and send ApiVersions."""
@@ -314,7 +320,7 @@ class Connection:
             yield from self._splitter.feed(data)
         except ProtocolError:
             is_first_answer = self._state is ConnectionState.CHECKING_API_VERSIONS
-            if not (is_first_answer and self._splitter.holds_tls):
+            if self.has_tls or not (is_first_answer and self._splitter.holds_tls):
                 raise
             raise SslAuthenticationException(
                 f"{self._peer} expects TLS: set {Option('security.protocol')} to SSL or SASL_SSL, "
@@ -427,13 +433,16 @@ class Connection:
                 return self._versions.latest_usable_version(api, most)
         raise IllegalSaslStateException(f"{self._peer} does not know the request {api.name}")
 
-    def _send_token(self, token: bytes, now: float) -> None:
+    def _send_token(self, token: bytes, now: float, *, expects_response: bool = True) -> None:
+        """Send a SASL token. Only a bare token may expect no response."""
         if self._has_authenticate:
             message = SaslAuthenticateRequest(auth_bytes=token)
             self._ask(SASL_AUTHENTICATE, self._version(SASL_AUTHENTICATE), message, now)
             return
         self._outgoing.append([len(token).to_bytes(4, "big") + token])
-        self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
+        self.in_flight.add(
+            InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, expects_response)
+        )
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
         """Process a SASL token of the broker: respond to it, or complete the login.
@@ -443,8 +452,11 @@ class Connection:
         """
         answer = self._authenticator.step(token)
         if answer is not None:
-            self._send_token(answer, now)
-            return
+            # A bare token that ends the exchange, as that of GSSAPI does, gets no response.
+            is_last = not self._has_authenticate and self._authenticator.is_complete
+            self._send_token(answer, now, expects_response=not is_last)
+            if not is_last:
+                return
         self._authenticator.completed(lifetime_ms, now, is_renewal=self.is_renewing)
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:

@@ -134,6 +134,11 @@ class SaslAuthenticator:
             raise SaslAuthenticationException(f"{self._peer} ended the SASL login too early")
         return answer
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client has sent its last token and has nothing more to verify."""
+        return self._exchange is not None and self._exchange.is_complete
+
     def _open_exchange(self) -> SaslExchange:
         if self._exchange is None:
             message = f"{self._peer} sent a SASL token that was not requested"

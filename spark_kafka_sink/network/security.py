@@ -21,7 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.delegation_tokens import delegation_token, is_fresh, refusal_hint
+from spark_kafka_sink.auth.delegation_tokens import (
+    FRESH_MS,
+    delegation_token,
+    is_fresh,
+    refusal_hint,
+)
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -183,6 +188,9 @@ class Security:
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
+        # A task's token was created moments ago by the driver, whose clock may differ from this
+        # one.
+        self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
         if config.has_tls:
@@ -289,7 +297,9 @@ class Security:
     def may_be_accepted_later(self) -> bool:
         """Whether a refused login may succeed soon: brokers may not know a new token yet."""
         token = delegation_token(self._config)
-        return token is not None and is_fresh(token, time.time() * 1000)
+        if token is None:
+            return False
+        return time.monotonic() < self._fresh_until or is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
         """Return the SASL mechanism. Raise ConfigException if it is not supported."""

@@ -381,11 +381,21 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
+# The files of YARN itself in the working directory of a container. They have the environment and
+# the tokens of the application.
+_OF_YARN: Final = re.compile(
+    r"\.?(launch_container\.sh|container_tokens|\w*container_executor\w*\.sh|yarn_provided\.\w+)"
+    r"(\.crc)?"
+)
+
+
 def _shipped(name: str) -> str | None:
     """Return the local path of a file that `--files` shipped, None if no such file was shipped.
 
     Driver and executors store shipped files in different folders, so each process looks in its own.
     """
+    if _OF_YARN.fullmatch(name):
+        return None
     # Outside Spark's processes, SparkFiles raises AssertionError.
     with suppress(AssertionError):
         path = SparkFiles.get(name)

@@ -68,8 +68,8 @@ _STATES: Final = (
     PREPARE_ABORT,
 )
 _ENDS: Final = (IS_COMMITTING, IS_ABORTING)
-# What an entry of a log is, below the numbers of records.
-COMMIT_MARKER: Final = -1
+# What an entry of a log is, below the numbers of records. -1 and -2 have the same hash in CPython.
+COMMIT_MARKER: Final = -4
 ABORT_MARKER: Final = -2
 _MARKERS: Final = {COMMIT_MARKER: Marker.COMMIT, ABORT_MARKER: Marker.ABORT}
 

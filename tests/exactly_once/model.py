@@ -200,6 +200,10 @@ class Model:
         self._plans: list[Plan] = []
         self._plan_numbers: dict[Plan, int] = {}
         self._recoveries: dict[tuple[World, int], tuple[str, bool]] = {}
+        self._worlds: dict[World, int] = {}
+        self._drivers: dict[tuple[Driver, ...], int] = {}
+        self._attempts_of_all: dict[tuple[tuple[int, ...], ...], int] = {}
+        self._budgets: dict[tuple[Any, ...], int] = {}
 
     def first(self) -> State:
         """Return the state before anything has happened."""
@@ -236,22 +240,35 @@ class Model:
     def explore(self, limit: int) -> Result:
         """Look at every state that can be reached, up to a limit of states."""
         first = self.first()
-        seen = {hash(first)}
+        seen = {self.key(first)}
         stack = [first]
         try:
             while stack:
                 state = stack.pop()
                 self.check(state)
                 for after in self.successors(state):
-                    key = hash(after)
+                    key = self.key(after)
                     if key not in seen:
                         if len(seen) >= limit:
                             return Result(len(seen), is_complete=False)
                         seen.add(key)
                         stack.append(after)
         except Violation as violation:
-            return Result(len(seen), is_complete=True, violation=str(violation))
+            return Result(len(seen), is_complete=False, violation=str(violation))
         return Result(len(seen), is_complete=True)
+
+    def key(self, state: State) -> int:
+        """Return the number of a state, which no other state has.
+
+        A hash is not enough: in CPython -1 and -2 have the same one, and so have tuples that differ
+        only there.
+        """
+        key = self._worlds.setdefault(state.world, len(self._worlds))
+        key = key << 32 | self._drivers.setdefault(state.drivers, len(self._drivers))
+        attempts = self._attempts_of_all.setdefault(state.attempts, len(self._attempts_of_all))
+        return (key << 32 | attempts) << 32 | self._budgets.setdefault(
+            state[3:], len(self._budgets)
+        )
 
     # -- what may happen next -----------------------------------------------------------------
 

@@ -184,7 +184,7 @@ def blocks() -> int:
 
 
 @pytest.mark.long(reason="it commits 10,000 micro-batches, which takes minutes")
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["two-phase", "single"])
 def test_ids_and_memory_are_the_same_after_thousands_of_batches(
     cluster: KafkaCluster,

@@ -102,6 +102,7 @@ KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  . 
 KafkaAdmin.configs_of_topics              .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.create_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.describe_delegation_token      .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.existing_topics                .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.expire_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.renew_delegation_token         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .

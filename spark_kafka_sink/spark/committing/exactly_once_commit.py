@@ -213,7 +213,7 @@ def abort_batch(
 ) -> None:
     """Abort a batch job that has failed, and print the result."""
     if isinstance(plan, Plan):
-        _abort(options, plan, _attempts(messages))
+        _abort(options, plan, messages)
 
 
 @name_kafka_options()
@@ -226,7 +226,7 @@ def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessa
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
-        _abort(options, plan, _attempts(messages))
+        _abort(options, plan, messages)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:
@@ -260,12 +260,19 @@ def _commit(
         two_phase_commit.commit_record(options, plan, record, attempts, written)
 
 
-def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> None:
+def _abort(
+    options: SinkOptions, plan: Plan, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     try:
         if _mode(options) is Mode.SINGLE:
             line = single_commit.abort_run(options, plan)
         else:
-            line = two_phase_commit.abort_run(options, plan, attempts)
+            line = two_phase_commit.abort_run(
+                options,
+                plan,
+                _attempts(messages),
+                is_missing=any(message is None for message in messages),
+            )
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = not_aborted_now(plan.run, error)
     say(f"pykafka: {line}")

@@ -194,9 +194,9 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = sink_options(given)
     check_schema(schema, options.topic)
-    options = replace(options, laid_out=laid_out_counts(schema))
-    check_layout(options)
-    return options
+    laid_out = laid_out_counts(schema)
+    check_layout(options, laid_out)
+    return replace(options, laid_out=laid_out or {})
 
 
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:

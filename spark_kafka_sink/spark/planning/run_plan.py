@@ -96,7 +96,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
         )
         # In mode single, the driver adds all partitions to its transaction before its tasks run.
         is_single = selected.mode is Mode.SINGLE
-        partitions = laid_out_partitions(options.laid_out) if is_single else ()
+        partitions = laid_out_partitions(options.laid_out) if is_single else None
         begun = plan.begin(run, deadline=deadline, version=selected.version, partitions=partitions)
         outcome = client.run(begun, plan.step).outcome
         _warn(client)

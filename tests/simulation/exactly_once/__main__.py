@@ -53,7 +53,8 @@ def text_of(figures: Counter[str]) -> str:
     of_kinds = ", ".join(f"{name.split(': ')[1]} {count}" for name, count in faults.items())
     return (
         f"{figures['batches']} batches in {figures['runs']} runs of {figures['applications']} "
-        f"applications; {figures['rows']} rows visible, lost 0, doubled 0; "
+        f"applications, {figures['kills']} of them killed; "
+        f"{figures['rows']} rows visible, lost 0, doubled 0; "
         f"torn and said so: {figures['torn']}\n"
         f"{sum(faults.values())} faults of brokers and network: {of_kinds}"
     )

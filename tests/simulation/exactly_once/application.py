@@ -39,7 +39,10 @@ _LONG_TIMEOUT_MS = 60_000
 
 
 class Application:
-    """One application; ended: is called when it has nothing more to do, or was killed."""
+    """One application; ended: is called when it has nothing more to do, or was killed.
+
+    was_killed: whether that was its end.
+    """
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Application:
         self.mischief = mischief
         self.name = name
         self.is_alive = True
+        self.was_killed = False
         self._config = config
         self._versions = versions
         self._ended = ended
@@ -82,6 +86,7 @@ class Application:
         if not self.is_alive:
             return
         self._scheduler.trace(self.name, "is killed")
+        self.was_killed = True
         self._end()
 
     def _end(self) -> None:
@@ -180,7 +185,7 @@ class JobRun:
             run,
             deadline=self._deadline("max.block.ms"),
             version=self._record.version,
-            partitions=self._targets if self._job.is_single else (),
+            partitions=self._targets if self._job.is_single else None,
         )
         self._planner.ask(begun, planning.step, self._planned)
 
@@ -349,7 +354,13 @@ class JobRun:
             committer.ask(begun, single.step, lambda outcome: self._aborted(said, outcome))
             return
         known = tuple(each for each in self._messages.values() if each is not None)
-        begun = two_phase_abort.begin(self._plan, known, level=self._level, deadline=deadline)
+        begun = two_phase_abort.begin(
+            self._plan,
+            known,
+            level=self._level,
+            deadline=deadline,
+            is_missing=len(self._messages) < self._job.tasks,
+        )
         committer.ask(begun, two_phase_abort.step, lambda outcome: self._aborted(said, outcome))
 
     def _aborted(self, said: Said, outcome: object) -> None:

@@ -58,7 +58,7 @@ class Simulation:
             lambda _: False,
         )
         self._alive: Counter[int] = Counter()
-        self._made = 0
+        self._made = self._killed = 0
         self._unfinished = {job.number for job in scenario.jobs}
 
     def run(self) -> Counter[str]:
@@ -84,6 +84,7 @@ class Simulation:
         figures = check(self._scenario.jobs, self.cluster, losses)
         figures.update(f"fault: {fault.kind}" for fault in self._scenario.faults)
         figures["applications"] = self._made
+        figures["kills"] = self._killed
         return figures
 
     def _hangs(self) -> None:
@@ -146,6 +147,7 @@ class Simulation:
         application.start()
 
     def _ended(self, application: Application) -> None:
+        self._killed += application.was_killed
         job = application.job
         self._alive[job.number] -= 1
         if self._alive[job.number] == 0:

@@ -32,6 +32,13 @@ def test_every_row_is_written_once(first: int) -> None:
         assert found is None, f"seed {seed}: {found}\n{replay_command(seed)}"
         figures += more
     print(text_of(figures))
+    check_that_much_happened(figures)
+
+
+def check_that_much_happened(figures: Counter[str]) -> None:
+    """Check that applications were killed, and that brokers and the network had faults."""
+    assert figures["kills"] > 0
+    assert sum(figures[name] for name in figures if name.startswith("fault: ")) > 0
 
 
 @pytest.mark.long(reason="two jobs write 500 versions each, with faults all the time")
@@ -39,6 +46,7 @@ def test_every_row_of_a_thousand_batches_is_written_once() -> None:
     found, figures = outcome(0, versions=500)
     assert found is None, f"{found}\n{replay_command(0, versions=500)}"
     print(text_of(figures))
+    check_that_much_happened(figures)
     assert figures["batches"] == 1000
 
 

@@ -42,5 +42,8 @@ def summary(outcomes: Mapping[str, Iterable[str]]) -> Iterator[str]:
             counts.setdefault(name, Counter())[outcome] += 1
     for case in read_cases():
         found: Counter[str] = sum((counts.get(name, Counter()) for name in case.tests), Counter())
+        not_run = sum(name not in counts for name in case.tests)
+        if found and not_run:
+            found["not run"] = not_run
         result = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.items()))
         yield f"{case.number:2}  {result or 'NOT RUN':24}  {case.title}"

@@ -24,6 +24,7 @@ settings are then not checked here.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -328,6 +329,10 @@ WRITERS: Final = (
 )
 
 
+# Several threads may call `register` at once, and none may return before the hooks are there.
+_hooking: Final = threading.Lock()
+
+
 def hook_writers(name: str, *, is_connect: bool) -> None:
     """Patch Spark's writers for writes to the format `name`, as this module describes.
 
@@ -337,10 +342,11 @@ def hook_writers(name: str, *, is_connect: bool) -> None:
         if (kind.notes is None) is not is_connect:
             continue
         writer_class = getattr(import_module(kind.module), kind.name)
-        if is_first_time(writer_class):
-            if kind.notes is not None:
-                take_notes(writer_class, kind.notes)
-            setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
+        with _hooking:
+            if is_first_time(writer_class):
+                if kind.notes is not None:
+                    take_notes(writer_class, kind.notes)
+                setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
 
 
 def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:

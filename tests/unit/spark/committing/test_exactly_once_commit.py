@@ -72,15 +72,17 @@ class Modes:
     def __init__(self) -> None:
         self.committed: list[tuple[str, CommitRecord, int]] = []
         self.aborted: list[tuple[str, Plan]] = []
+        self.are_missing: list[bool | None] = []
         self.error: Exception | None = None
 
     def commit(self, name: str, record: CommitRecord, attempts: Sequence[object]) -> None:
         """Note a commit."""
         self.committed.append((name, record, len(attempts)))
 
-    def abort(self, name: str, plan: Plan) -> str:
+    def abort(self, name: str, plan: Plan, *, is_missing: bool | None = None) -> str:
         """Note an abort."""
         self.aborted.append((name, plan))
+        self.are_missing.append(is_missing)
         if self.error is not None:
             raise self.error
         return "it was aborted"
@@ -97,7 +99,9 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
             lambda _, __, record, attempts, ___, name=name: made.commit(name, record, attempts),
         )
         monkeypatch.setattr(
-            module, "abort_run", lambda _, plan, *__, name=name: made.abort(name, plan)
+            module,
+            "abort_run",
+            lambda _, plan, *__, name=name, **more: made.abort(name, plan, **more),
         )
     monkeypatch.setattr(exactly_once_commit, "kept_plan", lambda _: PLAN)
     return made
@@ -288,6 +292,9 @@ def test_an_abort_says_what_came_of_it_and_raises_nothing(
     abort_micro_batch(options(mode), [None])
     assert modes.aborted == [(mode.value, PLAN)] * 3
     assert capsys.readouterr().err.count("pykafka: it was aborted") == 3
+    abort_micro_batch(options(mode), [message(1), SkippedMessage(plan=PLAN)])
+    two_phase = [True, True, True, False]
+    assert modes.are_missing == (two_phase if mode is Mode.TWO_PHASE else [None] * 4)
     modes.error = KafkaException("nobody answers")
     abort_batch(options(mode, 7), PLAN, [None])
     said = capsys.readouterr().err
