@@ -20,6 +20,7 @@ from support.brokers.fault_proxy import FaultProxy
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.secured_kafka import SERVICE, USER, SecuredKafka, guarded
 from support.oracles.readers import create_topic
+from support.pure.logging_state import logging_state
 from support.spark import preloaded
 from support.spark.job_server import JobServer, job_server
 from support.spark.spark_processes import ConnectServer, connect_server
@@ -118,6 +119,19 @@ def pytest_configure(config: pytest.Config) -> None:
         {name: partial(maker, folder) for name, maker in _MAKERS.items()}
         | {name: partial(maker, folder, realm) for name, maker in _SECURED_MAKERS.items()}
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Make pytest's logging handlers keep their formatters.
+
+    A logger of PySpark changes the formatter of each handler that is added to it: the handler then
+    writes JSON without tracebacks. Pytest adds its handlers to all loggers that do not propagate.
+    PySpark has such loggers, and a test may set `propagate` of another.
+    """
+    plugin = session.config.pluginmanager.get_plugin("logging-plugin")
+    assert plugin is not None, "tests need pytest's logging plugin"
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter = lambda _formatter: None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -393,6 +407,14 @@ def proxied_kafka(scratch: Path) -> Iterator[tuple[KafkaCluster, FaultProxy]]:
         running_cluster(fetch_kafka.NEWEST, scratch / "proxied", 1, {1: proxy}) as cluster,
     ):
         yield cluster, proxy
+
+
+@pytest.fixture(autouse=True)
+def logging_is_left_as_it_was() -> Iterator[None]:
+    """Fail a test that changes what later tests log."""
+    before = logging_state()
+    yield
+    assert logging_state() == before, "the test has changed the state of logging"
 
 
 @pytest.fixture(scope="module", autouse=True)

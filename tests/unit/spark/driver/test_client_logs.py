@@ -28,8 +28,9 @@ def test_what_names_a_secret_option_is_masked(
     logger = logging.getLogger(name)
     # A handler of its own: one that is added to a logger of pyspark writes JSON from then on.
     handler = Handler("", lambda: None)
-    # Spark configures its loggers when it is imported, which other tests may have done.
-    for attribute, value in (("disabled", False), ("propagate", False), ("handlers", [])):
+    # Spark configures its loggers when it is imported, which other tests may have done. They must
+    # propagate: pytest adds its own handlers to a logger that does not.
+    for attribute, value in (("disabled", False), ("handlers", [])):
         monkeypatch.setattr(logger, attribute, value)
     request.addfinalizer(partial(logger.setLevel, logger.level))
     logger.setLevel(logging.DEBUG)
