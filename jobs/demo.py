@@ -1,8 +1,8 @@
 """The demo: a Kafka broker, real flights, every job, and a check of every topic.
 
 `make demo` runs it with the Python of the virtual environment. `make demo BOOTSTRAP=host:port` uses
-an existing broker. Exit code 0: all topics have exactly the source's records; 1: one differs; 2:
-something could not be done.
+an existing broker. Exit code 0: all topics have exactly the source's records; 1: a topic has other
+records; 2: the demo could not run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Enough tasks for visible progress.
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
-# The flights are of 2013. With retention by time, a broker would delete them, and begin a segment
-# for every week of that year. A partition has about 10 MB of them, whatever the broker's default
-# is.
+# The timestamps of the flights are in 2013. With retention by time, a broker would delete the
+# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights,
+# so these limits are large enough, whatever the broker's defaults are.
 _TOPIC_CONFIG: Final = {
     "retention.ms": "-1",
     "retention.bytes": str(64 << 20),
@@ -48,7 +48,7 @@ _TOPIC_CONFIG: Final = {
 }
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
-# spark-submit runs a job with the Python of the environment variable, not with its own.
+# The command sets PYSPARK_PYTHON, because spark-submit does not use the Python of its own folder.
 _NEXT: Final = """
 What to type next:
 
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--bootstrap", metavar="HOST:PORT", help="a broker of yours, in place of the demo's own"
+        "--bootstrap", metavar="HOST:PORT", help="use your own broker instead of starting one"
     )
     parser.add_argument(
         "--stream", action="store_true", help="run stream.py too, in both of its modes"
@@ -139,7 +139,10 @@ def check(address: str) -> None:
 
 
 def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
-    """Create a topic for every way of writing; return their names. Raise JobError."""
+    """Create a topic for each way of writing, and return the names of the topics.
+
+    Raise JobError if a topic cannot be created.
+    """
     unique = uuid.uuid4().hex[:8]
     topics = [f"flights-{way}-{unique}" for way in ("batch", *modes)]
     steps.say(f"creating topics of {_PARTITIONS} partitions: {', '.join(topics)}")
@@ -156,12 +159,15 @@ def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
 
 
 def _admin(address: str) -> tuple[Any, Any]:
-    """Return the module confluent_kafka and its admin client. Raise JobError."""
+    """Return the module confluent_kafka and an admin client.
+
+    Raise JobError if confluent-kafka is not installed.
+    """
     try:
         kafka = importlib.import_module("confluent_kafka")
     except ImportError:
         message = (
-            "topics are created by confluent-kafka, which is not installed: "
+            "the demo creates topics with confluent-kafka, which is not installed: "
             "run pip install '.[demo]' in your clone"
         )
         raise running.JobError(message) from None
@@ -178,13 +184,13 @@ def what_next() -> str:
 
 def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
     """Print the commands that delete the demo's topics on the user's broker."""
-    print("they stay on your broker; to delete them when the demo has ended:")
+    print("the topics stay on your broker; to delete them when the demo has ended:")
     for topic in topics:
         print(f"  kafka-topics.sh --bootstrap-server {address} --delete --topic {topic}")
 
 
 class Demo:
-    """The jobs, run with spark-submit one after another."""
+    """Runs the jobs with spark-submit, one after another."""
 
     def __init__(self, processes: Children, folder: Path, address: str, steps: Steps) -> None:
         self._processes = processes
@@ -195,7 +201,10 @@ class Demo:
         self._scratch.mkdir()
 
     def run(self, topics: Sequence[str]) -> bool:
-        """Run all jobs; return whether every topic matches its source. Raise JobError."""
+        """Run all jobs; return whether every topic has exactly the records of its source.
+
+        Raise JobError if a job cannot do its work.
+        """
         batch, *streams = topics
         agreed = self._batch(batch)
         if streams:
@@ -220,7 +229,10 @@ class Demo:
         return self._agrees(topic, *arguments)
 
     def _agrees(self, topic: str, *arguments: str) -> bool:
-        """Return whether a topic has its source's records. Raise JobError if that is unknown."""
+        """Return whether a topic has exactly the records of its source.
+
+        Raise JobError if verify.py could not compare them.
+        """
         self._steps.say(f"verify.py: {topic}, read back by confluent-kafka")
         code = self._submit("verify.py", topic, *arguments)
         if code in (0, verify.DIFFER):
@@ -268,7 +280,7 @@ class Demo:
 
 
 def split_flights(target: Path, scratch: Path) -> None:
-    """Write the flights as a few CSV files, each with the header."""
+    """Write the flights into `target` as a few CSV files, each with the header line."""
     target.mkdir()
     lines = rows.unpack_flights(scratch).read_bytes().splitlines(keepends=True)
     header, flights = lines[0], lines[1:]

@@ -3,8 +3,8 @@ r"""Writes a data set to a topic: df.write.format("pykafka"), with progress and 
     spark-submit jobs/produce.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-Columns become key, value, headers and timestamp of records. The report at the end counts what the
-brokers have acknowledged.
+The columns of the data set become keys, values, headers and timestamps of records. The report at
+the end has the numbers of rows and bytes that the brokers have acknowledged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = "produce.py"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write what the command line says; return the exit code."""
+    """Write the data set that the command line names to the topic; return the exit code."""
     given = arguments.parser(_NAME, str(__doc__)).parse_args(argv)
     source, columns = arguments.source(given), arguments.columns(given)
     arguments.check_target(given)
@@ -50,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def save(records: DataFrame, options: Mapping[str, str]) -> None:
-    """Write the records; `register` makes the bare save append."""
+    """Write the records. After `register(spark)`, `save()` appends by default."""
     records.write.format("pykafka").options(**options).save()
 
 
 def print_report(path: Path, seconds: float) -> None:
-    """Print the sink's report. Raise JobError if there is none."""
+    """Print the sink's report. Raise JobError if the report cannot be read."""
     try:
         report: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -1,11 +1,11 @@
-r"""Writes a folder of files to a topic as a structured stream, restartable from its checkpoint.
+r"""Writes the files of a folder to a topic as a structured stream, with a checkpoint.
 
     spark-submit jobs/stream.py --bootstrap host:9092 --topic flights \
         --source incoming/ --format json --checkpoint checkpoints/flights --key carrier
 
-It writes the existing files and ends; with --interval it runs until Ctrl-C. Started again with the
-same checkpoint, it writes the new files. Files that a killed run had begun are written again: the
-guarantee is at-least-once.
+The job writes the existing files and ends; with --interval it runs until Ctrl-C. If it is started
+again with the same checkpoint, it writes the new files. If it is killed, the next start writes the
+files of the unfinished micro-batch again: the guarantee is at-least-once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _add_stream(group: argparse._ArgumentGroup) -> None:
         "--checkpoint",
         metavar="DIR",
         required=True,
-        help="folder for the state of the stream: what is written already",
+        help="folder for the checkpoint, in which Spark records the files that are written already",
     )
     group.add_argument(
         "--mode",
@@ -69,18 +69,19 @@ def _add_stream(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--interval",
         metavar="'N seconds'",
-        help="look for new files so often, until Ctrl-C; without it, write what is there and end",
+        help="how often to look for new files, until Ctrl-C; without it, the job writes the files "
+        "that exist and ends",
     )
     group.add_argument(
         "--files-per-batch",
         metavar="N",
         type=int,
-        help="at most so many files in a micro-batch; without it, all",
+        help="the largest number of files in a micro-batch (default: all)",
     )
 
 
 def stream_source(given: argparse.Namespace) -> arguments.Source:
-    """Return the folder to read. Raise JobError."""
+    """Return the folder to read. Raise JobError if the source is not a folder of files."""
     source = arguments.source(given)
     if source.path is None or source.format == "table":
         message = "a stream reads a folder of files: give --source FOLDER and its --format"
@@ -92,12 +93,12 @@ def stream_source(given: argparse.Namespace) -> arguments.Source:
 
 
 def by_write_stream(records: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """Return a stream that writes with the sink's own stream writer."""
+    """Return a stream that `writeStream.format("pykafka")` writes."""
     return records.writeStream.format("pykafka").options(**options)
 
 
 def by_foreach_batch(records: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """Return a stream that saves every micro-batch as a batch job."""
+    """Return a stream that writes each micro-batch as a batch job, inside `foreachBatch`."""
     return records.writeStream.foreachBatch(partial(write_batch, options=options))
 
 
@@ -109,14 +110,14 @@ MODES: Mapping[str, Callable[[DataFrame, Mapping[str, str]], DataStreamWriter]] 
 
 @dataclass(slots=True)
 class Total:
-    """The total of a run; `last` is its newest micro-batch."""
+    """The numbers of rows and micro-batches that a run wrote; `last` is its last micro-batch."""
 
     rows: int = 0
     batches: int = 0
     last: int = -1
 
     def add(self, progress: StreamingQueryProgress) -> None:
-        """Add a micro-batch and print its line; triggers without data are skipped."""
+        """Add a micro-batch and print its line, unless it has no rows or was added before."""
         if progress.numInputRows == 0 or progress.batchId <= self.last:
             return
         self.last = progress.batchId

@@ -1,12 +1,12 @@
-r"""Reads a topic with confluent-kafka and compares it with the source it was written from.
+r"""Reads a topic with confluent-kafka and compares it with the source that was written to it.
 
     spark-submit jobs/verify.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-Pass the same arguments as to produce.py or stream.py in the three groups below: source, rows to
-records, Kafka. Count and digest of key, value and headers are computed twice: of the source by
-Spark, of the topic in Python. Exit code 0: they agree; 1: they differ; 2: they could not be
-compared.
+In the argument groups source, rows to records, and Kafka, pass the same arguments as to produce.py
+or stream.py. The job compares the number of records, and a digest of their keys, values and
+headers. Spark computes both for the source, and Python computes both for the topic. Exit code 0:
+source and topic agree; 1: they differ; 2: they could not be compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 160
 
 @dataclass(slots=True)
 class Topic:
-    """The contents of a topic."""
+    """The digest of a topic, its number of records in each partition, and its first records."""
 
     digest: digest.Digest = field(default_factory=digest.Digest)
     per_partition: Counter[int] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SECONDS",
         type=float,
         default=30.0,
-        help="how long the brokers may give nothing before the job gives up (%(default)s)",
+        help="how long to wait for a response of the brokers (%(default)s)",
     )
     given = parser.parse_args(argv)
     source, columns = arguments.source(given), arguments.columns(given)
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(expected: digest.Digest, topic: Topic, reported: Counter[int] | None) -> str | None:
-    """Return the differences as text, None if there are none."""
+    """Return the first difference as text, None if source and topic agree."""
     found = topic.digest
     if found.records != expected.records:
         more = found.records - expected.records
@@ -131,7 +131,10 @@ def _shown(content: bytes | None) -> str:
 
 
 def read_report(path: Path) -> Counter[int]:
-    """Return the records per partition in a report of the sink. Raise JobError."""
+    """Return the number of records in each partition, from a report of the sink.
+
+    Raise JobError if the report cannot be read.
+    """
     try:
         report = json.loads(path.read_text())
         return Counter({each["partition"]: each["records"] for each in report["partitions"]})
@@ -141,12 +144,12 @@ def read_report(path: Path) -> Counter[int]:
 
 
 def import_consumer() -> type[Consumer]:
-    """Return confluent-kafka's Consumer class. Raise JobError."""
+    """Return confluent-kafka's class Consumer. Raise JobError if the package is not installed."""
     try:
         from confluent_kafka import Consumer  # noqa: PLC0415 - an extra
     except ImportError:
         message = (
-            "the topic is read by confluent-kafka, which is not installed: "
+            "the job reads the topic with confluent-kafka, which is not installed: "
             "run pip install '.[demo]' in your clone"
         )
         raise running.JobError(message) from None
@@ -154,7 +157,7 @@ def import_consumer() -> type[Consumer]:
 
 
 def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout_s: float) -> Topic:
-    """Read a topic from its beginning to its end. Raise JobError."""
+    """Read a topic from its beginning to its end. Raise JobError if it cannot be read."""
     from confluent_kafka import KafkaException  # noqa: PLC0415 - an extra
 
     consumer = consumer_class(
@@ -163,7 +166,7 @@ def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout
             "group.id": _NAME,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # An empty response signals the end of a partition: do not wait for it.
+            # Only an empty response signals the end of a partition, so brokers must not delay it.
             "fetch.wait.max.ms": 50,
             "check.crcs": True,
             "log_level": 0,
@@ -202,14 +205,14 @@ def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float)
     next_line = time.monotonic() + _LINE_EVERY_S
     deadline = time.monotonic() + timeout_s
     while unread:
-        # It waits for this number of messages, or for the entire timeout.
+        # consume() returns after this number of messages, or else after the entire timeout.
         messages = consumer.consume(_BATCH, timeout=_POLL_S)
         if messages:
             deadline = time.monotonic() + timeout_s
         elif time.monotonic() > deadline:
             message = (
-                f"partitions {sorted(unread)} of topic {target.topic} gave no record and no end "
-                f"for {timeout_s:g} s: are their brokers up?"
+                f"no record of partitions {sorted(unread)} of topic {target.topic} came for "
+                f"{timeout_s:g} s, and their end was not reached: are their brokers up?"
             )
             raise running.JobError(message)
         _take(messages, topic, unread)

@@ -193,11 +193,11 @@ class ProducerConfig(
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = field(
         name="security.protocol", default="PLAINTEXT"
     )
-    """The protocol of the brokers' listener: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login)
-    or `SASL_SSL` (TLS and a login)."""
+    """The protocol of the brokers' listener: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (SASL
+    authentication) or `SASL_SSL` (TLS and SASL authentication)."""
     sasl_mechanism: str = field(name="sasl.mechanism", default="GSSAPI")
-    """How to log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI` (Kerberos)
-    or `AWS_MSK_IAM`."""
+    """How clients authenticate: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`, `GSSAPI`
+    (Kerberos) or `AWS_MSK_IAM`."""
     sasl_oauthbearer_token_endpoint_url: str | None = field(
         name="sasl.oauthbearer.token.endpoint.url", default=None
     )
@@ -293,11 +293,11 @@ class ProducerConfig(
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
-    """The time limit for a connection to the token endpoint; unset: 10 s."""
+    """The time limit for a connection to the token endpoint; unset or 0: 10 s."""
     sasl_login_read_timeout_ms: NonNegative | None = field(
         name="sasl.login.read.timeout.ms", default=None
     )
-    """The time limit for the token endpoint's complete response; unset: 10 s."""
+    """The time limit for the token endpoint's complete response; unset or 0: 10 s."""
     sasl_login_retry_backoff_ms: NonNegativeLong = field(
         name="sasl.login.retry.backoff.ms", default=100
     )
@@ -319,13 +319,13 @@ class ProducerConfig(
     sasl_jaas_config: Secret | None = field(name="sasl.jaas.config", default=None)
     """The credentials, in Java's form: a login module and its options."""
     sasl_username: str | None = field(name="sasl.username", default=None)
-    """The user to log in, instead of sasl.jaas.config; Java does not have this option."""
+    """The user name of the client, instead of sasl.jaas.config; Java does not have this option."""
     sasl_password: Secret | None = field(name="sasl.password", default=None)
     """The password of sasl.username; Java does not have this option."""
     sasl_kerberos_service_name: str | None = field(name="sasl.kerberos.service.name", default=None)
     """The first part of the brokers' Kerberos principals, mostly `kafka`."""
     sasl_kerberos_principal: str | None = field(name="sasl.kerberos.principal", default=None)
-    """The Kerberos principal to log in, instead of sasl.jaas.config; Java does not have this
+    """The client's Kerberos principal, instead of sasl.jaas.config; Java does not have this
     option. Without a keytab, the tickets in the process's ticket cache are used.
     """
     sasl_kerberos_keytab: str | None = field(name="sasl.kerberos.keytab", default=None)
@@ -398,14 +398,14 @@ class ProducerConfig(
 
     @property
     def has_aws_tokens(self) -> bool:
-        """Whether clients log in with tokens that are signed with AWS credentials."""
+        """Whether clients authenticate with tokens that are signed with AWS credentials."""
         if self.sasl_mechanism == "OAUTHBEARER":
             return self.sasl_login_callback_handler_class == _AWS_OAUTH_HANDLER
         return self.sasl_mechanism == "AWS_MSK_IAM"
 
     @property
     def has_sasl(self) -> bool:
-        """Whether connections begin with a login."""
+        """Whether connections begin with SASL authentication."""
         return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
     @property
@@ -464,7 +464,7 @@ def producer_config(
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
-        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        name: Secret(trimmed(str(value))) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -561,7 +561,7 @@ def _check_security(options: Mapping[str, Any], *, lenient: bool) -> frozenset[s
         have, it = ("has", "it") if len(found) == 1 else ("have", "them")
         message = (
             f"{listed(str(Option(name)) for name in found)} {have} no effect with "
-            f"{Option('security.protocol')}={protocol}, by which {why}; remove {it}, or set "
+            f"{Option('security.protocol')}={protocol}, with which {why}; remove {it}, or set "
             f"{Option('security.protocol')} to the protocol of the brokers' listener"
         )
         if not lenient:
@@ -670,7 +670,16 @@ def _normal(name: str, value: Any) -> Any:
         return ",".join(_entries(value))
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
-    return _normal_text(name, value.strip())
+    return _normal_text(name, trimmed(value))
+
+
+# The characters that String.trim of Java removes.
+_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))
+
+
+def trimmed(text: str) -> str:
+    """Return a text without blanks and control characters at its ends, as Java reads options."""
+    return text.strip(_BLANKS)
 
 
 def _entries(value: Any) -> list[str]:

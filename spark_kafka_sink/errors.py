@@ -82,7 +82,7 @@ def install_extra(extra: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the text of an exception, even if its ``__str__`` raises, as a user's may."""
+    """Return the text of an exception, even if the ``__str__`` of a user's class raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - its class still says something
@@ -158,7 +158,7 @@ class IllegalArgumentException(KafkaException):
 
 
 class LostRows(NamedTuple):
-    """The lost rows of a Spark write that one task wrote to one Kafka partition."""
+    """Lost rows that one task of a Spark write wrote to one Kafka partition."""
 
     task: int
     topic: str
@@ -205,11 +205,11 @@ class ApiException(KafkaException):
 
 
 class RetriableException(ApiException):
-    """A retry may succeed. The retries that the configuration allows have failed."""
+    """A later retry may succeed, but all retries that the configuration allows have failed."""
 
 
 class RefreshRetriableException(RetriableException):
-    """A retry may succeed after leaders or coordinators were looked up again."""
+    """A retry may succeed, once leaders or coordinators have been looked up again."""
 
 
 class InvalidMetadataException(RefreshRetriableException):
@@ -233,7 +233,7 @@ class AuthenticationException(InvalidConfigurationException):
 
 
 class SaslAuthenticationException(AuthenticationException):
-    """A SASL login failed: the broker rejected it, or the broker could not prove its identity."""
+    """SASL authentication failed: the broker rejected it, or did not prove its own identity."""
 
     code = error_codes.SASL_AUTHENTICATION_FAILED
 
@@ -255,7 +255,7 @@ class IllegalSaslStateException(AuthenticationException):
 
 
 class TimeoutException(RetriableException):
-    """A time limit of the configuration has expired; the message has its option."""
+    """A time limit has expired. The message names the option that sets it."""
 
 
 class BufferExhaustedException(TimeoutException):
@@ -303,7 +303,7 @@ class OffsetOutOfRangeException(ApiException):
 
 
 class RecordTooLargeException(ApiException):
-    """A record or a batch exceeds a size limit; the message has the limit's option."""
+    """A record or a batch exceeds a size limit. The message names the option that sets it."""
 
 
 class RecordBatchTooLargeException(InvalidConfigurationException):

@@ -110,7 +110,7 @@ class KafkaProducer(BaseProducer):
         self._rows = RowProducer(state, thread, feeder, self._caller, self._user_code, self._limits)
         if state.transactions is not None:
             self._transactions = ProducerTransactions(
-                state, thread, state.transactions, config.max_block_ms, feeder.drain
+                state, thread, state.transactions, config.max_block_ms, feeder.drain, feeder.drop
             )
         return feeder
 

@@ -51,9 +51,18 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
         _warn(logger, _Warning(message, subject or message))
 
 
+def warn_once_now(logger: logging.Logger, message: str, subject: str) -> None:
+    """Log a warning as `warn_once` does, also inside `warnings_disabled`.
+
+    Use it if the user has to know while a call is still waiting: after a timeout of that call,
+    nothing is planned again.
+    """
+    _warn(logger, _Warning(message, subject))
+
+
 @contextmanager
 def warnings_disabled() -> Iterator[None]:
-    """Disable `warn_once` in this block. Warnings of the block are not remembered as logged."""
+    """Disable `warn_once` in this block. Its warnings in the block are not remembered as logged."""
     before = _warnings_disabled.set(True)
     try:
         yield

@@ -190,7 +190,7 @@ Statistic: TypeAlias = Callable[[Sensor, float], float]
 
 
 class MetricTemplate(NamedTuple):
-    """The template of a metric that may exist several times, with other tags (MetricNameTemplate).
+    """The template of metrics that differ only in their tags (MetricNameTemplate).
 
     statistic: the method of `Sensor` that computes the metric; None for a gauge.
     """

@@ -73,9 +73,9 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelegationToken:
-    """A delegation token (KIP-48). Until it expires, clients can log in with its id and HMAC.
+    """A delegation token (KIP-48). Until it expires, its id and HMAC authenticate clients (SCRAM).
 
-    hmac: the HMAC in base64, which is the password for the login. owner: the principal whose
+    hmac: the HMAC in base64, which is the password for SCRAM. owner: the principal whose
     permissions the token has, such as ``User:alice``. Times are milliseconds since 1970:
     issue_timestamp_ms: when the token was created. expiry_timestamp_ms: when it expires if it is
     not renewed. max_timestamp_ms: the time beyond which it cannot be renewed.
@@ -268,7 +268,7 @@ def _seconds(what: str, seconds: object) -> float:
 
 
 def _invalid(what: str, thing: object, expected: str) -> IllegalArgumentException:
-    """Return the exception. Its message shows a simple value, or the type of another value."""
+    """Return the exception. Its message shows `thing`, or only the type if it is not simple."""
     is_value = thing is None or isinstance(thing, str | bytes | int | float)
     found = f"{thing!r:.60}" if is_value else f"of type {type(thing).__name__}"
     return IllegalArgumentException(f"{what} is {found}: expected {expected}")

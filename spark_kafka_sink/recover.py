@@ -10,8 +10,9 @@ the job fails and names the lost rows.
 
 Without --abort and --accept-torn, the command aborts nothing and does not disturb a running job.
 
-Exit codes: 0: no rows are lost or at risk; 1: rows are lost, or this is not known, or --dry-run has
-found decided transactions that are open; 2: the command failed; 130: stopped by Ctrl-C.
+Exit codes: 0: no rows are lost or at risk. 1: rows are lost, or it is not known whether rows are
+lost, or --dry-run has found decided transactions that are open. 2: the command failed. 130: stopped
+by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -218,7 +219,7 @@ class _Command:
         return self._client.now() + self._asked.config.max_block_ms / 1000
 
     def owners(self) -> list[FoundOwner]:
-        """Return the owners that the command line selects. Raise KafkaException if it cannot."""
+        """Return the owners that the command line selects. Raise KafkaException if that fails."""
         asked = self._asked
         begun = recovery.begin_survey(asked.prefix, deadline=self._deadline())
         outcome = self._client.run(begun, recovery.step_survey).outcome
@@ -457,7 +458,7 @@ def _say(line: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text with control characters escaped, because log records may contain any."""
+    """Return a text with control characters escaped, because log records may contain them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

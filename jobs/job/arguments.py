@@ -1,9 +1,9 @@
-"""The command lines of the jobs, and the producer's options from them and from `--config FILE`.
+"""The command lines of the jobs, and the producer options in them and in the file of `--config`.
 
-This module defines the names of the arguments, and the precedence: the command line wins over the
-file. Option names are the Java producer's (compression.type), with or without Spark's prefix
-kafka., and the sink's own (unknownOptions). As everywhere in Spark, their case does not matter;
-here they are returned in lower case.
+This module defines the names of the arguments. If an option is on the command line and in the file,
+the command line wins. Option names are those of the Java producer (compression.type), with or
+without the prefix kafka., and those of the sink (unknownOptions). As everywhere in Spark, the case
+of option names does not matter; this module returns them in lower case.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The target; `options`, by names in lower case, include the brokers and the topic."""
+    """The topic to write to. `options` has all options by name, with the brokers and the topic."""
 
     bootstrap: str
     topic: str
@@ -92,7 +92,7 @@ def _add_source(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--format",
         choices=FORMATS,
-        help="how to read the source; without it, what the ending of the path says",
+        help="the format of the source; without it, the extension of the path decides",
     )
     group.add_argument(
         "--read-option",
@@ -110,10 +110,10 @@ def _add_columns(group: argparse._ArgumentGroup) -> None:
         metavar="COL[,COL]",
         type=_names,
         default=[],
-        help="columns of the key; of several, the texts are joined, with nothing for a null",
+        help="columns of the key; several columns are joined as text, and null is an empty text",
     )
     group.add_argument(
-        "--separator", default="|", help="what stands between the columns of a key (%(default)s)"
+        "--separator", default="|", help="the text between the columns of a key (%(default)s)"
     )
     group.add_argument(
         "--value",
@@ -125,13 +125,13 @@ def _add_columns(group: argparse._ArgumentGroup) -> None:
         metavar="COL[,COL]",
         type=_names,
         default=[],
-        help="columns that become headers of their names",
+        help="columns that become headers; the name of a column is the key of its header",
     )
     group.add_argument(
         "--timestamp",
         metavar="COL",
         help="column of the record's timestamp: a timestamp, a date or a bigint of milliseconds; "
-        "mind that brokers delete records older than the topic's retention.ms",
+        "brokers delete records that are older than the topic's retention.ms",
     )
 
 
@@ -143,7 +143,7 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         type=_file,
         help="a .properties file with options of the Java producer, such as compression.type=lz4; "
-        "may name topic and bootstrap.servers too; the command line wins",
+        "may also have topic and bootstrap.servers; the command line wins",
     )
     group.add_argument(
         "--option",
@@ -151,13 +151,13 @@ def _add_target(group: argparse._ArgumentGroup) -> None:
         type=_pair,
         action="append",
         default=[],
-        help="one such option, or one of the sink's own, such as unknownOptions=warn; "
+        help="an option of the Java producer, or of the sink, such as unknownOptions=warn; "
         "may be repeated",
     )
 
 
 def source(given: argparse.Namespace) -> Source:
-    """Return the source of the command line. Raise JobError."""
+    """Return the source that the command line names. Raise JobError if its format is not known."""
     options = dict(given.read_option)
     if given.source is None:
         if given.format is not None or options:
@@ -175,7 +175,7 @@ def source(given: argparse.Namespace) -> Source:
 
 
 def columns(given: argparse.Namespace) -> Columns:
-    """Return the columns of the command line."""
+    """Return the columns that the command line names."""
     return Columns(
         key=given.key,
         separator=given.separator,
@@ -186,13 +186,20 @@ def columns(given: argparse.Namespace) -> Columns:
 
 
 def check_target(given: argparse.Namespace) -> None:
-    """Raise JobError if brokers or topic are missing, before Spark is started."""
+    """Raise JobError if brokers or topic are not set. The check needs no Spark session.
+
+    If the command line names a file with `--config`, there is no check, because brokers and topic
+    may be in the file.
+    """
     if given.config is None:
         _target(_from_command_line(given))
 
 
 def target(given: argparse.Namespace, spark: SparkSession) -> Target:
-    """Return the target, from the command line and the file of `--config`. Raise JobError."""
+    """Return the target, from the command line and the file of `--config`.
+
+    Raise JobError if the file cannot be read, or brokers or topic are not set.
+    """
     from_file = {} if given.config is None else read_properties(spark, given.config)
     return _target(from_file | _from_command_line(given))
 
@@ -219,7 +226,10 @@ def _target(options: dict[str, str]) -> Target:
 
 
 def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
-    """Read a Java properties file as Java does. Raise JobError."""
+    """Return the options in a Java properties file, read by Java itself.
+
+    Raise JobError if the file cannot be read.
+    """
     jvm = spark._jvm  # noqa: SLF001 - the way to Java's own reader
     if jvm is None:
         message = f"--config {path} needs a classic Spark session: a Connect client has no JVM"
@@ -240,10 +250,11 @@ def read_properties(spark: SparkSession, path: Path) -> dict[str, str]:
 
 
 def _writer_name(name: str) -> str:
-    """Return the name of an option for the writer.
+    """Return the name of an option for the writer: lower case, with kafka. for producer options.
 
-    An unknown name is treated as the producer's, unless it is in camelCase as the sink's own are.
-    So the error message has the name that the user meant.
+    A name that is not an option of the sink is treated as an option of the producer, unless it is
+    in camelCase, as the sink's own options are. So if the option does not exist, the error message
+    has the name that the user meant.
     """
     lower = name.lower()
     is_camel_case = "." not in name and name[0].islower() and name != lower

@@ -1,12 +1,12 @@
-"""A real Apache Kafka on this machine: one node on 127.0.0.1 that ends with this program.
+"""Runs Apache Kafka on this machine: one node on 127.0.0.1, until this program ends.
 
     make broker
     PYTHONPATH=jobs python -m job.broker --port 9093
 
-It needs only Java and pyspark; the first start fetches Kafka's jars (kafka_jars.py). The broker
-keeps the last 32 MiB of every partition, and less if it has more than 12, so that its topics take
-less than 1 GB of disk however fast they are written (disk_limits.py). Ctrl-C ends it and deletes
-its data. It also ends with the program that started it.
+The program needs only Java and pyspark; the first start fetches Kafka's jars (kafka_jars.py). The
+broker keeps the last 32 MiB of every partition, and less if it has more than 12 partitions, so that
+its topics take less than 1 GB of disk however fast they are written (disk_limits.py). Ctrl-C ends
+the broker and deletes its data. The broker also ends if the program that started it ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PREFIX: Final = "spark-kafka-sink-"
 _LOCK: Final = "lock"
 _DATA: Final = "data"
 _LOG: Final = "broker.log"
-# The interval at which partitions are counted.
+# The interval at which the broker's partitions are counted.
 _LOOK_S: Final = 0.2
 _CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 _STARTED: Final = "Kafka Server started"
@@ -50,16 +50,17 @@ _JAVA: Final = (
     f"{_LOGGING}.defaultLogLevel=warn",
     f"{_LOGGING}.log.kafka.server.KafkaRaftServer=info",  # the log line of a completed start
 )
-# Retention deletes closed segments only, partition by partition, and deletes a file some time after
-# its segment. Therefore all five settings count: how much is kept, the size of segments, how often
-# the broker checks, how long a deleted file stays, and the first check (after 30 s by default).
+# Retention deletes closed segments only, partition by partition, and deletes the file of a segment
+# some time later. So the disk usage depends on five settings: the bytes that are kept, the size of
+# segments, how often the broker checks, how long the file of a deleted segment stays, and when the
+# broker checks for the first time (after 30 s by default).
 _LIMITS: Final = disk_limits.limits(0) | {
     "log.retention.check.interval.ms": 500,
     "log.segment.delete.delay.ms": 100,
     "log.initial.task.delay.ms": 500,
 }
-# The demo's flights are of 2013. With retention by time, a broker would delete them at once, and
-# begin a segment for every week of that year.
+# The timestamps of the demo's flights are in 2013. With retention by time, a broker would delete
+# the flights at once, and begin a segment for every week of that year.
 _SETTINGS: Final = _LIMITS | {
     "log.retention.ms": -1,
     "log.roll.ms": 1 << 62,
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(processes: Children, argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog=_NAME, description=__doc__.partition("\n")[0])
-    parser.add_argument("--port", default=PORT, help="listen there (%(default)s)")
+    parser.add_argument("--port", default=PORT, help="the port to listen on (%(default)s)")
     given = parser.parse_args(argv)
     try:
         with running(processes, _port(given.port)) as broker:
@@ -109,7 +110,10 @@ def _run(processes: Children, argv: Sequence[str] | None) -> int:
 
 
 def _limit_until_it_ends(broker: Broker) -> None:
-    """Adapt the broker's limits to the number of its partitions. Raise BrokerError."""
+    """Adapt the broker's limits to its number of partitions, until the broker ends.
+
+    Raise BrokerError if the broker rejects a limit.
+    """
     limited = disk_limits.limits(0)
     while not broker.has_ended_in(_LOOK_S):
         limits = disk_limits.limits(disk_limits.count_partitions(broker.data))
@@ -120,7 +124,7 @@ def _limit_until_it_ends(broker: Broker) -> None:
         except disk_limits.LimitsError as error:
             if broker.process.poll() is not None:
                 return
-            message = f"{kafka_jars.KAFKA.name} refused to keep less of each partition: {error}"
+            message = f"{kafka_jars.KAFKA.name} rejected a smaller limit for partitions: {error}"
             raise BrokerError(message) from None
         limited = limits
 
@@ -153,12 +157,12 @@ class Broker:
         raise BrokerError(self.failure("did not start"))
 
     def end(self) -> None:
-        """End the broker, so that it writes nothing more to its folder."""
+        """Kill the broker, and wait until it has ended and no longer writes to its folder."""
         self.process.kill()
         self.process.wait()
 
     def failure(self, what: str) -> str:
-        """Return a sentence with the first error line of the log."""
+        """Return a sentence: `what` happened to the broker, and the first error in its log."""
         lines = self._log.read_text(errors="replace").splitlines()
         wrong = [line for line in lines if "ERROR" in line or "Exception" in line]
         other = [line for line in lines if not _LOGGED.search(line)]
@@ -170,7 +174,8 @@ class Broker:
 def running(processes: Children, port: int = 0, *, java: Sequence[str] = ()) -> Iterator[Broker]:
     """Run a broker for a `with` block. Raise BrokerError or JarsError if it cannot run.
 
-    processes: the children of this program; port: 0 takes a free one; java: options of its JVM.
+    processes: the children of this program. port: 0 takes a free port. java: options of the
+    broker's JVM.
     """
     if (problem := java_version.problem()) is not None:
         raise BrokerError(problem)
@@ -215,10 +220,10 @@ def _start(
 
 
 def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:
-    """Return the settings of every node: broker and controller in one process (KRaft).
+    """Return the settings of a node that is broker and controller in one process (KRaft).
 
-    node: its id. folder: for its data. controllers: the port of each node's controller, by id. The
-    caller adds the listeners.
+    node: the id of the node. folder: the folder for its data. controllers: the controller port of
+    each node, by node id. The caller adds the listeners.
     """
     replicas = min(3, len(controllers))
     in_sync = max(1, replicas - 1)
@@ -242,7 +247,7 @@ def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> di
 
 
 def data_folder(folder: Path) -> Path:
-    """Return the data folder of a node whose folder this is."""
+    """Return the folder for the data of a node; `folder` is the node's own folder."""
     return folder / _DATA
 
 
@@ -263,9 +268,9 @@ def start_arguments(config: Path) -> list[str]:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
-    """Make a folder for a `with` block; remove the folders that killed programs left.
+    """Make a temporary folder for a `with` block, and remove the folders that killed programs left.
 
-    place: its parent; None for the system's folder for temporary files.
+    place: the parent folder; None for the system's folder for temporary files.
 
     A folder in use is locked, and the kernel releases the lock when the program ends.
     """
@@ -273,7 +278,7 @@ def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
         with contextlib.suppress(OSError), (left / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
-    # It is renamed to its final name after it is locked.
+    # The folder gets its final name after it is locked, so no other program removes it before.
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-", dir=place))
     folder = made.with_name(made.name[1:])
     try:

@@ -1,10 +1,11 @@
-"""Child processes of the demo, which never outlive it.
+"""Child processes of the demo, which end when the demo ends.
 
 Every child leads a session of its own, so Ctrl-C in a terminal reaches only the demo, and the demo
-kills the children. A graceful end would let Spark fill the screen with the failures of tasks.
-Orphans of the children are inherited by the demo (it is a subreaper) and are killed, too. If the
-demo itself is killed, the kernel kills the children, and if make is killed, the kernel asks the
-demo to end. These three are Linux features; elsewhere only the process groups are killed.
+kills the children. If the children ended gracefully, Spark would fill the screen with the failures
+of tasks. The demo is a subreaper: it becomes the parent of its children's orphans, and kills them,
+too. If the demo itself is killed, the kernel kills its children. If make is killed, the kernel asks
+the demo to end. The last three need Linux; on other systems, the demo only kills the process groups
+of its children.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 class Children:
-    """Starts processes; at the end of the `with` block none is left."""
+    """Starts processes, and kills all of them at the end of the `with` block."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
@@ -80,7 +81,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_orphans() -> None:
-    """Kill the orphans of children; each may leave further ones."""
+    """Kill the orphans of the children. Killing an orphan may leave further orphans."""
     while orphans := _children_of(os.getpid()):
         for process in orphans:
             with contextlib.suppress(ProcessLookupError):

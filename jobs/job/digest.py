@@ -1,13 +1,13 @@
 """A digest of records that does not depend on their order, computed in Spark and in Python.
 
-It is the number of the records and the sum, over all of them, of the first 60 bits of the SHA-256
-of key, value and headers. These are concatenated in an unambiguous form:
+The digest has the number of records, and the sum of a hash of each record. The hash is the first 60
+bits of the SHA-256 of key, value and headers, which are concatenated in an unambiguous form:
 
-    -                             a key or value that is null (an empty one is 0:)
-    5:hello                       a length in bytes, and as many bytes
-    [{"key":"aA==","value":""}]   the headers, in base64; one that is null has no value
+    -                             a key or value that is null (if it is empty: 0:)
+    5:hello                       a key or value: its length in bytes, and its bytes
+    [{"key":"aA==","value":""}]   the headers, in base64; a null header has no "value"
 
-A missing, changed, repeated or extra record changes it.
+A missing, changed, repeated or extra record changes the digest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADERS_TYPE: Final = "array<struct<key:binary,value:binary>>"
 
 @dataclass(slots=True)
 class Digest:
-    """The digest of some records; adding one costs a hash."""
+    """The digest of some records. Adding a record computes one hash."""
 
     records: int = 0
     total: int = 0

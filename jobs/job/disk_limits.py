@@ -1,9 +1,9 @@
 """Limits per partition, with which all topics of a broker take less than 1 GB of disk.
 
 Retention deletes closed segments only, partition by partition, so a broker's disk usage grows with
-its partitions, and the limit of each must shrink. Kafka has no such rule. The program that runs the
-broker counts its partitions, and changes the settings of the running broker with Kafka's own
-request, which needs only Python.
+its number of partitions. So with more partitions, each partition needs a smaller limit, and Kafka
+has no setting for that. The program that runs the broker counts the broker's partitions, and
+changes the settings of the running broker by IncrementalAlterConfigs, encoded in plain Python.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Final
 
 _MIB: Final = 1 << 20
-# The limit of all topics on disk, not counting what is written until the broker's next check.
+# The limit of all topics on disk, without the bytes that are written until the broker's next check.
 _TOTAL: Final = 480 * _MIB
-# The limits of a partition: the largest, with few partitions, and the smallest. A segment is large
-# enough for any batch that a topic accepts by default, which is 12 bytes more than 1 MiB.
+# The largest limits of a partition, which a broker with few partitions has, and the smallest size
+# of a segment. A segment is large enough for any batch that a topic accepts by default: 12 bytes
+# more than 1 MiB.
 _SEGMENT: Final = 8 * _MIB
 _KEPT: Final = 32 * _MIB
 _SMALLEST_SEGMENT: Final = _MIB + (_MIB >> 4)
@@ -51,7 +52,10 @@ def count_partitions(data: Path) -> int:
 
 
 def change(address: tuple[str, int], settings: dict[str, int]) -> None:
-    """Change settings of a running broker. Raise LimitsError if it rejects them or is silent."""
+    """Change settings of a running broker.
+
+    Raise LimitsError if the broker rejects the settings or does not respond.
+    """
     try:
         with socket.create_connection(address, _TIMEOUT_S) as connection:
             connection.sendall(_request(settings))
@@ -76,7 +80,7 @@ def _request(settings: dict[str, int]) -> bytes:
 
 def _problem(response: bytes) -> str | None:
     """Return the error in the only result of a response, None if there is none."""
-    # Before it: correlation id, throttle time, and the number of results.
+    # The 12 bytes before it are the correlation id, the throttle time, and the number of results.
     error, length = struct.unpack_from(">hh", response, 12)
     if not error:
         return None

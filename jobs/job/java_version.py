@@ -1,6 +1,7 @@
-"""The check of Java: Spark must be able to run on it, and Spark must use the same one.
+"""Checks the Java that Spark will use: it must exist, and be new enough for Spark and Kafka.
 
-`make` runs it before anything is installed, so it imports only Python's own modules.
+`make` runs this check before anything is installed, so the module imports only Python's own
+modules.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def command() -> str:
-    """Return the java of JAVA_HOME, or else the one on the PATH, as Spark does."""
+    """Return the java in JAVA_HOME, or else the java on the PATH, as Spark does."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"
 
 
 def problem() -> str | None:
-    """Return what is wrong with Java in one sentence, None if nothing is."""
+    """Return a sentence that says what is wrong with Java, None if nothing is wrong."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(command())
     if found is None:
@@ -35,7 +36,7 @@ def problem() -> str | None:
         said = subprocess.run(  # noqa: S603 - the user's Java
             [found, "-version"], capture_output=True, text=True, check=False
         ).stderr
-    except OSError as error:  # it is for another processor, or not a program
+    except OSError as error:  # the file is for another processor, or not a program
         said = str(error.strerror)
     version = _VERSION.search(said)
     if version is None:

@@ -1,8 +1,8 @@
-"""Apache Kafka's jars: fetched once from Maven Central into the user's cache folder.
+"""Fetches Apache Kafka's jars from Maven Central, once, into the user's cache folder.
 
-Ivy fetches them; every pyspark has its jar. `kafka_jars.toml` lists the jars with their SHA-256.
-The environment variable KAFKA_JARS_MIRROR selects another Maven repository. A folder of the cache
-is renamed to its final name when all jars are in it with the right checksums, so later starts never
+Ivy, which is part of every pyspark, fetches the jars. `kafka_jars.toml` lists the jars with their
+SHA-256. The environment variable KAFKA_JARS_MIRROR names another Maven repository. The folder for
+the jars gets its final name when it has all jars with the right checksums, so later starts never
 use the files of an interrupted download.
 """
 
@@ -30,7 +30,7 @@ from job import children, java_version, lock
 
 MIRROR: Final = "KAFKA_JARS_MIRROR"
 _LIST: Final = Path(__file__).with_suffix(".toml")
-# The interval of progress: in a terminal, where one line changes, and in a log.
+# The interval at which progress is shown: in a terminal, where one line changes, and in a log.
 _TERMINAL_S: Final = 0.1
 _LOG_S: Final = 2.0
 _CONNECT_MS: Final = 10_000
@@ -82,7 +82,10 @@ def cache_folder() -> Path:
 
 
 def fetch(jars: Jars) -> Path:
-    """Return the folder of the jars; fetch them if they are not there. Raise JarsError."""
+    """Fetch the jars if they are not there, and return their folder.
+
+    Raise JarsError if they cannot be fetched.
+    """
     if jars.are_there:
         return jars.path
     _mirror()
@@ -124,7 +127,7 @@ def _file_name(coordinates: str) -> str:
 
 
 def _wrong_files(jars: Jars, folder: Path) -> list[str]:
-    """Return the errors of the files in the folder; the list is empty if there are none."""
+    """Return a text for each jar that is missing or has another checksum than expected."""
     wrong = []
     for coordinates, checksum in _checksums(jars).items():
         file = folder / _file_name(coordinates)
@@ -220,7 +223,10 @@ def _unusable_cache(reason: str) -> str:
 
 
 def _mirror() -> str | None:
-    """Return the address of the repository that the user set. Raise JarsError."""
+    """Return the address of the Maven repository that the user set, None if it is not set.
+
+    Raise JarsError if the address is not valid.
+    """
     mirror = os.environ.get(MIRROR)
     if not mirror:
         return None
@@ -264,7 +270,7 @@ def _ivy_file(coordinates: Iterable[str]) -> str:
 
 
 def _ivy() -> list[Path]:
-    """Return the jars of Ivy, which every Spark has. Raise JarsError without Spark."""
+    """Return Ivy's jars, which are part of every Spark. Raise JarsError if there is no Spark."""
     pyspark, home = find_spec("pyspark"), os.environ.get("SPARK_HOME")
     folders = [Path(home)] if home else []
     if pyspark is not None and pyspark.origin is not None:

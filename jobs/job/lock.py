@@ -1,4 +1,4 @@
-"""A lock that programs hold one at a time, whatever ends them.
+"""A lock that one program at a time can hold, and that is released however the program ends.
 
     python jobs/job/lock.py PATH WAITING COMMAND...
 
@@ -31,7 +31,7 @@ def locked(path: Path, waiting: str) -> Iterator[None]:
 
 
 def _lock(path: Path, waiting: str) -> int:
-    """Return the descriptor of a path, once its lock is held."""
+    """Open a path, wait until this process holds its lock, and return the file descriptor."""
     opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,7 +42,10 @@ def _lock(path: Path, waiting: str) -> int:
 
 
 def _run(path: Path, waiting: str, command: list[str]) -> None:
-    """Become the command, which holds the lock until it and all that it starts have ended."""
+    """Replace this process by the command, which keeps the lock.
+
+    The lock is released when the command and all processes that it has started have ended.
+    """
     os.set_inheritable(_lock(path, waiting), True)  # noqa: FBT003 - the name says what it is
     os.execvp(command[0], command)  # noqa: S606 - a command of make's
 

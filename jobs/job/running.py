@@ -1,7 +1,7 @@
-"""How a job runs: its Spark session, and one sentence instead of a stack trace.
+"""Runs a job: makes its Spark session, and prints an error as one sentence, without a stack trace.
 
-It defines the exit codes: the job's result, 2 for failures, 130 after Ctrl-C and 143 after SIGTERM.
-Whatever a job opens in a `with` block is closed in all of these cases.
+The exit code is the job's own result, 2 if the job failed, 130 after Ctrl-C, and 143 after SIGTERM.
+In all of these cases, the `with` blocks of the job end, and close what they have opened.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spark_kafka_sink.errors import KafkaException
 FAILED: Final = 2
 _INTERRUPTED: Final = 128 + signal.SIGINT
 
-# These loggers print PySpark's exceptions again, as JSON with a stack trace.
+# These loggers would print PySpark's exceptions a second time, as JSON with a stack trace.
 _ECHOES: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-# The sink's error, in the traceback of the Python process that raised it.
+# The line of the sink's error, in the traceback that Spark's message contains.
 _SINK_ERROR: Final = re.compile(r"^spark_kafka_sink\.errors\.\w+: (.+)$", re.MULTILINE)
-# Ctrl-C was pressed; it causes all failures from now on.
+# Set once Ctrl-C was pressed. Any later failure is a consequence of Ctrl-C.
 _stopped = threading.Event()
 
 
@@ -42,9 +42,9 @@ class JobError(Exception):
 
 
 def run(job: Callable[[], int], name: str) -> int:
-    """Run a job and return its exit code; an error is printed as one sentence on stderr.
+    """Run a job and return its exit code. Print an error as one sentence on stderr.
 
-    Spark's JVM logs failed tasks before that.
+    Before this sentence, Spark's JVM logs the tasks that failed.
     """
     signal.signal(signal.SIGTERM, _exit_on_signal)
     for echo in _ECHOES:
@@ -70,7 +70,7 @@ def run(job: Callable[[], int], name: str) -> int:
 
 @contextlib.contextmanager
 def session(name: str, **settings: str) -> Iterator[SparkSession]:
-    """Yield the Spark session of a job, and stop it."""
+    """Make the Spark session of a job for a `with` block, and stop it at the end."""
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -85,7 +85,7 @@ def session(name: str, **settings: str) -> Iterator[SparkSession]:
 
 
 def sentence(message: str) -> str:
-    """Return the sentence that explains an error of Spark, or of the sink inside Spark."""
+    """Return the sink's error message if Spark's message contains it, else Spark's first line."""
     found = _SINK_ERROR.findall(message)
     if found:
         return str(found[-1])
@@ -98,8 +98,8 @@ def _say(name: str, text: str) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    # This replaces Spark's handler, which calls the JVM even if the signal interrupts such a call.
-    # Connections that break from now on need no message.
+    # This replaces Spark's signal handler, which calls the JVM even if the signal has interrupted
+    # another call of the JVM. Connections that break from now on need no message in the log.
     logging.disable()
     _stopped.set()
     raise KeyboardInterrupt

@@ -1,6 +1,7 @@
 """KafkaAdmin: the driver's client to describe and create topics, and for delegation tokens.
 
-`spark` also imports some names of `network` from here: the files and processes that logins use.
+`spark` may not import `network` (see pyproject.toml), so this package also exports the functions of
+`network` that `spark` needs.
 """
 
 from spark_kafka_sink.admin.kafka_admin import KafkaAdmin

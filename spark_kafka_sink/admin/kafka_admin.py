@@ -64,7 +64,7 @@ class KafkaAdmin:
             config, has_headers=has_headers, brokers=self.brokers, identity=identity
         )
         self.acls = Acls.of(config, lambda: self._requests.principal)
-        """Makes the kafka-acls commands that would allow this client what the brokers denied."""
+        """Makes the kafka-acls.sh commands that grant this client the access that was denied."""
         self._topics = TopicRequests(self._requests, self.acls, config.request_timeout_ms)
         self._tokens = TokenRequests(self._requests)
         self._caller = OneCaller("KafkaAdmin")
@@ -104,6 +104,19 @@ class KafkaAdmin:
         if new is not None:
             checked("new", new, NewTopic, "a NewTopic or None")
         found = self._topics.describe(names, new)
+        self.brokers = self._requests.brokers
+        return found
+
+    @by_one_caller
+    def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """Return the descriptions of the topics that exist, as one broker knows them now.
+
+        Other topics are left out, also those that this client may not describe. No topic is
+        created. Raise TimeoutException if no broker answers within max.block.ms.
+        """
+        for name in checked_list("names", names, "names of topics"):
+            check_topic_name(name)
+        found = self._topics.describe_existing(names)
         self.brokers = self._requests.brokers
         return found
 

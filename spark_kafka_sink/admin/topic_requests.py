@@ -80,6 +80,14 @@ class TopicRequests:
                 raise self._missing_topic_error(missing[0], last_error)
             attempts += 1
 
+    def describe_existing(self, names: Sequence[str]) -> dict[str, TopicDescription]:
+        """Return the descriptions of those topics that a broker describes now."""
+        return {
+            answer.name or "": _description(answer, is_new=False)
+            for answer in self._requests.metadata(names)
+            if answer.error_code == codes.NONE
+        }
+
     def configs(
         self, topics: Sequence[str], names: Sequence[str]
     ) -> dict[str, dict[str, str | None] | ApiException]:

@@ -45,11 +45,11 @@ class Acls:
     principal: the name of the client's principal, empty if the configuration does not contain it.
     described: a description of that principal. servers: the bootstrap servers, None if the brokers
     do not use Kafka's ACLs. logged_in: returns the principal's name that a login has shown, empty
-    before.
+    before a login.
     """
 
     principal: str = ""
-    described: str = "the user that the brokers know the client as"
+    described: str = "the principal that the brokers see for this client"
     servers: str | None = "HOST:PORT"
     logged_in: Callable[[], str] = str
 
@@ -83,7 +83,7 @@ class Acls:
         if needed is None:
             return None
         if self.servers is None:
-            return "the IAM policies of AWS allow that, not the ACLs of Kafka"
+            return "AWS IAM policies grant this access, not the ACLs of Kafka"
         resource, usual = needed
         principal = self.principal or self.logged_in()
         words = ["--bootstrap-server", self.servers, "--add", "--allow-principal"]
@@ -107,7 +107,10 @@ def _joined(*parts: str | None) -> str | None:
 
 
 def _principal(config: ProducerConfig) -> tuple[str, str]:
-    """Return the name of the client's principal, or else an empty name and its description."""
+    """Return the name of the client's principal, and a description of that name.
+
+    The name is empty if the configuration does not contain it.
+    """
     if not config.has_sasl:
         certificate = config.ssl_keystore_location or config.ssl_keystore_key
         if config.has_tls and certificate is not None:

@@ -47,7 +47,10 @@ def assertion(
     now: float,
     jti: str,
 ) -> str:
-    """Return a signed JWT. template: with `header` and `payload`. key: from `signing_key`."""
+    """Return a signed JWT.
+
+    template: the fields for its `header` and its `payload`. key: the result of `signing_key`.
+    """
     begin = int(now)
     fixed = {"aud": claims.aud, "iss": claims.iss, "sub": claims.sub}
     payload = {
@@ -126,7 +129,7 @@ def _signature(algorithm: str, key: PrivateKeyTypes, data: bytes) -> bytes:
         # A JWT signature is the two numbers one after the other, without ASN.1 (RFC 7518, 3.4).
         numbers = utils.decode_dss_signature(key.sign(data, ec.ECDSA(hashes.SHA256())))
         return b"".join(number.to_bytes(_COORDINATE_BYTES, "big") for number in numbers)
-    raise ConfigException(f"the key cannot sign by {algorithm}")
+    raise ConfigException(f"the key cannot sign with {algorithm}")
 
 
 def _coded(data: bytes) -> str:

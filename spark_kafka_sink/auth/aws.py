@@ -77,7 +77,7 @@ def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
     for name in jaas:
         if name not in _OPTIONS and name not in _NO_EFFECT:
             raise ConfigException(
-                f"{Option('sasl.jaas.config')} has an option that is not one of AWS's: expected "
+                f"{Option('sasl.jaas.config')} has an option that IAMLoginModule lacks: expected "
                 f"{', '.join(_OPTIONS)}"
             )
     given = {_OPTIONS[name]: value for name, value in jaas.items() if name in _OPTIONS and value}

@@ -52,12 +52,12 @@ class TokenLife:
 
     @classmethod
     def created(cls, token: DelegationToken, now_ms: int) -> Self:
-        """Return the life of a new token, whose times are by the brokers' clock."""
+        """Return the TokenLife of a new token. The token's own times are by the brokers' clock."""
         return cls.known(token, now_ms, now_ms - token.issue_timestamp_ms)
 
     @classmethod
     def known(cls, token: DelegationToken, renewed_ms: int, ahead_ms: int) -> Self:
-        """Return the life of a token whose times are by the brokers' clock.
+        """Return the TokenLife of a token. The token's own times are by the brokers' clock.
 
         ahead_ms: how far this machine's clock is ahead of the brokers' clock.
         """
@@ -70,7 +70,7 @@ class TokenLife:
         return cls(here, renewed_ms)
 
     def renewed(self, expiry_timestamp_ms: int, ahead_ms: int, now_ms: int) -> TokenLife:
-        """Return the life after a renewal. expiry_timestamp_ms: by the brokers' clock."""
+        """Return the TokenLife after a renewal; expiry_timestamp_ms is by the brokers' clock."""
         expiry_ms = expiry_timestamp_ms + ahead_ms
         return TokenLife(replace(self.token, expiry_timestamp_ms=expiry_ms), now_ms)
 

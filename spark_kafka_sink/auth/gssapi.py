@@ -29,8 +29,8 @@ class KerberosOptions:
     service: the first part of the brokers' principals. principal: the client's principal, None for
     the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
     exist already. cache: the ticket cache with these tickets, None for the process's default cache.
-    shown: pairs of a resolved value and its unresolved text, for a principal and a service in
-    variables.
+    shown: for a principal or a service that contains variables (``${…}``), the resolved value and
+    the text that messages show instead.
     """
 
     service: str
@@ -157,7 +157,6 @@ class GssapiExchange:
     def __init__(self, context: KerberosContext, first_token: bytes) -> None:
         self._context = context
         self._first = first_token
-        self._has_chosen = False
         self.is_complete = False
 
     def first(self) -> bytes:
@@ -170,8 +169,7 @@ class GssapiExchange:
             answer = self._context.step(challenge)
             # An empty token is sent, too: the broker responds to it with its security layers.
             return answer or b""
-        if self._has_chosen:
-            self.is_complete = True
+        if self.is_complete:
             return None
         offer = self._context.unwrap(challenge)
         if len(offer) != _OFFER_BYTES:
@@ -182,9 +180,9 @@ class GssapiExchange:
             names = [name for bit, name in _LAYERS.items() if offer[0] & bit]
             raise SaslAuthenticationException(
                 f"the broker asks for {' or '.join(names) or 'an unknown security layer'}, which "
-                "is not supported, nor by Kafka's own clients: use SASL_SSL to encrypt, and have "
-                "the broker offer auth"
+                "neither this client nor Kafka's own clients support: use SASL_SSL to encrypt, "
+                "and have the broker offer auth"
             )
-        self._has_chosen = True
+        self.is_complete = True
         # Without an authorization id, the client acts as its own principal.
         return self._context.wrap(_CHOICE)

@@ -232,7 +232,7 @@ class _Tokens:
     def reference_advice(self) -> str:
         """Advice to append to a message if a variable (``${…}``) is not in quotes."""
         around = self._text[max(0, self.begin - 2) : self.begin + 2]
-        return ', and references too, as "${env:NAME}"' if "${" in around else ""
+        return ', and variables too, as "${env:NAME}"' if "${" in around else ""
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]

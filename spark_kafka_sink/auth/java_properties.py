@@ -61,5 +61,5 @@ def _meaning(escape: re.Match[str]) -> str:
     if len(letter) > 1:
         return chr(int(letter[1:], 16))
     if letter == "u":
-        raise ValueError(r"a \u is not followed by four digits of hex")
+        raise ValueError(r"a \u is not followed by four hexadecimal digits")
     return _ESCAPED.get(letter, letter)

@@ -66,7 +66,7 @@ def _store(
     except ImportError:
         raise ConfigException(
             f"{origin} is PKCS12, which needs the library cryptography: "
-            f"{install_extra('pkcs12')}, or convert the file to PEM by openssl pkcs12 -nodes"
+            f"{install_extra('pkcs12')}, or convert the file to PEM with openssl pkcs12 -nodes"
         ) from None
     try:
         return load_pkcs12(content, None if password is None else password.encode())

@@ -140,13 +140,13 @@ class ProcessLimits:
             )
         return real_path
 
-    def check_url(self, url: str) -> None:
-        """Raise ConfigException if tokens may not be fetched from a URL."""
+    def check_url(self, url: str, description: str) -> None:
+        """Raise ConfigException if tokens may not be fetched from a URL, or not be signed for it.
+
+        description: the URL in messages.
+        """
         if self.urls is not None and url not in self.urls:
-            raise ConfigException(
-                f"{ALLOWED_URLS} of {self.process} does not allow the URL that "
-                "sasl.oauthbearer.token.endpoint.url names"
-            )
+            raise ConfigException(f"{ALLOWED_URLS} of {self.process} does not allow {description}")
 
 
 @dataclass(frozen=True, slots=True)

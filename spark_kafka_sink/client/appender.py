@@ -98,9 +98,10 @@ class RowOwner(SpanOwner, Protocol):
     """An object that is notified when rows of one slice are acknowledged or have failed."""
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+        """Store the order of the rows after the sort by partition.
 
-        This is called before any of the rows is sent.
+        `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
+        sent.
         """
 
 
@@ -158,9 +159,9 @@ class SliceAppender:
     ) -> None:
         """Add a slice to batches. The caller holds `append_lock`, and has reserved the memory.
 
-        loads: the load of each topic in ``each.to_spread``; check: called with the producer's lock,
-        raises if rows may not be appended now; created_at: the time since which the rows have
-        waited, None for now; owner: notified about each row's result.
+        loads: the `TopicLoad` of each topic in ``each.to_spread``; check: called with the lock of
+        the producer, raises if rows may not be appended now; created_at: the time since which the
+        rows have waited, None for now; owner: notified about each row's result.
         """
         rows, sizes, state = each.rows, each.sizes, self._state
         grouped = choose_partitions(
@@ -203,7 +204,7 @@ class SliceOwner:
         self._rows: Int64s = _NO_ROWS
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in."""
+        """Store the order of the rows after the sort by partition; see `RowOwner`."""
         self._rows = grouped.runs.order + self._start
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
@@ -339,33 +340,35 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         lingers_since: float | None,
     ) -> None:
-        start, pending = 0, PendingAppend()
+        start = end = 0
+        pending = PendingAppend()
         try:
             partitions = sum(len(metadata.leaders) for metadata in topics)
             for end in slice_ends(sizes, partitions, self._config.buffer_memory):
                 owner = None if on_failure is None else SliceOwner(first_row + start, on_failure)
-                pending = PendingAppend()
                 each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
                 self._append_slice(each, call, owner, pending, lingers_since)
-                start = end
+                start, pending = end, PendingAppend()
                 lingers_since = None  # the rows of later slices had to wait for memory
                 # Each slice may wait for memory for another max.block.ms, as if it were a call of
                 # its own.
                 call = self._caller.column_call()
         except BaseException as error:
-            # A transaction that has only some of the rows can only be aborted.
-            if start or pending.is_in_batches:
-                self._spoil_transaction(start, len(sizes), error)
+            # The error may have come after the rows of the last slice were put into batches.
+            appended = end if pending.is_in_batches else start
+            # The caller does not know which rows were appended: the transaction must be aborted.
+            if appended:
+                self._spoil_transaction(appended, len(sizes), error)
             if isinstance(error, KafkaException):
-                self._state.refuse(len(sizes) - start, error)
+                self._state.refuse(len(sizes) - appended, error)
             raise
 
     def _spoil_transaction(
         self, appended: int, rows: int, error: BaseException, what: str = "batch"
     ) -> None:
-        """Make the transaction abortable, because only some of the rows were appended."""
+        """Make the transaction abortable, because `append` failed after some of the rows."""
         why = message_of(error) or type(error).__name__
-        message = f"only {appended} of {rows} rows of an Arrow {what} were appended: {why}"
+        message = f"append failed after {appended} of {rows} rows of an Arrow {what}: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._state.spoil_transaction(failure)
@@ -377,7 +380,7 @@ class ColumnProducer:
         try:
             self._limits.check(rows, sizes)
         except RecordTooLargeException as error:
-            # The topic's max.message.bytes may have been raised meanwhile.
+            # The topic's max.message.bytes may have been raised since it was read.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)
@@ -440,7 +443,7 @@ def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaExceptio
     """
     message = error.message
     if first_row:
-        message += f"; the batches before, {first_row} of the table's {rows} rows, were appended"
+        message += f"; the first {first_row} of the table's {rows} rows were appended"
     of_table = error.with_message(message)
     if of_table.row is not None:
         of_table.row += first_row

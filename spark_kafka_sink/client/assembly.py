@@ -61,7 +61,7 @@ def assemble(
         tags={"client-id": client_id},
     )
     network_metrics = NetworkMetrics(metrics)
-    # Spark tasks start at the same time, and know the brokers from the driver.
+    # Only the producers of Spark tasks know brokers in advance, and tasks start at the same time.
     security = Security.of(config, is_one_of_many=bool(brokers), identity=identity)
     client = _make_client(config, client_id, random, network_metrics, security)
     try:
@@ -112,7 +112,7 @@ def assemble(
                 metrics, network_metrics, accumulator=accumulator, metadata=metadata, client=client
             ),
             transactions,
-            # As in the Java client, only the built-in partitioner adapts.
+            # As in the Java client, only the built-in partitioner adapts to the load of brokers.
             is_adaptive=config.partitioner_class is None
             and config.partitioner_adaptive_partitioning_enable,
         )

@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 _numbers = itertools.count(1)
 # How many seconds `close` waits for the last callbacks of failed records, whatever its timeout. At
-# the end of a program, these seconds are part of the program's time limit.
+# the end of a program and after Ctrl-C, this wait is shorter, and is part of the limit `AT_EXIT_S`.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
 
@@ -131,10 +131,10 @@ class BaseProducer:
         self._finalizer.atexit = False
         unclosed.remember(self._state, thread, self._name, weakref.WeakMethod(self._close_at_exit))
 
-    # -- what a producer of rows and transactions has besides -------------------------------------
+    # -- what KafkaProducer overrides, because it also has rows and transactions ------------------
 
     def _make_feeder(self) -> ChunkFeeder | None:
-        """Make the parts for `send` and transactions; return the feeder of sent rows, if any."""
+        """Make the parts for `send` and transactions; return the feeder, None without `send`."""
         return None
 
     @property
@@ -152,7 +152,7 @@ class BaseProducer:
     def _end_transaction(self, timeout: float | None) -> None:
         """Abort the open transaction."""
 
-    # -- with -------------------------------------------------------------------------------------
+    # -- the with statement -----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._caller.check_process()
@@ -173,7 +173,7 @@ class BaseProducer:
             return
         try:
             self.close()
-        except KafkaException as failure:  # the block's own error is raised
+        except KafkaException as failure:  # the error of the with block is raised instead
             self._log_failure(kind, failure)
         self._log_lost(kind)
 
@@ -225,7 +225,7 @@ class BaseProducer:
         quarter of buffer.memory, is appended in slices. Each slice after the first may wait for
         memory for another max.block.ms.
         """
-        check_callable("on_failure", on_failure, "what takes an AppendFailure")
+        check_callable("on_failure", on_failure, "a callable that takes an AppendFailure")
         checked("built_in_partitioner", built_in_partitioner, bool, "True or False")
         check_monotonic_time("lingers_since", lingers_since)
         self._columns.append(
@@ -259,7 +259,7 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every record so far is acknowledged or has failed, and callbacks have run.
+        """Wait until all earlier records are acknowledged or have failed, and callbacks have run.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. After the wait, raise
         the first delivery error of `append` since the last call that raised a delivery error. Raise
@@ -296,8 +296,8 @@ class BaseProducer:
         of lost records is logged. If a second interrupt ends that wait, the call may be repeated.
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
-        timeout 0, they fail at once. A callback or a partitioner that closes its own producer
-        cannot wait either. For a callback that does not return, the call waits up to 5 s more. An
+        timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes
+        its own producer. For a callback that does not return, the call waits up to 5 s more. An
         open transaction is aborted; with timeout 0, its coordinator aborts it after
         transaction.timeout.ms. Serializers, interceptors and the partitioner are closed if they
         have a ``close`` method.
@@ -334,7 +334,10 @@ class BaseProducer:
     def _close_once(
         self, timeout: float | None, last_callbacks_s: float, *, is_final: bool = True
     ) -> None:
-        """Close, unless it is done; is_final: whether an interrupt ends the wait for deliveries."""
+        """Close, unless the producer is closed already.
+
+        is_final: whether an interrupt ends the wait for deliveries.
+        """
         started = time.monotonic()
         if self._is_closing:
             return
@@ -376,7 +379,7 @@ class BaseProducer:
     def _stop(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """End the I/O thread, whose rows fail, and close plugins; return their first error."""
+        """End the I/O thread, fail its rows, and close the plugins; return their first error."""
         error = KafkaException("Producer is closed forcefully.")
         self._state.count_lost()
         wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)

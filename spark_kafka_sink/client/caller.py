@@ -50,7 +50,7 @@ class Caller:
     # -- what a call may do -----------------------------------------------------------------------
 
     def column_call(self) -> Call:
-        """Return a `Call` for columns, which ends with the error of an earlier failed delivery."""
+        """Return a `Call` for columns; its check raises the error of an earlier failed delivery."""
         return Call(self._deadline(), self.raise_if_unusable)
 
     def row_call(self) -> Call:
@@ -58,7 +58,10 @@ class Caller:
         return Call(self._deadline(), self.raise_if_closed)
 
     def _deadline(self) -> float:
-        """Return the deadline of a call: now in a callback, which would block the I/O thread."""
+        """Return the deadline of a call.
+
+        In a callback, the deadline is now, because a wait would block the I/O thread.
+        """
         if self._thread.is_current:
             return time.monotonic()
         return time.monotonic() + self._config.max_block_ms / 1000
@@ -69,7 +72,7 @@ class Caller:
         return os.getpid() != self._pid
 
     def before_call(self) -> None:
-        """Raise if no call is possible, or if an earlier delivery failed."""
+        """Raise if the producer cannot be used, or if an earlier delivery failed."""
         self.check_open()
         self.raise_if_unusable()
 
@@ -98,7 +101,7 @@ class Caller:
             raise IllegalStateException(message)
 
     def check_not_in_callback(self, method: str) -> None:
-        """Raise in the I/O thread, which cannot wait for itself."""
+        """Raise if the calling thread is the I/O thread, which cannot wait for itself."""
         if self._thread.is_current:
             message = (
                 f"KafkaProducer.{method}() invocation inside a callback is not permitted because "
@@ -199,8 +202,8 @@ class Caller:
             str(error)
             if error is not None
             else (
-                "it has been asked for, and nothing waits for the answer; call again later, or "
-                "allow a wait"
+                "its metadata has been requested, but the call does not wait for the response; "
+                "call again later, or increase the limit"
             )
         )
         timeout = NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found + trouble)
@@ -262,9 +265,9 @@ class Caller:
 class _TopicWait:
     """A wait for the metadata of topics, and the metadata requests for it.
 
-    A response counts only if its request was sent after the wait began, because the topic may have
-    got partitions meanwhile. The thread that calls a method holds the producer's lock. missing: the
-    first topic that `find` did not find.
+    A response counts only if its request was sent after the wait began, because partitions may have
+    been added to the topic since an earlier request. The thread that calls a method holds the
+    producer's lock. missing: the first topic that `find` did not find.
     """
 
     def __init__(

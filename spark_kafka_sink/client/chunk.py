@@ -280,7 +280,7 @@ class RowQueue:
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 
     def release(self, chunk: RowChunk) -> None:
-        """Mark that no chunk is under way, if this chunk was."""
+        """Record that this chunk is no longer under way. Do nothing if another chunk is."""
         with self.lock:
             if self.under_way is chunk:
                 self.under_way = None

@@ -1,6 +1,7 @@
 """ChunkFeeder: puts the rows of chunks into batches.
 
-A caller's thread does this when it finds a chunk full, on flush and on close. The I/O thread does
+A chunk has rows that were passed to `send`, all of one topic (see `chunk`). A caller's thread puts
+its rows into batches when it finds the chunk full, on flush and on close. The I/O thread does
 it when rows have waited for linger.ms or memory is short. From there on, rows are handled like
 columns. This module has the unfinished chunks, in order: only the thread that holds the appender's
 lock takes a chunk out of its queue, so rows are appended in the order in which they were sent.
@@ -33,6 +34,7 @@ from spark_kafka_sink.errors import (
     IllegalStateException,
     KafkaException,
     TimeoutException,
+    TransactionAbortedException,
     message_of,
 )
 from spark_kafka_sink.logs import safe_logging
@@ -149,7 +151,8 @@ class ChunkFeeder:
     def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
         """Append a chunk's rows, or fail them; the caller holds `append_lock`.
 
-        rows: the rows with the partitions that the user's partitioner chose; None without one.
+        rows: the rows with the partitions that the user's partitioner chose; None if the producer
+        has no user's partitioner.
         """
         try:
             chunk.is_converting = True
@@ -270,15 +273,15 @@ class ChunkFeeder:
         """Raise IllegalStateException in the partitioner, which would wait for its own rows."""
         if self.is_in_partitioner:
             message = (
-                "a partitioner has called the producer that asks it, which would never end: choose "
-                "partitions without sending or flushing"
+                "a partitioner has called its own producer, which would wait for the partitioner: "
+                "choose partitions without sending or flushing"
             )
             raise IllegalStateException(message)
 
     def _late(self, chunk: RowChunk) -> TimeoutException:
         message = (
             f"{PARTITIONER_CLASS} {_name_of(self._partitioner)} has not chosen the partitions of "
-            f"{len(chunk)} row(s) for topic {chunk.topic} in time: they wait for it"
+            f"{len(chunk)} row(s) for topic {chunk.topic} in time, so these rows wait"
         )
         return TimeoutException(message, topic=chunk.topic)
 
@@ -290,7 +293,7 @@ class ChunkFeeder:
         )
         return TimeoutException(message, topic=chunk.topic)
 
-    # -- both -------------------------------------------------------------------------------------
+    # -- with and without a user's own partitioner ------------------------------------------------
 
     def _fail(self, chunk: RowChunk, error: KafkaException) -> None:
         is_known, chunk.error = chunk.error is not None, error
@@ -307,8 +310,9 @@ class ChunkFeeder:
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Put all rows that were sent before into batches.
 
-        deadline: until when to wait for the partitioner, None to wait as long as the rows may wait;
-        topics: None for all topics. Raise TimeoutException if the partitioner is not done in time.
+        deadline: until when to wait for the partitioner, None to wait until the rows have failed
+        after delivery.timeout.ms; topics: None for all topics. Raise TimeoutException if the
+        partitioner is not done in time.
         """
         if not self._has_begun:
             return
@@ -338,7 +342,18 @@ class ChunkFeeder:
             self._state.wait(partial(_any_may_go_on, pending), deadline, late)
             pending = [(chunk, queue) for chunk, queue in pending if not chunk.is_over]
 
-    # -- the I/O thread: Feeder -------------------------------------------------------------------
+    def drop(self, cause: KafkaException | None) -> None:
+        """Fail all rows that are in no batch yet, because their transaction is aborted.
+
+        This does not wait for the partitioner. cause: why the transaction failed, None if it did
+        not fail.
+        """
+        with self._lock:
+            pending = list(self._pending.items())
+        for chunk, queue in pending:
+            self._give_up_one(chunk, queue, _aborted(chunk, cause))
+
+    # -- for the I/O thread (the protocol Feeder) -------------------------------------------------
 
     def next_feed_at(self, *, hurry: bool) -> float:
         """Return when `feed` is due next.
@@ -435,7 +450,7 @@ def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
 
 
 def _import_pandas() -> None:
-    """Import pandas now if it is installed; pyarrow would import it in the first call.
+    """Import pandas now if it is installed; pyarrow imports it when it first makes an array.
 
     The import may take seconds, which are not available at the end of a program.
     """
@@ -455,6 +470,13 @@ def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error
     return failure
+
+
+def _aborted(chunk: RowChunk, cause: KafkaException | None) -> TransactionAbortedException:
+    message = f"{chunk.topic}: {len(chunk)} record(s) were not sent: their transaction was aborted"
+    error = TransactionAbortedException(message, topic=chunk.topic)
+    error.__cause__ = cause
+    return error
 
 
 def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaException:

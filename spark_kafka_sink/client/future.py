@@ -49,9 +49,9 @@ class SentRows:
     (`completed`, `fail`), and any thread may read them. As in the Java client, a row's callback
     runs before its future is done.
 
-    callbacks: by row number; the chunk adds them. check_may_wait: raises if a wait would never end.
-    check_process: raises in a forked child, where no row gets a result and locks may stay held
-    forever.
+    callbacks: the callbacks of the rows that have one, by row number; the chunk adds them.
+    check_may_wait: raises if a wait would never end. check_process: raises in a forked child, where
+    no row gets a result and locks may stay held forever.
     """
 
     __slots__ = (
@@ -98,9 +98,10 @@ class SentRows:
     # -- filling in -------------------------------------------------------------------------------
 
     def lay_out(self, grouped: GroupedRows) -> None:
-        """Store the sorted order of the rows, which `RecordSpan.first_row` counts in.
+        """Store the order of the rows after the sort by partition.
 
-        This is called before any of the rows is sent.
+        `RecordSpan.first_row` is a position in this order. This is called before any of the rows is
+        sent.
         """
         columns = grouped.rows.columns
         self._columns = (
@@ -193,7 +194,7 @@ class SentRows:
             )
         )
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- reading the results ----------------------------------------------------------------------
 
     def _end(self, row: int) -> _End | None:
         ends = self._end_of
@@ -253,7 +254,10 @@ class SentRows:
 
 
 class _Watch:
-    """The part of a future's state that only waiters need; a `Future` creates it at the start.
+    """The part of a future's state that only waiters need.
+
+    A `concurrent.futures.Future` creates this state at its construction, a `RowFuture` when a
+    waiter first needs it.
 
     is_notified: only changes under the condition, together with the `_state` that waiters read. So
     a thread that checks several futures and then waits for the unfinished futures sees each future
@@ -337,7 +341,7 @@ class RowFuture(Future[RecordMetadata]):
 
         The I/O thread calls `fn`; if the future is done already, this method calls it.
         """
-        checked("fn", fn, Callable, "what takes the future")  # type: ignore[arg-type] # isinstance accepts it
+        checked("fn", fn, Callable, "a callable that takes the future")  # type: ignore[arg-type] # isinstance accepts it
         if not self.done():
             watch = self._watched()
             with watch.lock:
@@ -354,9 +358,9 @@ class RowFuture(Future[RecordMetadata]):
     # `_state` and append themselves to its `_waiters`; `asyncio.wrap_future` adds a done callback.
     # `Future.__init__` sets these three attributes, which would cost ten times as much as the row.
     # Here they are properties, and the lock and the list are created when they are first read. The
-    # attributes are private, so a new version of Python may read other attributes:
-    # tests/unit/client/test_future.py calls all four functions, and `make test-matrix` runs it with
-    # each Python.
+    # attributes are private, so a new version of Python may read other attributes. Therefore
+    # tests/unit/client/test_future.py calls these functions, and `make test-matrix` runs that test
+    # with each version of Python.
 
     def _watched(self) -> _Watch:
         watch: _Watch | None = getattr(self, "_watch", None)
@@ -368,8 +372,8 @@ class RowFuture(Future[RecordMetadata]):
                 watch = _Watch(self)
                 if not self._rows.watch(self._row, watch):
                     watch.is_notified = True
-                # Other threads see the watch only from now on, so all that they add to it is
-                # notified.
+                # Other threads see the watch only from now on, so every waiter that they add to it
+                # is notified.
                 self._watch: _Watch = watch
             return watch
 

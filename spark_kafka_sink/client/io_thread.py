@@ -193,7 +193,7 @@ class ProducerThread:
         """Fail the rows that will not be sent, so that no caller waits for them."""
         state = self._state
         error = state.fatal_error or KafkaException("the producer ended before this was sent")
-        # Also if all batches have ended: a caller that is encoding rows now gets the error.
+        # Do this even if no batch is unfinished, for a caller that is encoding rows at this time.
         state.give_up(error)
         try:
             if self._feeder is not None:

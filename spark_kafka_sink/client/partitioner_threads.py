@@ -49,7 +49,7 @@ class PartitionerThreads:
 
     @property
     def is_current(self) -> bool:
-        """Whether the calling thread is a partitioner thread, as in a call of the partitioner."""
+        """Whether the calling thread is a partitioner thread, which runs the user's partitioner."""
         return threading.get_ident() in self._running
 
     def run(self, call: Callable[[], None]) -> None:

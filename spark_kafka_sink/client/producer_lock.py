@@ -4,7 +4,7 @@ A caller may be interrupted anywhere (by KeyboardInterrupt, or by any exception 
 handler). ``with self.lock, self._change:`` guards a change, during which the accumulator or a batch
 is inconsistent. An interrupt inside a change ends the producer with an error, because half a change
 could lose records or send them twice. Everything else may be interrupted: waits and encoding hold
-no lock, and a caller can return the memory that it reserved twice without harm.
+no lock, and it does no harm if a caller returns its reserved memory twice.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ProducerLock(ABC):
         self._wake()
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Return the result of a query of the state machines; an interrupt does no harm."""
+        """Return the result of a function that only reads state; an interrupt does no harm."""
         with self.lock:
             return question()
 
@@ -91,8 +91,9 @@ class ProducerLock(ABC):
         """Wait until `find` returns a result, and return the result.
 
         find: called under the lock after each change, returns None if there is no result yet; late:
-        called under the lock after the deadline, returns the error to raise; meter: called with the
-        nanoseconds of each wait, and the time. The lock is free during a wait, see `Waiters`.
+        called under the lock after the deadline, returns the error to raise; meter: called after
+        each wait with its duration in nanoseconds, and the current time. The lock is free during a
+        wait, see `Waiters`.
         """
         came, signal = True, None
         while True:

@@ -41,7 +41,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
             "compression-rate-avg",
             Sensor.average,
             "ratio",
-            "size of a batch's records as sent to their size before compression, on average",
+            "size of a batch's records as sent, divided by their uncompressed size, on average",
         ),
     ),
     "queue_time": mean_and_maximum(
@@ -87,7 +87,7 @@ TOPIC_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
             "compression-rate",
             Sensor.average,
             "ratio",
-            "size of the topic's records as sent to their size before compression, on average",
+            "size of the topic's records as sent, divided by their uncompressed size, on average",
         ),
     ),
     "retries": meter("record-retry", "records", "the topic's records retried"),
@@ -232,7 +232,7 @@ class ProducerMetrics:
         self._all.record_size.record(size_bytes, now, records, largest_bytes)
 
     def refused(self, records: int, now: float, *, exhausted: bool) -> None:
-        """Record that rows were not appended; exhausted: because buffer.memory was full."""
+        """Record that rows were not appended; exhausted: whether buffer.memory was full."""
         self._all.record_errors.record(records, now)
         if exhausted:
             self._all.buffer_exhausted.record(records, now)

@@ -2,9 +2,9 @@
 
 It has the lock (see `ProducerLock`) and the state machines: accumulator, metadata, sender,
 completion, sequences, transactions, deliveries. Only its methods take the lock, and none of them
-waits, calls user code or logs while it holds the lock. An append that need not wait takes the lock
-three times per slice, in `reserve`, `hold` and `put_in`, and once more if batches became full
-(`packed`).
+waits, calls user code or logs while it holds the lock. Arrow batches are appended in slices (see
+`appender`). If a slice need not wait, its append takes the lock three times, in `reserve`, `hold`
+and `put_in`, and once more if batches became full (`packed`).
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class ProducerState(ProducerLock):
         self._completion = sender.completion
         self._sender = sender
         self._is_adaptive = is_adaptive
-        # The deliveries that do not belong to a joined transaction.
+        # The deliveries that do not belong to a joined transaction (see `join`).
         self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
         # The appends in progress; only recorded if there are transactions.
         self._open_appends: set[object] = set()
-        # By topic, failed records whose error no caller has; see `count_lost`.
+        # The number of failed records whose error no caller has got, by topic; see `lost`.
         self._failed = Counter[str]()
         self._counts_rows_of_send = False
         # The error with which the I/O thread must fail all batches.
@@ -75,7 +75,7 @@ class ProducerState(ProducerLock):
         self._is_in_hurry = False
         self.ends_when_idle = False
 
-    # -- what callers look at ---------------------------------------------------------------------
+    # -- the time and the results, for callers ----------------------------------------------------
 
     def now(self) -> float:
         """Return the time of the producer's clock."""
@@ -106,12 +106,15 @@ class ProducerState(ProducerLock):
             self.deliveries.error = error
 
     def take_deliveries(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries by partition since the last call."""
+        """Return what was delivered to each partition since the last call."""
         with self.lock:
             return self.deliveries.take_partitions()
 
     def count_lost(self) -> None:
-        """Count rows of `send` that fail from now on as lost: nobody may look at their futures."""
+        """Count rows of `send` as lost if they fail from now on.
+
+        Their futures show the error too, but perhaps no caller reads the futures any more.
+        """
         with self.lock:
             self._counts_rows_of_send = True
 
@@ -125,7 +128,10 @@ class ProducerState(ProducerLock):
             return self._failed + self.accumulator.undelivered()
 
     def refuse(self, records: int, error: KafkaException, topic: str | None = None) -> None:
-        """Count records that could not be appended; topic: of rows that `send` has accepted."""
+        """Count records that could not be appended.
+
+        topic: the topic of the records if `send` had accepted them; None for other records.
+        """
         exhausted = isinstance(error, BufferExhaustedException)
         with self.lock:
             self.metrics.refused(records, self._clock(), exhausted=exhausted)
@@ -243,7 +249,7 @@ class ProducerState(ProducerLock):
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
-        """Remove a call from those that wait for memory; may be called twice."""
+        """Remove a call from the queue of calls that wait for memory; may be called twice."""
         with self.lock:
             self.accumulator.pool.stop_waiting(pending)
             self._waiters.notify_all()
@@ -332,9 +338,9 @@ class ProducerState(ProducerLock):
     # -- a joined transaction ---------------------------------------------------------------------
 
     def join(self, joined: JoinedTransaction, *, withholds: bool) -> None:
-        """Send batches in a transaction from now on.
+        """Send batches in a transaction that another process has begun, from now on.
 
-        withholds: whether to keep them until a flush, or until memory is short. Raise
+        withholds: whether to keep the batches until a flush, or until memory is short. Raise
         IllegalStateException if any batch is unfinished.
         """
         with self.lock:
@@ -345,7 +351,7 @@ class ProducerState(ProducerLock):
                 self.accumulator.withhold()
 
     def end_joined(self) -> None:
-        """Send batches as before `join` again.
+        """Leave the joined transaction: send batches without it again, as before `join`.
 
         Raise IllegalStateException if any batch is unfinished, or if no transaction was joined.
         """
@@ -355,10 +361,10 @@ class ProducerState(ProducerLock):
             self.accumulator.end_withholding()
             self.deliveries = self._own_deliveries
 
-    # -- transactions and the end -----------------------------------------------------------------
+    # -- transactions, flush and close ------------------------------------------------------------
 
     def begin_append(self, token: object) -> None:
-        """Make the end of a transaction wait for the rows that are appended from now on."""
+        """Make the end of a transaction wait for an append, until `end_append` is called."""
         if self.transactions is not None:
             with self.lock:
                 self._open_appends.add(token)
@@ -410,7 +416,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once, and count lost ones, except in a transaction."""
+        """Send lingering rows at once, and begin to count lost rows, except in a transaction."""
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -461,7 +467,7 @@ class ProducerState(ProducerLock):
     def poll(
         self, sent: SenderPoll, events: list[Event], *, has_rows: bool
     ) -> tuple[SenderPoll, float] | None:
-        """Process what was sent and received; return what is due, and the current time.
+        """Process sent requests and received events; return what is due, and the current time.
 
         has_rows: whether rows wait outside of batches. Return None if the I/O thread must end.
         """
@@ -489,7 +495,7 @@ class ProducerState(ProducerLock):
     def nodes_to_know(self) -> tuple[Mapping[int, Node], int]:
         """Return the brokers to connect to, and the number of rebootstraps so far.
 
-        Called by the I/O thread, which alone changes these.
+        Only the I/O thread calls this, and only the I/O thread changes the two values.
         """
         return self._sender.nodes, self.metadata.rebootstraps
 

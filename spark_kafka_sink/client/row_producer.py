@@ -159,7 +159,7 @@ class RowProducer:
     ) -> Future[RecordMetadata]:
         """Append a row if there are interceptors, or the topic's metadata may be unknown."""
         self._caller.check_process()
-        check_callable("on_delivery", on_delivery, "what takes a RecordMetadata and an error")
+        check_callable("on_delivery", on_delivery, "a callable of a RecordMetadata and an error")
         record = self._interceptors.on_send(record)
         try:
             return self._append_record(record, on_delivery)
@@ -296,7 +296,7 @@ class RowProducer:
             message = "this record was sent before a fork; wait for it in the process that sent it"
             raise IllegalStateException(message)
 
-    # -- the end ----------------------------------------------------------------------------------
+    # -- close and fork ---------------------------------------------------------------------------
 
     def close(self) -> None:
         """Accept no more rows."""
@@ -311,7 +311,7 @@ class RowProducer:
         self._open_queues = {}
 
 
-# The producers that were created in this process; a fork's copies do not count.
+# The producers that were created in this process; copies in a forked child do not count.
 _OF_THIS_PROCESS: weakref.WeakSet[RowProducer] = weakref.WeakSet()
 
 

@@ -99,7 +99,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, object]:
         raise IllegalArgumentException(message) from None
 
 
-# The metric of the time of each call, see `producer_metrics.TIMES`.
+# The metric that counts the time of each call, see `producer_metrics.TIMES`.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -130,7 +130,8 @@ def transaction_manager(
 class ProducerTransactions:
     """The transactional calls of a producer that has a transactional.id.
 
-    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline.
+    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline. drop_rows:
+    fails those that are in no batch yet; takes the error of the transaction.
     """
 
     def __init__(
@@ -140,12 +141,14 @@ class ProducerTransactions:
         manager: TransactionManager,
         max_block_ms: int,
         drain_rows: Callable[[float | None], None],
+        drop_rows: Callable[[KafkaException | None], None],
     ) -> None:
         self._state = state
         self._thread = thread
         self._manager = manager
         self._max_block_ms = max_block_ms
         self._drain_rows = drain_rows
+        self._drop_rows = drop_rows
 
     def init(self) -> None:
         """See KafkaProducer.init_transactions."""
@@ -207,7 +210,10 @@ class ProducerTransactions:
             self._state.keep_delivery_error(unseen)
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the call that ends an open transaction or continues its end, None without one."""
+        """Return the call that ends the open transaction or continues its end.
+
+        Return None if no transaction is open.
+        """
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
         unseen = self._manager.unseen_call
@@ -228,8 +234,8 @@ class ProducerTransactions:
         """End a transaction, or continue its end: first close it for new rows, then send its rows.
 
         If the rows were sent first, rows that another thread sends meanwhile would not be part of
-        the transaction. After an interrupt (KeyboardInterrupt), EndTxn waits until the call is
-        repeated.
+        the transaction. An abort drops them, and so waits for no partitioner. After an interrupt
+        (KeyboardInterrupt), EndTxn waits until the call is repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -242,7 +248,10 @@ class ProducerTransactions:
             return result
 
         result = self._state.change(begin_and_wait_for_rows)
-        self._drain_rows(deadline)
+        if self._manager.gives_up:
+            self._drop_rows(self._manager.error)
+        else:
+            self._drain_rows(deadline)
 
         def all_in_batches() -> TransactionalResult:
             self._manager.has_loose_rows = False
@@ -258,7 +267,8 @@ class ProducerTransactions:
     ) -> None:
         """Start a call or continue it, wait for its end, and raise its error.
 
-        deadline: None for a full wait from now on, set if the caller has used up some of the time.
+        timeout: seconds, None for max.block.ms. deadline: when the wait ends, if the time limit
+        began before this call; None if it begins now.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()

@@ -1,8 +1,9 @@
-"""The data that a plan passes to tasks and to the commit, and that a task attempt reports.
+"""The plan of a run, which its tasks and its commit use, and what a task attempt reports.
 
-A run is one batch job or one micro-batch. Its plan is made on the driver before its tasks start.
+A run is one batch job or one micro-batch. The driver makes the plan before the tasks start.
 
-The instances are pickled with Spark's writer and its commit messages, so they are plain values.
+The instances are pickled with Spark's writer and with its WriterCommitMessages, so they are plain
+values.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ batch for a duplicate of the first. It responds with success and appends nothing
 number of the partition does not show this. So each partition may have only one writer, and these
 checks ensure it:
 
-G1  on the driver: no partition is in the commit messages of two tasks.
+G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
 G2  on the driver: each partition has exactly the records that a task reports for it, and no other
     partition has records of the transaction. Only G2 finds a batch that was lost after its
     response.
-G3  in a task: the offsets of its batches in a partition ascend, and none is below the end that the
-    partition had before the first batch.
+G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
+    offset that the partition had before the first batch.
 G4  in a task: a batch that was sent once must not be acknowledged as a duplicate. A batch that was
     sent again may be. Then the log must hold that batch at the acknowledged offset.
 
@@ -52,8 +52,8 @@ def other_holdings(
     """Return the failure if a partition does not hold the records that tasks wrote to it (G2).
 
     written: the records that a task reports for the partition, None if no task reports any. found:
-    the state of the transaction's producer at the leader of the partition, None if the leader has
-    none.
+    the state of the transaction's producer at the leader of the partition, None if the leader does
+    not know the producer.
     """
     holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
     if written is None:
@@ -132,7 +132,7 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
-            f"{ack.partition} answered with offset {ack.base_offset}, below "
+            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, below "
             f"{max(ack.log_end, ack.last_offset + 1)}: another attempt writes there; {_ADVICE}"
         )
         return Failure(FailureKind.CONFLICT, sentence)
@@ -141,8 +141,8 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     if ack.was_resent:
         return AckCheck.READ_BACK
     sentence = (
-        f"{ack.partition} took a batch for a duplicate that was sent once: another attempt writes "
-        f"there; {_ADVICE}; or the topic has message.timestamp.type=LogAppendTime, which needs "
-        "exactlyOnce=two-phase"
+        f"the broker took a batch for {ack.partition} as a duplicate, though it was sent once: "
+        f"another attempt writes there; {_ADVICE}; or the topic has "
+        "message.timestamp.type=LogAppendTime, which needs exactlyOnce=two-phase"
     )
     return Failure(FailureKind.CONFLICT, sentence)

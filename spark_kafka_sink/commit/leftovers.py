@@ -1,4 +1,4 @@
-"""Transactions that task attempts left open and that nothing will commit: to find and abort them.
+"""Find and abort transactions that task attempts left open and that no run will commit.
 
 The driver lists the open transactions of its owner's tasks (an owner is an application and its
 target topic), and asks the coordinators for their producer ids and epochs. It aborts each
@@ -45,7 +45,7 @@ def open_transaction(at: Received) -> Leftovers:
 
 
 def decided_by(owner: Owner, record: CommitRecord) -> Leftovers:
-    """Return the transactions that a commit log record says are to be committed."""
+    """Return the transactions that a commit log record lists as decided (to be committed)."""
     return frozenset((owner.task_id(each.slot), each.producer) for each in record.transactions)
 
 

@@ -112,7 +112,7 @@ def _first(interval: tuple[int, int]) -> int:
 class StreamMark(NamedTuple):
     """The last micro-batch that a streaming query wrote.
 
-    rows: the number of rows in it. run_id: the run id of the query at that time.
+    rows: the number of rows in the micro-batch. run_id: the run id of the query that wrote it.
     """
 
     query_id: str
@@ -181,7 +181,10 @@ class CommitRecord:
         return replace(self, version=version, versions=self.versions.adding(version))
 
     def after_batch(self, mark: StreamMark) -> CommitRecord:
-        """Return the record after a micro-batch was written; it keeps the 10 newest queries."""
+        """Return the record as it is after a micro-batch was written.
+
+        For each of the 10 queries that wrote last, it keeps the last micro-batch.
+        """
         others = tuple(each for each in self.streams if each.query_id != mark.query_id)
         return replace(self, version=None, streams=(*others, mark)[-MAX_STREAMS:])
 
@@ -387,7 +390,7 @@ class LogReader:
     def __init__(self, key: str | None = None) -> None:
         self._key = key
         self._committed: dict[str, LogReading] = {}
-        # The records of each producer whose transaction has no marker yet, by their key.
+        # For each producer: the records, by key, whose transaction has no marker yet.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
 

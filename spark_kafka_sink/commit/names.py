@@ -1,4 +1,4 @@
-"""The transactional ids of exactly once: how they are built and parsed.
+"""The transactional ids of exactly-once writes: how they are built and parsed.
 
 An owner is the combination of a prefix, an application id and a target. The target is the topic of
 the option `topic`, or ``*`` if the rows have a topic column. An owner has one transactional id for
@@ -45,8 +45,8 @@ _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")
 class TaskSlot(NamedTuple):
     """The slot of a task's transactional id.
 
-    partition: the number of the Spark partition. slot: the number of the task attempt. It is higher
-    if the id with that number has an open transaction.
+    partition: the number of the Spark partition. slot: the number of the task attempt, or the next
+    higher number whose transactional id has no open transaction.
     """
 
     partition: int
@@ -68,8 +68,8 @@ class TaskSlot(NamedTuple):
 class Owner(NamedTuple):
     """A prefix, an application id and a target (a topic or ``*``).
 
-    The runs of an owner follow each other, and each version is written once. Create an owner with
-    `checked_owner`.
+    A newer run of an owner fences the older run, and each version is written once. Create an owner
+    with `checked_owner`.
     """
 
     prefix: str
@@ -98,7 +98,7 @@ class Owner(NamedTuple):
         return transactional_id == self.driver_id or self.slot_of(transactional_id) is not None
 
     def __str__(self) -> str:
-        where = "the topics of a column" if self.target == ANY_TOPIC else f"topic {self.target}"
+        where = "the topic column's topics" if self.target == ANY_TOPIC else f"topic {self.target}"
         return f"application {self.app_id!r} and {where} (prefix {self.prefix!r})"
 
 
@@ -140,7 +140,8 @@ def check_app_id(app_id: str) -> None:
 def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
     """Return the owner and the slot that a transactional id names.
 
-    The slot is None for a driver's id. Return None if the id does not have the form of this module.
+    The slot is None for a driver's id. Return None if the id does not have the form that this
+    module describes.
     """
     parts = transactional_id.split("/")
     if len(parts) not in (3, 4):
@@ -170,7 +171,7 @@ def app_id_of_checkpoint(location: str) -> str:
 
     Locations that Hadoop treats as the same path have the same id: double and final slashes, ``.``
     and ``..``, and ``file:/x`` and ``file:///x`` for ``/x`` make no difference. If a checkpoint is
-    moved, or is reached through a symbolic link, the id is another one.
+    moved, or is reached through a symbolic link, its id is different.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

@@ -1,4 +1,4 @@
-"""The results with which the state machines of exactly once end; `Failure` is in `steps`.
+"""The results of the exactly-once state machines. The result `Failure` is in `steps`.
 
 A run is "decided" in mode `two-phase` once its record is committed in the commit log: from then on
 all transactions of its tasks have to be committed. An owner is an application and its target topic.
@@ -55,8 +55,8 @@ class Committed:
 class LostTransaction(NamedTuple):
     """A transaction of a decided run that was aborted, so that its rows are lost.
 
-    records: the number of its records in the one partition that the commit log record names. The
-    task may have written to other partitions, too.
+    records: the number of Kafka records of the transaction in one partition, which the entry of the
+    transaction in the commit log names. The task may have written to other partitions, too.
     """
 
     transaction: DecidedTransaction
@@ -86,7 +86,7 @@ class Torn:
         """Return the exception for the user.
 
         attempts: what the task attempts wrote, if the caller knows it. Then the exception lists the
-        lost rows of all partitions, otherwise those of one partition for each transaction.
+        lost rows of all partitions, otherwise the lost rows of one partition for each transaction.
         """
         written = {each.slot: each.written for each in attempts}
         rows = tuple(
@@ -160,7 +160,7 @@ class CommittedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The run cannot be aborted: it is decided, so its transactions have to be committed."""
+    """The run cannot be aborted. It is decided, so its transactions have to be committed."""
 
     record: CommitRecord
 

@@ -2,22 +2,22 @@
 
 An owner is an application and its target topic. A run is one batch job or one micro-batch of an
 owner. A run is "decided" in mode `two-phase` once its record in state DECIDED is committed in the
-commit log: then its transactions have to be committed. The steps are:
+commit log: then its transactions have to be committed. The steps of the planning are:
 
   D0  List the open transactions of the owner's tasks.
   D1  Ask for the next epoch of the driver's transactional id. This fences every older driver.
   D2  Then read the owner's record in the commit log.
   D3  If the last run is decided, commit its transactions, and write the record in state DONE.
   D4  Abort the other transactions that D0 listed, each with the producer id and epoch that it had.
-  D5  Check whether the version is written already.
+  D5  For a batch job: check whether its version (the option txnVersion) is written already.
 
-The list of D0 is made before D1, and the transactions of a newer driver begin after its own D1. So
-D4 never aborts a newer driver's transactions, even if that driver has overtaken this one between
-any two steps. InitProducerId for the tasks' ids would abort transactions that a newer driver has
-decided.
+D0 lists the transactions before D1, and a newer driver's transactions begin after that driver's own
+D1. So D4 never aborts a newer driver's transactions, even if that driver has overtaken this one
+between any two steps. InitProducerId for the tasks' transactional ids would not be safe: it would
+abort transactions that a newer driver has decided to commit.
 
-A batch job first looks whether its version is written already. If so, no plan is made, and no
-driver is fenced.
+A batch job first reads the log to find out whether its version is written already. If so, no plan
+is made, and no driver is fenced.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
@@ -80,16 +80,16 @@ Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """The state of a planning.
+    """The state of the planning of a run.
 
-    version: the version of a batch job. It is None for a stream, whose micro-batch only the tasks
-    know. lists: whether to list open transactions (D0). partitions: in mode `single`, all
-    partitions of the target topics. accepts_torn: whether an operator lets the owner continue
-    although rows of its last run are lost. leftovers: the open transactions that D0 found, without
-    those that the record commits. record: the owner's record, as the log has it. ends: the commits
-    of the decided transactions. offset: the offset of the record DONE that this planning has
-    written. is_proved: whether that record is committed, which proves that none of the leftovers is
-    decided.
+    version: the version of a batch job. It is None for a stream, because only tasks know the number
+    of the micro-batch. lists: whether to list open transactions (D0). partitions: in mode `single`,
+    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an operator
+    lets the owner continue although rows of its last run are lost. leftovers: the open transactions
+    that D0 found, except the transactions that the record lists as decided. record: the owner's
+    record in the commit log. ends: the state machines that commit the decided transactions. offset:
+    the offset of the record DONE that this planning has written. is_proved: whether the record DONE
+    is committed, which proves that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -97,13 +97,13 @@ class Planning:
     deadline: float
     lists: bool
     version: int | None
-    partitions: tuple[TopicPartition, ...]
+    partitions: tuple[TopicPartition, ...] | None
     accepts_torn: bool = False
     waiting: frozenset[Ask] = frozenset()
     leftovers: Leftovers = frozenset()
     producer: ProducerIdAndEpoch = NO_PRODUCER_ID
     record: CommitRecord | None = None
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     offset: int = -1
     is_proved: bool = False
     outcome: Outcome | None = None
@@ -115,13 +115,13 @@ def begin(
     deadline: float,
     lists: bool = True,
     version: int | None = None,
-    partitions: tuple[TopicPartition, ...] = (),
+    partitions: tuple[TopicPartition, ...] | None = None,
     accepts_torn: bool = False,
 ) -> Step[Planning]:
-    """Return the state machine that plans a run, and its first questions.
+    """Return the state machine that plans a run, and its first requests to brokers.
 
-    lists: whether an older run may have left transactions open. This is so for the first plan of a
-    process and after a run that failed. See `Planning` for the other arguments.
+    lists: whether an older run may have left transactions open, which has to be assumed for the
+    first plan of a process and after a failed run. See `Planning` for the other arguments.
     """
     machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions, accepts_torn)
     if version is not None:
@@ -131,7 +131,7 @@ def begin(
 
 
 def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -165,7 +165,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first question of D0, or of D1 if D0 is skipped, and the state for it."""
+    """Return the first request of D0, or of D1 if D0 is skipped, and the state that sends it."""
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
@@ -218,11 +218,11 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
         machine.run.owner, record.transactions, level=machine.run.level, deadline=machine.deadline
     )
     machine = replace(_moved(machine, _S.ENDING), ends=ends, waiting=asks_of(questions))
-    return Step(machine, questions) if ends else _ended_all(machine, record)
+    return Step(machine, questions) if ends.machines else _ended_all(machine, record)
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass an answer on to the machine of the decided transaction that asked the question."""
+    """Pass a reply on to the machine that sent the request, to commit a decided transaction."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:
@@ -231,7 +231,7 @@ def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
 
 
 def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
-    failures = (each.failure for each in machine.ends if each.failure is not None)
+    failures = (each.failure for each in machine.ends.machines if each.failure is not None)
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
@@ -256,8 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # The record has no run's name, because a commit that finds its own name in the log concludes
-    # that it is decided.
+    # The record has no run's name. A commit that finds the name of its own run in the log concludes
+    # that the run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -297,7 +297,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
         # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
         # another epoch. After that the record has to be read again, because a newer run may have
         # written one.
-        return _fence(replace(machine, ends=()))
+        return _fence(replace(machine, ends=NO_RESOLVINGS))
     record = _done_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
 
@@ -306,7 +306,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _clean(machine: Planning) -> Step[Planning]:
-    """Abort the leftovers, after a record DONE has proved that no newer record commits them."""
+    """Abort the leftovers. First commit a record DONE, to prove that no newer run decided them."""
     if not machine.leftovers:
         return _finish(machine)
     return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)
@@ -335,7 +335,7 @@ def _finish(machine: Planning) -> Step[Planning]:
             return _over(machine, Skipped(record))
         if place is Place.BELOW_FLOOR:
             return _over(machine, _below_floor(version, record))
-    if machine.run.level >= 2 or not machine.partitions:
+    if machine.run.level >= 2 or machine.partitions is None:
         return _over(machine, _planned(machine))
     partitions = (*machine.partitions, machine.run.log)
     ask = AddPartitions(machine.run.driver_id, machine.producer, partitions)
@@ -374,7 +374,7 @@ def _planned(machine: Planning) -> Planned:
 
 
 def _lost(machine: Planning) -> bool:
-    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends)
+    is_lost = any(each.state is ResolveState.ABORTED for each in machine.ends.machines)
     return is_lost and not machine.accepts_torn
 
 
@@ -384,7 +384,7 @@ def _accepts(machine: Planning, failure: Failure) -> bool:
 
 
 def _torn(machine: Planning, record: CommitRecord) -> Torn:
-    return Torn(record, resolve.lost(machine.ends, record.transactions))
+    return Torn(record, resolve.lost(machine.ends.machines, record.transactions))
 
 
 def _reading(at: Received) -> LogReading:
@@ -401,8 +401,8 @@ def _newer_format(machine: Planning, reading: LogReading) -> Failure:
 
 def _below_floor(version: int, record: CommitRecord) -> Failure:
     sentence = (
-        f"version {version} is below {record.versions.floor}, the lowest of which the commit log "
-        "still knows whether it was written"
+        f"version {version} is below {record.versions.floor}: for such old versions, the commit "
+        "log no longer knows whether they were written"
     )
     return Failure(FailureKind.BELOW_FLOOR, sentence)
 

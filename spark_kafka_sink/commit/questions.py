@@ -1,9 +1,9 @@
-"""The questions that the state machines of exactly once ask brokers, and the replies.
+"""The requests that the exactly-once state machines let the caller send, and the replies.
 
 A machine returns questions. Each `Question` holds a request (an object of a class in `Ask`). The
-machine gets each reply as an `Answer`. `commit_client` sends the requests. It knows which broker is
-the coordinator of a transactional id or the leader of a partition, but it makes no decisions. The
-reply to a request without a response is `Unanswered`.
+machine gets each reply as an `Answer`. `commit_client` sends the requests. It finds the coordinator
+of a transactional id and the leader of a partition, but it does not decide what to send. If a
+request gets no response, the reply is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is an application and its target topic.
@@ -47,7 +47,7 @@ class DescribeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class InitProducerId:
-    """Ask the coordinator for the id's next epoch, which fences producers with an older one."""
+    """Ask the coordinator for the next epoch of an id, to fence producers with older epochs."""
 
     transactional_id: str
     timeout_ms: int
@@ -81,7 +81,7 @@ class WriteRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndTxn:
-    """Ask the coordinator to commit or abort the transaction, with exactly this EndTxn version."""
+    """Ask the coordinator to commit or abort a transaction, with exactly this EndTxn version."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
@@ -93,7 +93,7 @@ class EndTxn:
 class ReadLog:
     """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    key: the driver id of the owner. The end is the one that ListOffsets 5 returns.
+    key: the driver id of the owner. ListOffsets 5 returns the high watermark.
     """
 
     key: str
@@ -118,11 +118,19 @@ class DescribeProducers:
 
 @dataclass(frozen=True, slots=True)
 class ReadMarker:
-    """Read a producer's next transaction marker in a partition, from an offset on."""
+    """Read the marker of a producer's transaction in a partition.
+
+    offset: of a record of the transaction. producer: the producer id and epoch of its records.
+    """
 
     partition: TopicPartition
     offset: int
-    producer_id: int
+    producer: ProducerIdAndEpoch
+
+    @property
+    def producer_id(self) -> int:
+        """The producer id of the transaction's records."""
+        return self.producer.producer_id
 
 
 Ask: TypeAlias = (
@@ -268,10 +276,11 @@ class ProducersDescribed:
 
 @dataclass(frozen=True, slots=True)
 class MarkerRead:
-    """The reply to `ReadMarker`: the next marker, None if there is none up to the end of the log.
+    """The reply to `ReadMarker`: the marker, None if there is none up to the end of the log.
 
     records: the number of the producer's records between the offset and the marker. is_gone:
-    whether the offset is below the start of the log, so that the marker may have been deleted.
+    whether the marker may have been deleted, because the offset is below the start of the log, or
+    because the log has a later transaction of the producer, and not the marker of this one.
     """
 
     marker: Marker | None = None

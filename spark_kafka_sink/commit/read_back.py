@@ -1,11 +1,11 @@
 """Read the commit log once more between the write of a record and its commit.
 
-A broker may not know yet that it is no longer the leader of the log: it has lost its connection to
-the other brokers, but not to this client. Then it returns an old end of the log. A plan that was
-made from such a response does not know the newest record, and would write that record's version
-twice. But each record that was acknowledged with acks=all is on every in-sync replica. So the log
-is read again until the record that was just written is found. If another run has committed a record
-in between, this run must not commit.
+A broker may not know yet that it is no longer the leader of the log, for example if it has lost its
+connections to the other brokers but not to this client. Then it returns an old end of the log. A
+plan that was made from such a response does not know the newest record, and would write that
+record's version twice. But a record that was acknowledged with acks=all is on every in-sync
+replica. So the log is read again until the record that was just written is found. If another run
+has committed a record in between, this run must not commit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the question to send again if the log was not read as far as `offset`, else ().
+    """Return the request to send again if the log was not read as far as `offset` yet, else ().
 
-    The result is also () once `deadline` is over.
+    Return () also after the deadline.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:
@@ -31,7 +31,7 @@ def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
 def check(
     at: Received, owner: Owner, run: str, offset: int, followed: CommitRecord | None
 ) -> Failure | None:
-    """Return a failure unless the record at `offset` follows the record that the plan read.
+    """Return a failure unless the owner's record at `offset` follows the record that the plan read.
 
     run: the name of the run in the record at `offset`. followed: the record that the plan read,
     None if the owner had no record.

@@ -1,4 +1,4 @@
-"""The recovery of owners: find what is open, decided and lost, and commit what is decided.
+"""The recovery of owners: find open, decided and lost transactions, and commit the decided ones.
 
 An owner is an application and its target topic. A run of an owner is "decided" once its record in
 state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
@@ -16,7 +16,7 @@ and then commits the decided transactions. With `commits=False`, it only reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
@@ -46,7 +46,7 @@ from spark_kafka_sink.commit.questions import (
     ReadAllRecords,
     ReadMarker,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolving, Resolvings
 from spark_kafka_sink.commit.states import RECOVERY, RecoveryState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     Failure,
@@ -91,14 +91,14 @@ class Surveying:
 
 
 def begin_survey(prefix: str, *, deadline: float) -> Step[Surveying]:
-    """Return the state machine of a survey, and its questions. prefix: the option txnIdPrefix."""
+    """Return the state machine of a survey, and its requests. prefix: the option txnIdPrefix."""
     beginning = f"{prefix}/"
     machine = Surveying(prefix, deadline)
     return asking(machine, ReadAllRecords(beginning), ListTransactions(beginning))
 
 
 def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveying]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -183,9 +183,10 @@ class Recovered:
 class Recovering:
     """The state of the recovery of one owner.
 
-    commits: whether the decided transactions are committed, or only looked at. described: pairs of
-    a transactional id and its state. markers: pairs of a request for a marker and the reply. ends:
-    the commits of the decided transactions.
+    commits: whether to commit the decided transactions, or only to find out their results.
+    described: pairs of a transactional id and the state of its transaction. markers: pairs of a
+    request for a marker and the reply. ends: the state machines that commit the decided
+    transactions.
     """
 
     state: RecoveryState
@@ -196,7 +197,7 @@ class Recovering:
     waiting: frozenset[Ask] = frozenset()
     described: tuple[tuple[str, Described], ...] = ()
     markers: tuple[tuple[Ask, MarkerRead | Failure], ...] = ()
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     outcome: Recovered | Failure | None = None
 
 
@@ -206,11 +207,11 @@ Outcome: TypeAlias = Recovered | Failure
 def begin(
     found: FoundOwner, *, level: int, deadline: float, commits: bool = True
 ) -> Step[Recovering]:
-    """Return the state machine that recovers one owner, and its first questions.
+    """Return the state machine that recovers one owner, and its first requests to brokers.
 
-    The driver's transaction is described even if it is not listed as open. Brokers leave
-    transactions that the client may not describe out of the list, but they refuse to describe them.
-    So this shows a missing right.
+    The driver's transaction is described even if it is not listed as open. If an ACL is missing,
+    brokers omit the transaction from the list without an error. But they return an error if they
+    are asked to describe it.
     """
     machine = Recovering(_S.DESCRIBING, found, level, deadline, commits)
     decided = (found.owner.task_id(each.slot) for each in _decided(machine))
@@ -219,7 +220,7 @@ def begin(
 
 
 def step(machine: Recovering, answer: Answer, now: float) -> Step[Recovering]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -254,7 +255,7 @@ def _commit(machine: Recovering) -> Step[Recovering]:
     ends, questions = resolve.begin_all(
         machine.found.owner, _decided(machine), level=machine.level, deadline=machine.deadline
     )
-    if not ends:
+    if not ends.machines:
         return _over(machine, _recovered(machine, ()))
     machine = _moved(machine, _S.ENDING)
     return Step(replace(machine, ends=ends, waiting=asks_of(questions)), questions)
@@ -267,11 +268,12 @@ _FATES: Final = {
 
 
 def _ended(machine: Recovering) -> Step[Recovering]:
-    fates = tuple(_fate_of_end(each) for each in machine.ends)
+    ends = machine.ends.machines
+    fates = tuple(map(_fate_of_end, ends))
     outcome = replace(
         _recovered(machine, fates),
-        lost=resolve.lost(machine.ends, _decided(machine)),
-        failures=tuple(each.failure for each in machine.ends if each.failure is not None),
+        lost=resolve.lost(ends, _decided(machine)),
+        failures=tuple(each.failure for each in ends if each.failure is not None),
     )
     return _over(machine, outcome)
 
@@ -286,30 +288,33 @@ def _fate_of_end(end: Resolving) -> Fate:
 
 
 def _read_markers(machine: Recovering) -> Step[Recovering]:
+    described = dict(machine.described)
     asks = [
         _marker_ask(each)
         for each in _decided(machine)
-        if _fate_at_coordinator(machine, each) is None
+        if _fate_at_coordinator(machine.found.owner, described, each) is None
     ]
     if not asks:
         return _looked(machine)
     return asking(_moved(machine, _S.READING_MARKERS), *asks)
 
 
-def _fate_at_coordinator(machine: Recovering, decided: DecidedTransaction) -> Fate | None:
+def _fate_at_coordinator(
+    owner: Owner, described: Mapping[str, Described], decided: DecidedTransaction
+) -> Fate | None:
     """Return the result of a decided transaction, None if its coordinator does not know it."""
-    described = dict(machine.described).get(machine.found.owner.task_id(decided.slot))
-    if described is None:
+    found = described.get(owner.task_id(decided.slot))
+    if found is None:
         return None
-    if described.state == ONGOING:
-        return Fate.OPEN if described.producer == decided.producer else None
-    is_committed = described.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
-    is_same = resolve.is_same_transaction(described.producer, decided.producer)
+    if found.state == ONGOING:
+        return Fate.OPEN if found.producer == decided.producer else None
+    is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
+    is_same = resolve.is_same_transaction(found.producer, decided.producer)
     return Fate.COMMITTED if is_committed and is_same else None
 
 
 def _marker_ask(decided: DecidedTransaction) -> ReadMarker:
-    return ReadMarker(decided.partition, decided.first_offset, decided.producer.producer_id)
+    return ReadMarker(decided.partition, decided.first_offset, decided.producer)
 
 
 def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
@@ -325,12 +330,12 @@ def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
 
 
 def _looked(machine: Recovering) -> Step[Recovering]:
-    markers = dict(machine.markers)
+    described, markers = dict(machine.described), dict(machine.markers)
     fates: list[Fate] = []
     lost: list[LostTransaction] = []
     failures: list[Failure] = []
     for each in _decided(machine):
-        fate = _fate_at_coordinator(machine, each)
+        fate = _fate_at_coordinator(machine.found.owner, described, each)
         read = markers.get(_marker_ask(each), MarkerRead())
         if fate is None:
             fate = _fate_of_marker(read)
@@ -374,7 +379,7 @@ def _decided(machine: Recovering) -> tuple[DecidedTransaction, ...]:
 
 
 def decided_of(record: CommitRecord) -> tuple[DecidedTransaction, ...]:
-    """Return the transactions that a record still commits, none once they are all committed."""
+    """Return the decided transactions in a record, an empty tuple if its state is DONE."""
     return record.transactions if record.state is RecordState.DECIDED else ()
 
 

@@ -4,17 +4,18 @@ A transaction is decided once a commit log record that lists it is committed. Th
 
   1. Send EndTxn(commit). After most error codes the transaction may be committed or aborted.
   2. After such a code, wait for five seconds, look up the coordinator, and send EndTxn again.
-  3. If the result is still unclear, describe the transaction. Only the response that this very
-     transaction is committed counts. A coordinator forgets an id after seven days, and with
-     transaction.version 1 a late request may open an empty transaction with the same epoch.
+  3. If the result is still unclear, describe the transaction. The response is used only if it shows
+     that this very transaction is committed. Other responses prove nothing: a coordinator forgets
+     an id after seven days, and with transaction.version 1 a late request may open an empty
+     transaction with the same epoch.
   4. Otherwise, read the next marker of the producer in one of the partitions, from the first record
      of the transaction on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from spark_kafka_sink import error_codes as codes
@@ -27,6 +28,7 @@ from spark_kafka_sink.commit.questions import (
     Ask,
     Described,
     DescribeTransaction,
+    EndTxn,
     MarkerRead,
     Question,
     ReadMarker,
@@ -57,9 +59,9 @@ _S = ResolveState
 class Resolving:
     """The state of the commit of one transaction.
 
-    partition, first_offset: the location of one of its records. asked: the question that has no
-    answer yet. records: the number of its records in the partition, if its marker was read.
-    failure: why the result is UNKNOWN.
+    partition, first_offset: the location of one record of the transaction. asked: the request that
+    has no reply yet. records: the number of the transaction's records in the partition, if its
+    marker was read. failure: why the result is UNKNOWN.
     """
 
     state: ResolveState
@@ -88,7 +90,7 @@ def begin(
     level: int,
     deadline: float,
 ) -> Step[Resolving]:
-    """Return the state machine that commits one transaction, and its first question."""
+    """Return the state machine that commits one transaction, and its first request to a broker."""
     ask = end_txn(transactional_id, producer, level, commit=True)
     machine = Resolving(
         _S.ENDING, transactional_id, producer, partition, first_offset, level, deadline, ask
@@ -96,10 +98,26 @@ def begin(
     return Step(machine, (Question(ask),))
 
 
+@dataclass(frozen=True, slots=True)
+class Resolvings:
+    """The commits of several transactions.
+
+    places: the places of the machines, by what `_name_of` returns for their questions.
+    """
+
+    machines: tuple[Resolving, ...] = ()
+    places: Mapping[str | int, Sequence[int]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+
+NO_RESOLVINGS: Final = Resolvings()
+
+
 def begin_all(
     owner: Owner, transactions: Iterable[DecidedTransaction], *, level: int, deadline: float
-) -> Step[tuple[Resolving, ...]]:
-    """Return a state machine for each transaction, and the first question of each machine."""
+) -> Step[Resolvings]:
+    """Return a state machine for each transaction, and the first request of each machine."""
     begun = [
         begin(
             owner.task_id(each.slot),
@@ -112,32 +130,44 @@ def begin_all(
         for each in transactions
     ]
     questions = tuple(question for each in begun for question in each.questions)
-    return Step(tuple(each.machine for each in begun), questions)
+    machines = tuple(each.machine for each in begun)
+    places: dict[str | int, list[int]] = {}
+    for place, machine in enumerate(machines):
+        for name in (machine.transactional_id, machine.producer.producer_id):
+            places.setdefault(name, []).append(place)
+    return Step(Resolvings(machines, places), questions)
+
+
+def _name_of(ask: Ask) -> str | int:
+    """Return the part of a question that only questions about the same transaction have."""
+    if isinstance(ask, EndTxn | DescribeTransaction):
+        return ask.transactional_id
+    return ask.producer_id if isinstance(ask, ReadMarker) else ""
 
 
 class Stepped(NamedTuple):
-    """The machines of all transactions after an answer to one of them.
+    """The machines of all transactions after one of them has processed a reply.
 
-    waiting: the questions of all machines that have no answer yet. questions: the questions to
+    waiting: the requests of all machines that have no reply yet. questions: the next requests to
     send.
     """
 
-    machines: tuple[Resolving, ...]
+    machines: Resolvings
     waiting: frozenset[Ask]
     questions: tuple[Question, ...]
 
 
-def step_all(
-    machines: tuple[Resolving, ...], waiting: frozenset[Ask], answer: Answer, now: float
-) -> Stepped:
-    """Pass an answer to a question in `waiting` on to the machine that asked it."""
-    asked = [each.asked for each in machines]
-    at = asked.index(answer.ask)
-    stepped, questions = step(machines[at], answer, now)
+def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
+    """Pass the reply to a request in `waiting` on to the machine that sent the request."""
+    every = list(machines.machines)
+    questions: tuple[Question, ...] = ()
     waiting -= {answer.ask}
-    if stepped.asked is not None:
-        waiting |= {stepped.asked}
-    return Stepped((*machines[:at], stepped, *machines[at + 1 :]), waiting, questions)
+    for place in machines.places[_name_of(answer.ask)]:
+        if every[place].asked == answer.ask:
+            every[place], questions = step(every[place], answer, now)
+            asked = every[place].asked
+            waiting |= set() if asked is None else {asked}
+    return Stepped(replace(machines, machines=tuple(every)), waiting, questions)
 
 
 def lost(
@@ -156,12 +186,12 @@ def lost(
 
 
 def unknown(machines: Iterable[Resolving]) -> int:
-    """Return the number of transactions whose end is not known."""
+    """Return the number of transactions that may be committed, aborted or still open."""
     return sum(1 for each in machines if each.state is ResolveState.UNKNOWN)
 
 
 def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if machine.asked != answer.ask:
         return Step(machine)
     at = received(*answer, now)
@@ -204,7 +234,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
-    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer.producer_id)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer)
     return _ask(machine, _S.READING_MARKER, ask)
 
 

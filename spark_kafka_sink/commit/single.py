@@ -12,6 +12,7 @@ may not call abort().
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -27,6 +28,7 @@ from spark_kafka_sink.commit.outcomes import (
     Undecided,
 )
 from spark_kafka_sink.commit.questions import (
+    COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
     Answer,
@@ -61,6 +63,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
+# The states of the driver's transaction before anything is written in it.
+_NOTHING_OPEN: Final = frozenset((EMPTY, COMPLETE_COMMIT))
+
 _S = SingleState
 
 
@@ -71,9 +76,10 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    record: the record to write into the commit log. attempts: what the tasks wrote. targets: all
+    missing_until: until when to look again for a partition that brokers do not know. record: the
+    record to write into the commit log. attempts: what the tasks wrote. targets: all
     partitions of the target topics. probes: whether the record is sent twice, to test that the
-    broker reports duplicates. failure: the check that failed. offset: the offset of the written
+    broker reports duplicates. failure: why a check failed. offset: the offset of the written
     record. asked_again: whether EndTxn was sent again, because the first response left open whether
     the transaction was committed. wrote_again: whether the record was sent again, because the first
     response was lost.
@@ -90,6 +96,7 @@ class Single:
     waiting: frozenset[Ask] = frozenset()
     failure: Failure | None = None
     offset: int = -1
+    missing_until: float = math.inf
     asked_again: bool = False
     wrote_again: bool = False
     outcome: Outcome | None = None
@@ -104,15 +111,20 @@ def begin_commit(
     targets: tuple[TopicPartition, ...],
     probes: bool,
     deadline: float,
+    missing_until: float = math.inf,
 ) -> Step[Single]:
-    """Return the state machine that commits, and its first questions.
+    """Return the state machine that commits, and its first requests to brokers.
 
     level: the transaction.version that the cluster has finalized now. probes: True for the first
     commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
-    (see `guards`) needs.
+    (see `guards`) needs. missing_until: until when to look again for a partition that brokers do
+    not know; later than `deadline` has no effect.
     """
     written = tuple(each for each in attempts if each.written)
-    machine = Single(_S.CHECKING, plan, level, deadline, record, written, targets, probes)
+    machine = Single(
+        _S.CHECKING, plan, level, deadline, record, written, targets, probes,
+        missing_until=missing_until,
+    )  # fmt: skip
     conflict = guards.two_writers(written) or _other_transaction(plan, written)
     if conflict is not None:
         return _abort(machine, conflict)
@@ -125,18 +137,19 @@ def begin_commit(
 
 
 def begin_abort(plan: Plan, *, level: int, deadline: float) -> Step[Single]:
-    """Return the state machine that aborts, and its first question."""
+    """Return the state machine that aborts, and its first request to a broker."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     machine = Single(_S.ABORTING, plan, level, deadline, nothing)
     return asking(machine, _end(machine, commit=False))
 
 
 def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
-    if at.asks_again and now < machine.deadline:
+    until = min(machine.deadline, machine.missing_until) if at.is_missing else machine.deadline
+    if at.asks_again and now < until:
         if isinstance(at.ask, WriteRecord):
             machine = replace(machine, wrote_again=True)
         return Step(machine, (at.again(),))
@@ -155,7 +168,7 @@ def _checked(machine: Single, at: Received) -> Step[Single]:
 
 
 def _explain(machine: Single, failure: Failure) -> Step[Single]:
-    """Abort. If rows or the record are missing, first find out if a newer run is the reason."""
+    """Abort. If rows or the log record are missing, first find out if a newer run is the reason."""
     if failure.kind not in (FailureKind.LOST, FailureKind.TIMED_OUT):
         return _abort(machine, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -175,7 +188,7 @@ def _check(machine: Single, at: Received) -> Failure | None:
     covered = guards.by_partition(machine.attempts)
     if isinstance(at.ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
         partition = at.ask.partition
-        if at.found is Verdict.NOT_FOUND:
+        if at.is_missing:
             sentence = f"{partition} was deleted after rows were written to it"
             return Failure(FailureKind.LOST, sentence, reply.error)
         if at.found is Verdict.DONE:
@@ -193,7 +206,8 @@ def _check_transaction(
     if described.producer != plan.producer:
         newer = is_newer(described, plan.producer)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
-    is_nothing = described.state == EMPTY and not covered and plan.run.level >= 2
+    # At level 2, a plan that has written the record DONE begins with a transaction that has ended.
+    is_nothing = described.state in _NOTHING_OPEN and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)
     others = described.partitions - covered - {plan.run.log}
@@ -241,8 +255,8 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
-            "the broker does not tell in its response that it has taken a batch for a duplicate, "
-            "so mode single could lose rows without a sign: use exactlyOnce=two-phase"
+            "the broker's response does not show that it took a batch for a duplicate, so mode "
+            "single could lose rows without an error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
@@ -253,7 +267,7 @@ def _flagged(plan: Plan) -> Failure:
     sentence = (
         f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
         f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
-        "mode single could lose rows without a sign: set CreateTime, or use exactlyOnce=two-phase"
+        "mode single could lose rows without an error: set CreateTime, or use exactlyOnce=two-phase"
     )
     return Failure(FailureKind.NOT_FIT, sentence)
 
@@ -330,7 +344,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
         # A newer run may have written its record after this one. Then only the marker shows whether
         # this record is committed.
         plan = machine.plan
-        ask = ReadMarker(plan.run.log, machine.offset, plan.producer.producer_id)
+        ask = ReadMarker(plan.run.log, machine.offset, plan.producer)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     pause_s = MARKER_PAUSE_S if is_pending else STALE_S

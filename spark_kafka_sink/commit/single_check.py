@@ -1,8 +1,8 @@
 """The check that a task of mode `single` makes of its partitions before its first record.
 
 No other attempt may have written to these partitions in this transaction. The rows of one attempt
-cannot be aborted without the rows of all others. And a broker may take batches of the second
-attempt for duplicates of the first attempt's (see `guards`).
+cannot be aborted without the rows of all other tasks. And a broker may take batches of the second
+attempt for duplicates of the batches of the first attempt (see `guards`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_kafka_sink.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The state of the check. waiting: the questions that have no answer yet."""
+    """The state of the check. waiting: the requests that have no reply yet."""
 
     plan: Plan
     deadline: float
@@ -42,7 +42,7 @@ def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float
 
 
 def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting or not isinstance(answer.ask, DescribeProducers):
         return Step(machine)
     at = received(*answer, now)

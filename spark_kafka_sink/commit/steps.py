@@ -1,8 +1,9 @@
-"""The parts that all state machines of exactly once share: steps, answers and failures.
+"""The parts that all exactly-once state machines share: steps, answers and failures.
 
-A machine is a frozen value. ``step(machine, answer, now)`` returns the machine in its next state
-and the questions to send to brokers. The machine has ended once its `outcome` is set. It ignores
-the answer to a question that it does not wait for.
+A machine is a frozen value. A question is a request that the machine lets the caller send to a
+broker, and an answer is the reply. ``step(machine, answer, now)`` returns the machine in its next
+state and its next questions. The machine has ended once its `outcome` is set. It ignores the answer
+to a question that it does not wait for.
 """
 
 from __future__ import annotations
@@ -94,6 +95,12 @@ class Received(NamedTuple):
         """Whether the same question has to be asked again."""
         return self.found in (Verdict.RETRY, Verdict.LOOK_UP)
 
+    @property
+    def is_missing(self) -> bool:
+        """Whether a broker does not know the partition: it may be new there, or deleted."""
+        is_unknown = self.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+        return is_unknown and isinstance(self.ask, DescribeProducers)
+
     def again(self) -> Question:
         """Return the same question, to be asked again after a pause."""
         error = self.reply.error
@@ -102,7 +109,7 @@ class Received(NamedTuple):
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 
     def failure(self, what: str) -> Failure:
-        """Return the failure of a machine that this reply ends. what: what could not be done."""
+        """Return the failure that ends a machine after this reply. what: what could not be done."""
         name, error = call_of(self.ask).value, self.reply.error
         found = error_code(error)
         kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
@@ -192,10 +199,11 @@ def end_txn(
 
 
 def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run uses the id, as opposed to a timeout that raised the epoch.
+    """Return whether a newer run, and not a timeout, raised the epoch of a transactional id.
 
-    producer: the producer id and epoch that this run has. A timeout raises the epoch by one, and so
-    does InitProducerId if no transaction was open. The state shows which of them it was.
+    producer: the producer id and epoch that this run has. A transaction timeout raises the epoch by
+    one, and so does the InitProducerId of a newer run if no transaction was open. The state of the
+    transaction shows which of the two it was.
     """
     found = described.producer
     if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:

@@ -20,12 +20,14 @@ A driver that cannot commit aborts instead (`two_phase_abort`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards, read_back, resolve
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
 from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
@@ -53,7 +55,7 @@ from spark_kafka_sink.commit.questions import (
     WriteRecord,
     Written,
 )
-from spark_kafka_sink.commit.resolve import Resolving
+from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import COMMIT, CommitState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     MARKER_PAUSE_S,
@@ -70,7 +72,7 @@ from spark_kafka_sink.commit.steps import (
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
 _MARGIN_SHARE: Final = 0.2
@@ -78,6 +80,9 @@ _MAX_MARGIN_MS: Final = 60_000
 _SHARE_AFTER_DECISION: Final = 0.5
 
 _S = CommitState
+# A producer and what it wrote to one partition.
+_Written: TypeAlias = tuple[ProducerIdAndEpoch, WrittenPartition]
+_ByPartition: TypeAlias = Mapping[TopicPartition, Sequence[_Written]]
 Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure
 
 
@@ -86,12 +91,14 @@ class Committing:
     """The state of a commit.
 
     record: the record in state DECIDED with the attempts' transactions; in state DONE if no attempt
-    wrote records. next_producer: the driver's producer id and epoch after the run is decided.
-    ends_at: when the first of the attempts' transactions times out; begun_at: when the driver's
-    transaction began; both by the brokers' clock. asked_at: when the first request of the driver's
-    transaction was sent; decides_by: the last moment to send the EndTxn that commits it; both by
-    the machine's clock. ends: the commits of the attempts' transactions. leftovers: open
-    transactions of other attempts. offset: the offset of the record in the log. asked_again:
+    wrote records. by_slot: the attempts by their slots. by_partition: what they wrote, by
+    partition. next_producer: the driver's producer id and epoch after the run is decided. Times by
+    the brokers' clock: ends_at: when the first of the attempts' transactions times out; begun_at:
+    when the driver's transaction began. Times by the client's clock: asked_at: when the first
+    request of the driver's transaction was sent; decides_by: until when the EndTxn that commits the
+    driver's transaction may be sent; missing_until: until when to look again for a partition that
+    brokers do not know. ends: the state machines that commit the attempts' transactions. leftovers:
+    open transactions of other attempts. offset: the offset of the record in the log. asked_again:
     whether EndTxn was sent again, because the first response left open whether the driver's
     transaction was committed. failure: the meaning of that first response, or the check that
     failed.
@@ -103,15 +110,20 @@ class Committing:
     deadline: float
     record: CommitRecord
     attempts: tuple[AttemptTransaction, ...] = ()
+    by_slot: Mapping[TaskSlot | None, AttemptTransaction] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    by_partition: _ByPartition = field(default_factory=dict, compare=False, repr=False)
     waiting: frozenset[Ask] = frozenset()
     ends_at: int | None = None
     begun_at: int | None = None
     asked_at: float = 0.0
     decides_by: float = 0.0
     next_producer: ProducerIdAndEpoch = NO_PRODUCER_ID
-    ends: tuple[Resolving, ...] = ()
+    ends: Resolvings = NO_RESOLVINGS
     leftovers: Leftovers = frozenset()
     offset: int = -1
+    missing_until: float = math.inf
     asked_again: bool = False
     failure: Failure | None = None
     outcome: Outcome | None = None
@@ -124,11 +136,13 @@ def begin(
     *,
     level: int,
     deadline: float,
+    missing_until: float = math.inf,
 ) -> Step[Committing]:
-    """Return the state machine that commits, and its first questions.
+    """Return the state machine that commits, and its first requests to brokers.
 
     record: the record in state DONE. level: the transaction.version that the cluster has finalized
-    now.
+    now. missing_until: until when to look again for a partition that brokers do not know; later
+    than `deadline` has no effect.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -137,10 +151,14 @@ def begin(
     decided = replace(
         record, state=RecordState.DECIDED, transactions=tuple(map(_decided_one, written))
     )
-    machine = Committing(_S.CHECKING, plan, level, deadline, decided, written)
+    machine = Committing(
+        _S.CHECKING, plan, level, deadline, decided, written,
+        by_slot={each.slot: each for each in written},
+        by_partition=_by_partition(written),
+        missing_until=missing_until,
+    )  # fmt: skip
     looks = [DescribeTransaction(each) for each in _ids(machine)]
-    partitions = {each.partition for attempt in written for each in attempt.written}
-    return asking(machine, *looks, *(DescribeProducers(each) for each in sorted(partitions)))
+    return asking(machine, *looks, *map(DescribeProducers, sorted(machine.by_partition)))
 
 
 def begin_forward(
@@ -154,7 +172,7 @@ def begin_forward(
 
 
 def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     if machine.state is _S.ENDING:
@@ -163,7 +181,10 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
         return Step(machine, questions) if machine.waiting else _ended_all(machine)
     at = received(*answer, now)
     decides = machine.state in (_S.DECIDING, _S.ASKING_AGAIN)
-    if at.asks_again and now < (machine.decides_by if decides else machine.deadline):
+    until = machine.decides_by if decides else machine.deadline
+    if at.is_missing:
+        until = min(until, machine.missing_until)
+    if at.asks_again and now < until:
         return Step(machine, (at.again(),))
     return _STEPS[machine.state](machine, at)
 
@@ -177,7 +198,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as it was left, first check whether a newer run ended it."""
+    """Fail. If a transaction is not as its attempt left it, first check for a newer run."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -200,7 +221,7 @@ def _check(machine: Committing, at: Received) -> Failure | None:
         if attempt is not None and at.found in (Verdict.DONE, Verdict.NOT_FOUND):
             return _not_open(machine, ask, reply, attempt.producer)
     if isinstance(ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
-        if at.found is Verdict.NOT_FOUND:
+        if at.is_missing:
             sentence = f"{ask.partition} was deleted after rows were written to it"
             return Failure(FailureKind.LOST, sentence, reply.error)
         if at.found is Verdict.DONE:
@@ -212,13 +233,10 @@ def _not_held(
     machine: Committing, ask: DescribeProducers, reply: ProducersDescribed
 ) -> Failure | None:
     producers = guards.by_producer(reply.producers)
-    for attempt in machine.attempts:
-        for written in attempt.written:
-            if written.partition == ask.partition:
-                found = producers.get(attempt.producer)
-                failure = guards.other_holdings(ask.partition, written, found)
-                if failure is not None:
-                    return failure
+    for producer, written in machine.by_partition[ask.partition]:
+        failure = guards.other_holdings(ask.partition, written, producers.get(producer))
+        if failure is not None:
+            return failure
     return None
 
 
@@ -280,7 +298,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the decision of {owner} could not be written")
+    return at.failure(f"the decision to commit the write of {owner} could not be written")
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
@@ -301,11 +319,12 @@ def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
-    """Decide, unless the first transaction of an attempt times out too soon (R12).
+    """Commit the driver's transaction, unless an attempt's transaction times out too soon.
 
-    The brokers' clock says how long it is from the driver's transaction to that timeout. The
-    driver's transaction began after `asked_at`, so the rest is at least what is left of that time.
-    Half of the margin is for requests that have to be repeated, half for the commits that follow.
+    The time left until the first timeout is computed without comparing two clocks. By the brokers'
+    clock, the driver's transaction began ends_at - begun_at before that timeout. By the client's
+    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. Half of the
+    margin is for requests that have to be repeated, half for the commits that follow.
     """
     if machine.ends_at is None or machine.begun_at is None:
         return _decide(replace(machine, decides_by=machine.deadline))
@@ -318,7 +337,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and note when it began or times out (C3)."""
+    """Check again that a transaction is open, and record when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -336,8 +355,8 @@ def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Comm
 def _too_late(machine: Committing, left_ms: int) -> Failure:
     timeout_ms = machine.plan.run.timeout_ms
     sentence = (
-        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions end "
-        f"after {timeout_ms} ms"
+        f"the job took {timeout_ms - left_ms} ms from its first row on, and its transactions time "
+        f"out after {timeout_ms} ms"
     )
     return Failure(FailureKind.TIMED_OUT, sentence)
 
@@ -401,7 +420,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if (machine.asked_again or is_too_late) and not is_pending:
         # A newer run may have written its record after this one. Then only the marker shows whether
         # this record is committed.
-        ask = ReadMarker(run.log, machine.offset, machine.plan.producer.producer_id)
+        ask = ReadMarker(run.log, machine.offset, machine.plan.producer)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     return asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)
@@ -414,7 +433,9 @@ def _why_not(machine: Committing, at: Received) -> Failure:
 
 
 def _not_ended(machine: Committing, at: Received) -> Failure:
-    return at.failure(f"the decision of {machine.plan.run.owner} could not be committed")
+    return at.failure(
+        f"the decision to commit the write of {machine.plan.run.owner} could not be committed"
+    )
 
 
 # -- after the decision ---------------------------------------------------------------------------
@@ -433,11 +454,12 @@ def _forward(machine: Committing) -> Step[Committing]:
 
 def _ended_all(machine: Committing) -> Step[Committing]:
     record = machine.record
-    if any(each.state is ResolveState.ABORTED for each in machine.ends):
-        lost = resolve.lost(machine.ends, record.transactions)
-        torn = Torn(record, lost, resolve.unknown(machine.ends))
+    if any(each.state is ResolveState.ABORTED for each in machine.ends.machines):
+        lost = resolve.lost(machine.ends.machines, record.transactions)
+        torn = Torn(record, lost, resolve.unknown(machine.ends.machines))
         return _over(machine, _S.TORN, torn)
-    unknown = next((each.failure for each in machine.ends if each.failure is not None), None)
+    failures = (each.failure for each in machine.ends.machines)
+    unknown = next((each for each in failures if each is not None), None)
     if unknown is not None:
         return _over(machine, _S.UNFINISHED, Unfinished(record, unknown))
     return asking(_moved(machine, _S.LISTING), ListTransactions(f"{machine.plan.run.driver_id}/"))
@@ -505,9 +527,10 @@ _STEPS: Final = {
 
 
 def _decided_one(attempt: AttemptTransaction) -> DecidedTransaction:
-    """Return the record's entry for an attempt, with the first of its partitions.
+    """Return the entry of an attempt's transaction in the record DECIDED.
 
-    One partition is enough, because all partitions of a transaction get the same marker.
+    It has only the first of the transaction's partitions. That is enough to find out the result,
+    because all partitions of a transaction get the same marker.
     """
     first = attempt.written[0]
     slot = attempt.slot or TaskSlot(0, 0)
@@ -521,8 +544,15 @@ def _ids(machine: Committing) -> tuple[str, ...]:
 
 def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransaction | None:
     """Return the attempt whose transaction `ask` is about, None for the driver's transaction."""
-    slot = machine.plan.run.owner.slot_of(ask.transactional_id)
-    return next((each for each in machine.attempts if each.slot == slot), None)
+    return machine.by_slot.get(machine.plan.run.owner.slot_of(ask.transactional_id))
+
+
+def _by_partition(attempts: Iterable[AttemptTransaction]) -> _ByPartition:
+    found: dict[TopicPartition, list[_Written]] = {}
+    for attempt in attempts:
+        for written in attempt.written:
+            found.setdefault(written.partition, []).append((attempt.producer, written))
+    return found
 
 
 def _moved(machine: Committing, state: CommitState) -> Committing:

@@ -7,7 +7,9 @@ with `two_phase.begin_forward`. Otherwise the transactions of all tasks are abor
 was fenced: then a newer run ends them.
 
 Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
-two lists in a row are empty, for at most five seconds.
+two lists in a row are empty, for at most five seconds. If a task has sent no message, it may not
+have sent its first row yet, and two empty lists prove nothing: then the open transactions are
+listed for the whole time.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch
 
 _LIST_PAUSE_S: Final = 0.2
 # How many seconds an abort waits for tasks that may still open transactions.
-_SETTLES_S: Final = 5.0
+SETTLES_S: Final = 5.0
 
 _S = AbortState
 Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
@@ -69,8 +71,9 @@ class Aborting:
     become decided. is_undecided: whether A1 proves this, provided that the log has no committed
     record of the run. is_fenced: whether A1 was refused because the driver's epoch was raised, by
     another run or by the commit of this one. empty_lists: the number of empty lists in a row.
-    settles_at: when the wait for running tasks ends. decided: transactions that another run has
-    decided to commit, so that they must not be aborted.
+    settles_s: how many seconds to wait for running tasks. settles_at: when that wait ends, None
+    before the first list. is_missing: whether the driver lacks the message of a task. decided:
+    transactions that another run has decided to commit, so that they must not be aborted.
     """
 
     state: AbortState
@@ -84,7 +87,9 @@ class Aborting:
     is_undecided: bool = False
     is_fenced: bool = False
     empty_lists: int = 0
+    settles_s: float = SETTLES_S
     settles_at: float | None = None
+    is_missing: bool = False
     decided: Leftovers = frozenset()
     outcome: Outcome | None = None
 
@@ -95,21 +100,29 @@ def begin(
     *,
     level: int,
     deadline: float,
+    settles_s: float = SETTLES_S,
+    is_missing: bool = False,
 ) -> Step[Aborting]:
-    """Return the state machine that aborts, and its first question.
+    """Return the state machine that aborts, and its first request to a broker.
 
     attempts: the task attempts whose commit messages the driver has. There may be other attempts.
+    is_missing: whether the message of a task is missing, so that the task may still run. settles_s:
+    for how many seconds such a task is waited for; it opens its transaction within the linger time
+    after its first row.
     """
     owner = plan.run.owner
     known = frozenset(
         (owner.task_id(each.slot), each.producer) for each in attempts if each.slot is not None
     )
-    machine = Aborting(_S.LISTING, plan, level, deadline, plan.producer, known)
+    machine = Aborting(
+        _S.LISTING, plan, level, deadline, plan.producer, known,
+        settles_s=settles_s, is_missing=is_missing,
+    )  # fmt: skip
     return asking(machine, ListTransactions(f"{plan.run.driver_id}/"))
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -125,7 +138,7 @@ def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
     own = own_tasks(machine.plan.run.owner, found)
     if machine.settles_at is None:
-        machine = replace(machine, settles_at=at.now + _SETTLES_S)
+        machine = replace(machine, settles_at=at.now + machine.settles_s)
     if own:
         machine = replace(_moved(machine, _S.DESCRIBING), empty_lists=0)
         return asking(machine, *map(DescribeTransaction, own))
@@ -164,7 +177,7 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Find out what A1 meant at level 1: the transaction was committed, or had no partition."""
+    """Find out what the response to A1 meant at level 1: committed, or without partitions."""
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
@@ -191,8 +204,8 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
     if machine.is_undecided and not is_pending:
         return _abort_all(machine, at.now)
     sentence = (
-        f"the decision of {run.owner} is committed, and the commit log does not have it yet: "
-        "nothing is aborted"
+        f"the decision to commit the write of {run.owner} is recorded, but the leader of the "
+        "commit log does not return it yet: nothing is aborted"
     )
     return _over(machine, _S.FAILED, Failure(FailureKind.NO_ANSWER, sentence))
 
@@ -214,10 +227,17 @@ def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
-    """List again until two lists in a row are empty, because tasks may still open transactions."""
+    """List again until two lists in a row are empty, because tasks may still open transactions.
+
+    At level 2, a task that begins after A1 finds that its plan is no longer the newest, and one
+    that goes on after the abort of its transaction is refused. At level 1, both may open another
+    transaction at any time.
+    """
     is_quiet = machine.empty_lists >= 2
-    if is_quiet or (machine.settles_at is not None and now >= machine.settles_at):
-        return _over(machine, _S.ABORTED, Aborted(may_be_open=not is_quiet))
+    has_settled = machine.settles_at is not None and now >= machine.settles_at
+    if has_settled or (is_quiet and not machine.is_missing):
+        may_be_open = not is_quiet or (machine.is_missing and machine.level < 2)
+        return _over(machine, _S.ABORTED, Aborted(may_be_open=may_be_open))
     if machine.state is not _S.LISTING:
         machine = _moved(machine, _S.LISTING)
     ask = ListTransactions(f"{machine.plan.run.driver_id}/")

@@ -36,7 +36,7 @@ _S = TaskState
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The state of a claim. slot: the slot that is being tried. asked: the unanswered question."""
+    """The state of a claim. slot: the slot to be tried. asked: the request without a reply."""
 
     state: TaskState
     plan: Plan
@@ -47,14 +47,14 @@ class Claiming:
 
 
 def begin(plan: Plan, partition: int, attempt_number: int, *, deadline: float) -> Step[Claiming]:
-    """Return the state machine of a task's claim, and its first question."""
+    """Return the state machine of a task's claim, and its first request to a broker."""
     ask = DescribeTransaction(plan.run.driver_id)
     slot = TaskSlot(partition, attempt_number)
     return Step(Claiming(_S.CHECKING, plan, slot, deadline, ask), (Question(ask),))
 
 
 def step(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
-    """Return the state machine after an answer, with the questions to send next."""
+    """Return the state machine after a reply, with the next requests to send to brokers."""
     if answer.ask != machine.asked:
         return Step(machine)
     at = received(*answer, now)

@@ -92,7 +92,6 @@ _RULES: Final[Mapping[Call, Mapping[int, Verdict]]] = {
         codes.INVALID_TXN_STATE: _V.COMMITTED,
         codes.PRODUCER_FENCED: _V.FENCED,
     },
-    Call.DESCRIBE_PRODUCERS: {codes.UNKNOWN_TOPIC_OR_PARTITION: _V.NOT_FOUND},
 }
 _ABORT_1: Final[Mapping[int, Verdict]] = {
     codes.INVALID_TXN_STATE: _V.COMMITTED_OR_EMPTY,

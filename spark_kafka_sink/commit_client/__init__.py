@@ -1,7 +1,7 @@
-"""CommitClient: sends the questions of the exactly-once state machines to brokers.
+"""CommitClient: sends the requests of the exactly-once state machines to brokers.
 
-The state machines of the package `commit` decide what to ask, when to ask it, and what a reply
-means. This package finds the broker to ask: the coordinator of a transactional id, the leader of a
+The state machines of the package `commit` decide what to request, and when, and what a reply means.
+This package finds the broker to ask: the coordinator of a transactional id, the leader of a
 partition, or every broker. It imports neither numpy nor Arrow, because the processes in which Spark
 plans and commits do not need them.
 """

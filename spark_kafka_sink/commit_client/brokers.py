@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
+from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit_client.generators import NoReplyError, Steps, look_up_wait_s, refused
@@ -22,6 +23,7 @@ from spark_kafka_sink.wire.messages import (
     Request,
     Response,
 )
+from spark_kafka_sink.wire.primitives import ZERO_UUID
 from spark_kafka_sink.wire.transaction_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -43,6 +45,7 @@ class Brokers:
         self._answered: set[int] = set()
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._topic_ids: dict[str, UUID] = {}
 
     @property
     def nodes(self) -> dict[int, Node]:
@@ -70,7 +73,7 @@ class Brokers:
         """Send one request to a node and return its response, which has to be of class `kind`.
 
         node_id: None for any node. Raise NoReplyError if there is no response, and
-        AuthenticationException if the brokers reject the login.
+        AuthenticationException if the client and a broker cannot authenticate each other.
         """
         future = self._client.send(node_id, message, max_version, min_version)
         return (yield from self.response_to(future, kind))
@@ -80,14 +83,15 @@ class Brokers:
     ) -> Steps[tuple[int, _R]]:
         """Send one request to the coordinator of an id. Return its node id and the response.
 
-        version: the only API version that may be sent, None for any version. Raises as `ask` does.
+        version: the only API version that may be sent, None for any version. Raise the exceptions
+        of `ask`.
         """
         node_id = yield from self._coordinator(transactional_id)
         response = yield from self.ask(node_id, message, kind, version, version or 0)
         return node_id, response
 
     def response_to(self, future: RequestFuture, kind: type[_R]) -> Steps[_R]:
-        """Wait for the response to a request. Raises as `ask` does."""
+        """Wait for the response to a request. Raise the exceptions of `ask`."""
         while not future.is_done:
             yield future
         error = future.error
@@ -160,6 +164,7 @@ class Brokers:
         for topic in response.topics:
             if topic.error_code != codes.NONE:
                 raise refused(topic.error_code, what)
+            self._topic_ids[topic.name or ""] = topic.topic_id
             for each in topic.partitions:
                 if each.leader_id >= 0 and each.leader_id in self._nodes:
                     at = TopicPartition(topic.name or "", each.partition_index)
@@ -169,6 +174,13 @@ class Brokers:
         if partition not in self._leaders:
             raise refused(codes.UNKNOWN_TOPIC_OR_PARTITION, what)
         return self._leaders[partition]
+
+    def topic_id(self, topic: str) -> UUID:
+        """Return the id of a topic as of the last look-up of a leader.
+
+        A topic that is deleted and created again has another id. Brokers before 2.8 have no ids.
+        """
+        return self._topic_ids.get(topic, ZERO_UUID)
 
     def forget_coordinator(self, transactional_id: str) -> None:
         """Forget the coordinator of an id, so that the next request looks it up again."""

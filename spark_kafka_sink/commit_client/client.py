@@ -63,7 +63,6 @@ from spark_kafka_sink.errors import TimeoutException, api_exception, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 from spark_kafka_sink.records.batch import Buffer
-from spark_kafka_sink.records.default_record import read_batches
 from spark_kafka_sink.wire.messages import MetadataRequest, MetadataResponse
 
 # select() does not accept infinity.
@@ -196,7 +195,7 @@ class CommitClient:
     def log_ends(
         self, partitions: Iterable[TopicPartition], deadline: float
     ) -> dict[TopicPartition, int]:
-        """Return the high watermarks of partitions, which count the records of open transactions.
+        """Return the high watermarks of partitions, which include records of open transactions.
 
         Raise ApiException for a fatal error code, and TimeoutException at the deadline.
         """
@@ -205,11 +204,10 @@ class CommitClient:
     def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
         """Return the bytes of the batch that begins at `offset` in the log, None if there is none.
 
-        Raises as `log_ends` does.
+        Raise the exceptions of `log_ends`.
         """
-        question = partial(self._partitions.fetch, offset=offset)
-        found = self._until(question, partition, deadline)
-        batches = read_batches(found.records or b"")
+        question = partial(self._partitions.batches_from, offset=offset)
+        batches = self._until(question, partition, deadline)
         return next((each.data for each in batches if each.header.base_offset == offset), None)
 
     def _until(
@@ -254,7 +252,7 @@ class CommitClient:
         """Run a state machine of the package `commit` to its end, and return it with its outcome.
 
         begun: the result of the machine's `begin` function. step: the machine's `step` function.
-        Raises as `answers` does.
+        Raise the exceptions of `answers`.
         """
         machine, questions = begun
         self.ask(questions)
@@ -271,7 +269,7 @@ class CommitClient:
         return machine
 
     def now(self) -> float:
-        """Return the time by the clock that the machines' deadlines refer to."""
+        """Return the current time by the clock of the machines' deadlines, in seconds."""
         return self._clock()
 
     def take_warnings(self) -> list[str]:
@@ -279,14 +277,14 @@ class CommitClient:
         return self._log.take_warnings()
 
     def ask(self, questions: Iterable[Question]) -> None:
-        """Add questions to those that `answers` sends."""
+        """Add questions to the queue from which `answers` sends them."""
         self._waiting += questions
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
         """Wait at most `timeout_s` seconds for the next answers. Return [] if there is no question.
 
-        Raise the error if a broker rejects the login or the client's certificate, or if this client
-        rejects the broker's certificate.
+        Raise AuthenticationException if the client and a broker cannot authenticate each other, by
+        SASL or with certificates.
         """
         deadline = self._clock() + timeout_s
         while self._waiting or self._under_way:
@@ -340,7 +338,7 @@ class CommitClient:
             return _FAILED[type(ask)](error=error.code, reason=error.reason)
 
     def _forget(self, ask: Ask) -> None:
-        """Forget the broker to which `ask` was sent, so that it is looked up again."""
+        """Forget the coordinator or leader that got `ask`, so that it is looked up again."""
         transactional_id = getattr(ask, "transactional_id", None)
         if transactional_id is not None:
             self._brokers.forget_coordinator(transactional_id)

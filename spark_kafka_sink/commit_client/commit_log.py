@@ -1,11 +1,12 @@
 """The commit log of a cluster: write a record in a transaction, and read the records to the end.
 
 The log is partition 0 of its topic. Each process keeps the records that it has read, and reads only
-newer ones the next time.
+newer records the next time.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
@@ -31,17 +32,21 @@ from spark_kafka_sink.wire.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from spark_kafka_sink.wire.primitives import Records
+from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
 
 _ALL_REPLICAS: Final = -1
 # Produce 12 implicitly adds the partition to the transaction. Produce 13 has topic ids in place of
 # names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
+# What follows if the log has other records than before.
+_AGAIN: Final = (
+    "it is read again from its start, and versions that it no longer has are written again"
+)
 
 
 class CommitLog:
-    """The commit log. Each method that takes an `ask` raises as `Brokers.ask` does."""
+    """The commit log. Each method that takes an `ask` raises the exceptions of `Brokers.ask`."""
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class CommitLog:
         self._request_timeout_ms = request_timeout_ms
         # The reader of each key (None: of all keys), and the offset from which it reads next.
         self._read: dict[str | None, tuple[LogReader, int]] = {}
+        self._topic_id = ZERO_UUID
         self._warnings: list[str] = []
 
     def take_warnings(self) -> list[str]:
@@ -68,7 +74,9 @@ class CommitLog:
         node_id = yield from self._brokers.leader(self._log)
         key = ask.transactional_id
         value = encode(key, ask.record)
-        section, info = one_record(key.encode(), value, ask.record.written_at)
+        # A record may have been made long before. Brokers may refuse batches with an old timestamp,
+        # and begin a segment of the log because of it.
+        section, info = one_record(key.encode(), value, time.time_ns() // 1_000_000)
         header = batch_header(info, [section], ask.producer, ask.sequence, transactional=True)
         records = Records((header, section), len(header) + len(section))
         data = PartitionProduceData(index=self._log.partition, records=records)
@@ -108,18 +116,29 @@ class CommitLog:
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
 
+    def _look_up(self) -> Steps[int]:
+        """Look up the leader of the log. Forget all records if the log is another topic now."""
+        self._brokers.forget_leader(self._log)
+        node_id = yield from self._brokers.leader(self._log)
+        topic_id = self._brokers.topic_id(self._log.topic)
+        if self._read and topic_id != self._topic_id:
+            self._warnings.append(f"{self._log} was deleted and created again; {_AGAIN}")
+            self._read.clear()
+        self._topic_id = topic_id
+        return node_id
+
     def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
         """Read up to the high watermark. Return the reader of `key`, and the offset reached.
 
         key: None for the records of all keys.
         """
+        yield from self._look_up()
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
         if position > end:
             self._warnings.append(
                 f"{self._log} ends at offset {end}, and was read up to offset {position} before: "
-                "its topic was deleted and created again, or its leader lacks records; it is read "
-                "again from its start, and versions that it no longer has are written again"
+                f"its topic was deleted and created again, or its leader lacks records; {_AGAIN}"
             )
             self._read.pop(key)
             reader, position = LogReader(key), 0

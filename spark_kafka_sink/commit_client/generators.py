@@ -1,7 +1,7 @@
 """Questions to brokers as generators, which yield what they wait for and return the reply.
 
-A question may need several responses, for example first the look-up of a coordinator and then the
-response of that coordinator. So its generator yields either a `RequestFuture` or the time until
+A question may need several responses, for example a response that names the coordinator and then
+the coordinator's own response. So its generator yields either a `RequestFuture` or the time until
 which it waits. `UnderWay` resumes the generator in the caller's thread when the wait is over. The
 generator raises `NoReplyError` if there is no reply.
 """

@@ -1,4 +1,4 @@
-"""The questions to the leader of a partition: for its producers, end, batches and markers."""
+"""Requests to a partition's leader: for active producers, the log end, batches and markers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FETCH_WAIT_MS: Final = 500
 
 
 class Partitions:
-    """Asks the leaders of partitions. Each method raises as `Brokers.ask` does."""
+    """Asks the leaders of partitions. Each method raises the exceptions of `Brokers.ask`."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers
@@ -79,7 +79,11 @@ class Partitions:
         raise left_out("DescribeProducers", node_id)
 
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
-        """Return the next transaction marker of a producer in a partition, from an offset on."""
+        """Return the marker of a producer's transaction in a partition, from an offset on.
+
+        The marker has the epoch of the records, or the next one: from version 5 of EndTxn on, and
+        for a transaction that timed out or was fenced.
+        """
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
         while position < end:
@@ -91,12 +95,24 @@ class Partitions:
                 header = each.header
                 if header.producer_id != ask.producer_id or header.base_offset < ask.offset:
                     continue
+                later = header.producer_epoch - ask.producer.epoch
+                if later > (1 if header.is_control else 0):
+                    return MarkerRead(is_gone=True)
                 if not header.is_control:
                     records += header.record_count
-                elif (marker := each.marker()) is not None:
+                elif later >= 0 and (marker := each.marker()) is not None:
                     return MarkerRead(marker, records)
             position = batches[-1].header.last_offset + 1
         return MarkerRead()
+
+    def batches_from(self, partition: TopicPartition, offset: int) -> Steps[list[DefaultBatch]]:
+        """Return batches from `offset` on, none if the log ends below or begins above it."""
+        if (yield from self.end(partition)) <= offset:
+            return []
+        found = yield from self.fetch(partition, offset)
+        if found.error_code == codes.OFFSET_OUT_OF_RANGE:
+            return []
+        return batches_of(partition, found)
 
     def end(self, partition: TopicPartition) -> Steps[int]:
         """Return the high watermark of a partition."""
@@ -145,9 +161,9 @@ class Partitions:
 
 
 def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultBatch]:
-    """Return the batches of a Fetch below the end of a log, where there is at least one.
+    """Return the batches in the response to a Fetch from an offset below the end of the log.
 
-    Raise NoReplyError if the response has an error code, or no batch.
+    Raise NoReplyError if the response has an error code, or has no batch.
     """
     if found.error_code != codes.NONE:
         raise refused(found.error_code, f"Fetch of {partition}")

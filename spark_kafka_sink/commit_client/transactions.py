@@ -1,4 +1,4 @@
-"""The questions about transactions: to coordinators, or to all brokers for a list of open ones."""
+"""Requests about transactions: to a coordinator, or to all brokers to list open transactions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from spark_kafka_sink.wire.transaction_messages import (
 
 
 class Transactions:
-    """Asks brokers about transactions. Each method raises as `Brokers.ask` does."""
+    """Asks brokers about transactions. Each method raises the exceptions of `Brokers.ask`."""
 
     def __init__(self, brokers: Brokers) -> None:
         self._brokers = brokers

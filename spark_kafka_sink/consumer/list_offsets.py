@@ -38,7 +38,7 @@ def reader_advice(acls: Acls) -> Callable[[int, str], str | None]:
     """Return the function that returns the advice for a reader about a topic's error code.
 
     Its arguments are the error code and the topic. It returns None if there is no advice. acls:
-    adds the command that would allow what the brokers denied.
+    adds the kafka-acls.sh command that would grant the access that the brokers denied.
     """
 
     def of(code: int, topic: str) -> str | None:
@@ -60,7 +60,7 @@ def partition_error(
     topic_advice: the result of `reader_advice`.
     """
     row = error_code(code)
-    text = f"{topic_partition} cannot be read: {api} gave {row.name} ({code}) from node {node_id}"
+    text = f"{topic_partition} cannot be read: {api} to node {node_id} returned {row.name} ({code})"
     topic, partition = topic_partition
     hint = topic_advice(code, topic)
     if hint is not None:

@@ -84,9 +84,9 @@ def fetched_records(
 
 
 def _joined(parts: Iterator[DecodedRecords], budget_bytes: int) -> Iterator[list[DecodedRecords]]:
-    """Yield lists of parts. A list of several parts takes at most half of the budget.
+    """Yield lists of parts, each list to be joined into one Arrow batch.
 
-    The caller empties each list.
+    A list of several parts takes at most half of the budget. The caller empties each list.
     """
     # Joining copies the parts, so the parts and the result may take half of the budget each.
     room = budget_bytes // 2

@@ -60,7 +60,8 @@ class AwsTokens:
                 f"{Option('sasl.username')} has no effect with AWS_MSK_IAM: remove it"
             )
         options, region = self._options(), self._region()
-        values.check_url(endpoint(region))
+        url = endpoint(region)
+        values.check_url(url, f"{url}, which the tokens of AWS_MSK_IAM are for")
         if _environment_credentials(options) is None and find_spec("botocore") is None:
             raise ConfigException(
                 f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
@@ -69,7 +70,13 @@ class AwsTokens:
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
-            (options, region, renewal_options(config)),
+            # With their variables unresolved, too: the source of a client with variables may have
+            # another identity after the next fetch.
+            (
+                *(options, region, self._region_of_hosts()),
+                *(config.sasl_jaas_config, config.config_providers),
+                renewal_options(config),
+            ),
             lambda: TokenSource(
                 f"AWS's credentials for {region}",
                 self._fetch,
@@ -96,8 +103,7 @@ class AwsTokens:
 
         The region comes from the broker's host name, or else from the environment.
         """
-        hosts = [node.host for node in self._config.bootstrap_nodes]
-        found = next(filter(None, map(region_of_host, hosts)), None)
+        found = self._region_of_hosts()
         if found is None:
             found = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
         if found is None:
@@ -106,6 +112,10 @@ class AwsTokens:
                 "set the variable AWS_REGION on the driver and on each executor"
             )
         return checked_region(found)
+
+    def _region_of_hosts(self) -> str | None:
+        hosts = [node.host for node in self._config.bootstrap_nodes]
+        return next(filter(None, map(region_of_host, hosts)), None)
 
     def _fetch(self) -> OAuthBearerToken:
         """Return a new token. This may take long.
@@ -176,6 +186,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
     try:
         session = Session(profile=options.profile)
         commands = _remove_commands(session.full_config)
+        _name_role_sessions(session.full_config)
+        if session.get_config_variable("region") is None:
+            # The roles of profiles are assumed there.
+            session.set_config_variable("region", region)
         if options.role is not None:
             client = session.create_client("sts", region_name=options.sts_region or region)
             more = {} if options.external_id is None else {"ExternalId": options.external_id}
@@ -206,19 +220,33 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         # The message of the exception may contain a URL with a token.
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
-        why, is_final = "there are none: no variables, profile, role or metadata service", False
+        why, is_final = "no variables, profile, role or metadata service has credentials", False
     if commands:
         why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove the commands that would write credentials from botocore's profiles; return them.
+    """Remove the commands that would print credentials from botocore's profiles; return them.
 
-    Without the provider of the session alone, botocore would run those of source profiles.
+    It is not enough to remove the session's own provider of such credentials: botocore would still
+    run the commands of source profiles.
     """
     found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
     return [command for command in found if command is not None]
+
+
+def _name_role_sessions(config: Mapping[str, Any]) -> None:
+    """Set the session name of the roles in botocore's profiles that have none.
+
+    botocore would name each session by the time. It reads the name for a web identity in the
+    environment from the profile, too.
+    """
+    profiles = config.get("profiles", {})
+    # Without AWS_PROFILE, botocore uses this profile even if no file has it.
+    profiles.setdefault("default", {})
+    for each in profiles.values():
+        each["role_session_name"] = each.get("role_session_name") or _SESSION_NAME
 
 
 def _assumed(given: Mapping[str, Any]) -> AwsCredentials:

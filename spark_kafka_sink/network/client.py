@@ -52,7 +52,7 @@ from spark_kafka_sink.errors import (
     SslAuthenticationException,
     UnsupportedVersionException,
 )
-from spark_kafka_sink.logs import safe_logging, warn_once
+from spark_kafka_sink.logs import safe_logging, warn_once_now
 from spark_kafka_sink.metrics import Metrics
 from spark_kafka_sink.model import Node, __version__
 from spark_kafka_sink.network.connection import Connection
@@ -105,7 +105,8 @@ class NetworkClient:
     ) -> None:
         self._metrics = metrics or NetworkMetrics(Metrics())
         self._security = security
-        # Whether any broker has answered a request of a caller, so not only ApiVersions or a login.
+        # Whether any broker has answered a request of a caller. The client's own requests, such as
+        # ApiVersions, do not count.
         self._was_ever_answered = False
         if security is not None:
             security.wake = selector.wakeup
@@ -154,7 +155,7 @@ class NetworkClient:
     def connect(self, node_ids: set[int]) -> None:
         """Set the nodes to keep connected.
 
-        Other nodes are connected to only for requests that any node may answer.
+        The client connects to other nodes only for requests that any node may answer.
         """
         self._connect_to = node_ids
 
@@ -233,13 +234,15 @@ class NetworkClient:
 
     def _warn_of_no_response(self, now: float) -> None:
         """Log a warning that lists the failing nodes, once, long before a caller's timeout."""
-        is_needed = bool(self._unassigned or self._connect_to)
-        silent_s = self._nodes.silence_s(now, is_needed=is_needed)
+        silent_s = self._nodes.silence_s(
+            now, self._connect_to, is_any_needed=bool(self._unassigned)
+        )
         if silent_s is not None:
-            message = f"no broker has answered for {silent_s:.0f} s, still trying"
+            who = "no broker that is needed" if self._nodes.has_answering else "no broker"
+            message = f"{who} has answered for {silent_s:.0f} s, still trying"
             tried = self.last_errors()
             with safe_logging():
-                warn_once(logger, f"{message}: {tried}" if tried else message, "silence")
+                warn_once_now(logger, f"{message}: {tried}" if tried else message, "silence")
 
     def _handle(self, event: SelectorEvent, now: float) -> None:
         state = self._channels.get(event.channel)
@@ -265,11 +268,13 @@ class NetworkClient:
         elif isinstance(event, Closed):
             why = event.reason
             if event.error is None:
-                why += state.why_closed
+                speaks_tls = event.speaks_tls
+                why += state.why_closed(speaks_tls=speaks_tls)
                 # The reason is only likely, not certain, so it is logged as a warning.
-                if not self._was_ever_answered and state.may_have_other_protocol:
+                may_differ = state.may_have_other_protocol(speaks_tls=speaks_tls)
+                if may_differ and not self._was_ever_answered:
                     with safe_logging():
-                        warn_once(logger, f"{state.node}: {why}", "protocol")
+                        warn_once_now(logger, f"{state.node}: {why}", "protocol")
             self._connection_lost(state, why, now, error=event.error)
 
     def _received(self, state: NodeState, connection: Connection, data: bytes, now: float) -> None:
@@ -277,7 +282,7 @@ class NetworkClient:
         try:
             for event in connection.received(data, now):
                 if isinstance(event, NodeThrottled):
-                    # A shorter throttle time does not end a longer one.
+                    # A shorter throttle time does not end an earlier, longer throttle time.
                     state.throttled_until = max(state.throttled_until, event.until)
                     self._events.append(NodeThrottled(state.node.id, state.throttled_until))
                     continue
@@ -335,7 +340,10 @@ class NetworkClient:
     # -- requests that any node may answer --------------------------------------------------------
 
     def _send_waiting(self, now: float) -> None:
-        """Send the requests that any node may answer to the least loaded node, or connect to it."""
+        """Send requests that any node may answer, each to the least loaded node.
+
+        If the least loaded node has no connection, connect to it first.
+        """
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
@@ -487,7 +495,7 @@ class NetworkClient:
             elif now >= connection.awaits_login_since + self._config.request_timeout_s:
                 timeout = Option("request.timeout.ms", round(self._config.request_timeout_s * 1000))
                 self._no_login(
-                    state, f"no ticket or token within {timeout} to renew the session", now
+                    state, f"no ticket or token within {timeout} to re-authenticate", now
                 )
 
     def _no_login(self, state: NodeState, reason: str, now: float) -> None:

@@ -114,7 +114,7 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Record that the next frame is written. Return its request if it expects no response."""
+        """Record that the next frame is written. Return its request if that expects no response."""
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -184,17 +184,21 @@ class Connection:
         self._peer = peer or f"node {node_id}"
         self._authenticator = SaslAuthenticator(login, self._peer, node_id)
         self.awaits_login_since: float | None = None
-        """When requests began to wait for a login because the session ended, None otherwise."""
+        """The time since which requests wait for credentials because the session has ended.
+
+        None if no request waits for credentials.
+        """
         # The requests that wait for the end of a re-authentication, with their frames.
         self._held: deque[tuple[InFlightRequest, list[Buffer]]] = deque()
         self.node_id = node_id
-        self._has_tls = has_tls
+        self.has_tls = has_tls
+        """Whether the connection uses TLS."""
         self._api_versions_version = api_versions_version
         self._software_version = software_version
         self.in_flight = InFlightRequests(request_timeout_s)
         self._client_id = client_id
         self._state = ConnectionState.CONNECTING
-        self._splitter = FrameSplitter(_SETUP_RESPONSE_BYTES)
+        self._splitter = FrameSplitter(_SETUP_RESPONSE_BYTES, has_tls=has_tls)
         self._versions: NodeApiVersions | None = None
         self._next_correlation_id = 0
         self.has_answered = False
@@ -212,6 +216,11 @@ class Connection:
         return self._state is ConnectionState.READY or self._state in _RENEWALS
 
     @property
+    def has_login(self) -> bool:
+        """Whether the connection uses SASL."""
+        return self._authenticator.is_used
+
+    @property
     def is_renewing(self) -> bool:
         """Whether the connection is re-authenticating."""
         return self._state in _RENEWALS
@@ -222,7 +231,7 @@ class Connection:
 
     @property
     def load(self) -> int:
-        """The number of requests that are in flight, or held until the next login."""
+        """The number of requests that are in flight, or held until a re-authentication ends."""
         return len(self.in_flight) + len(self._held)
 
     @property
@@ -237,7 +246,7 @@ class Connection:
 
     def connected(self, now: float) -> None:
         """Record that TCP is connected. Send ApiVersions, unless a TLS handshake comes first."""
-        self._begin(ConnectionEvent.CONNECT_TLS if self._has_tls else ConnectionEvent.CONNECT, now)
+        self._begin(ConnectionEvent.CONNECT_TLS if self.has_tls else ConnectionEvent.CONNECT, now)
 
     def secured(self, now: float) -> None:
         """Record that the TLS handshake is complete, and send ApiVersions."""
@@ -291,8 +300,8 @@ class Connection:
             if sent is None or sent.correlation_id != answered_id:
                 asked = "nothing" if sent is None else str(sent.correlation_id)
                 message = (
-                    f"node {self.node_id} answered correlation id {answered_id} "
-                    f"where {asked} was asked"
+                    f"node {self.node_id} answered with correlation id {answered_id}, "
+                    f"expected {asked}"
                 )
                 raise ProtocolError(message, node_id=self.node_id)
             if sent.request is None:
@@ -311,7 +320,7 @@ class Connection:
             yield from self._splitter.feed(data)
         except ProtocolError:
             is_first_answer = self._state is ConnectionState.CHECKING_API_VERSIONS
-            if not (is_first_answer and self._splitter.holds_tls):
+            if self.has_tls or not (is_first_answer and self._splitter.holds_tls):
                 raise
             raise SslAuthenticationException(
                 f"{self._peer} expects TLS: set {Option('security.protocol')} to SSL or SASL_SSL, "
@@ -329,7 +338,10 @@ class Connection:
         return [NodeThrottled(self.node_id, now + pause_ms / 1000)]
 
     def sent(self) -> Answered | None:
-        """Record that the next frame was written. Return an event if it expects no response."""
+        """Record that the next frame was written.
+
+        Return an event if the request in that frame expects no response.
+        """
         done = self.in_flight.written()
         if done is None or done.request is None:
             return None
@@ -389,9 +401,9 @@ class Connection:
                 self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
-        """Begin to re-authenticate if a login is ready, and return whether it has begun.
+        """Begin to re-authenticate if there are credentials now, and return whether it has begun.
 
-        Raise KafkaException if there will be no login.
+        Raise KafkaException if there will be no credentials.
         """
         return self._begin_login(ConnectionEvent.RENEW, now)
 
@@ -421,13 +433,16 @@ class Connection:
                 return self._versions.latest_usable_version(api, most)
         raise IllegalSaslStateException(f"{self._peer} does not know the request {api.name}")
 
-    def _send_token(self, token: bytes, now: float) -> None:
+    def _send_token(self, token: bytes, now: float, *, expects_response: bool = True) -> None:
+        """Send a SASL token. Only a bare token may expect no response."""
         if self._has_authenticate:
             message = SaslAuthenticateRequest(auth_bytes=token)
             self._ask(SASL_AUTHENTICATE, self._version(SASL_AUTHENTICATE), message, now)
             return
         self._outgoing.append([len(token).to_bytes(4, "big") + token])
-        self.in_flight.add(InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, True))  # noqa: FBT003 - expects_response, as in the class
+        self.in_flight.add(
+            InFlightRequest(None, SASL_AUTHENTICATE, _BARE, _BARE, now, expects_response)
+        )
 
     def _token_came(self, token: bytes, lifetime_ms: int | None, now: float) -> Iterator[NodeReady]:
         """Process a SASL token of the broker: respond to it, or complete the login.
@@ -437,8 +452,11 @@ class Connection:
         """
         answer = self._authenticator.step(token)
         if answer is not None:
-            self._send_token(answer, now)
-            return
+            # A bare token that ends the exchange, as that of GSSAPI does, gets no response.
+            is_last = not self._has_authenticate and self._authenticator.is_complete
+            self._send_token(answer, now, expects_response=not is_last)
+            if not is_last:
+                return
         self._authenticator.completed(lifetime_ms, now, is_renewal=self.is_renewing)
         action = self._handle(ConnectionEvent.COMPLETE_LOGIN)
         if action is ConnectionAction.REPORT_READY and self._versions is not None:
@@ -465,7 +483,7 @@ class Connection:
             self._ask_api_versions(0, now)
             return []
         if not isinstance(response, ApiVersionsResponse):
-            message = f"node {self.node_id} did not answer ApiVersions with ApiVersions"
+            message = f"node {self.node_id} answered ApiVersions with another response"
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]
@@ -479,7 +497,7 @@ class Connection:
         throttled = self._throttled(sent, response, now)
         if self._authenticator.is_used:
             if not self._begin_login(ConnectionEvent.LEARN_VERSIONS_SASL, now):
-                # The client connects again when there are some.
+                # The client connects again when there are credentials.
                 raise NetworkException(f"{self._peer}: there are no credentials to log in with now")
             return throttled
         self._handle(ConnectionEvent.LEARN_VERSIONS)

@@ -31,11 +31,11 @@ class ConnectionState(Enum):
     CONNECTING = "waiting for TCP"
     TLS_HANDSHAKE = "in the TLS handshake"
     CHECKING_API_VERSIONS = "waiting for the broker's versions"
-    SASL_HANDSHAKE = "asking for a login by SASL"
-    SASL_TOKENS = "in the login by SASL"
-    READY = "takes requests"
-    RENEWAL_HANDSHAKE = "asking for another login by SASL"
-    RENEWAL_TOKENS = "in another login by SASL"
+    SASL_HANDSHAKE = "waiting for the response to SaslHandshake"
+    SASL_TOKENS = "in the SASL login"
+    READY = "ready for requests"
+    RENEWAL_HANDSHAKE = "re-authenticating with SaslHandshake"
+    RENEWAL_TOKENS = "re-authenticating with SASL tokens"
     CLOSED = "gone"
 
 
@@ -45,9 +45,9 @@ class ConnectionEvent(Enum):
     CONNECT = "TCP is up"
     CONNECT_TLS = "TCP is up, and the TLS handshake comes next"
     SECURE = "the TLS handshake is done"
-    LEARN_VERSIONS = "the broker has said which versions it has"
-    LEARN_VERSIONS_SASL = "the broker has said which versions it has, and a login comes next"
-    ACCEPT_MECHANISM = "the broker takes the mechanism of the login"
+    LEARN_VERSIONS = "the broker has returned its API versions"
+    LEARN_VERSIONS_SASL = "the broker has returned its API versions, and a login comes next"
+    ACCEPT_MECHANISM = "the broker accepts the SASL mechanism"
     COMPLETE_LOGIN = "both sides have accepted the login"
     RENEW = "a request is to be sent, and the session is about to end"
     CLOSE = "the connection is gone"
@@ -58,11 +58,11 @@ class ConnectionAction(Enum):
 
     WAIT = "wait for what comes"
     ASK_API_VERSIONS = "ask for the broker's versions"
-    ASK_SASL_HANDSHAKE = "ask for the mechanism of the login"
-    BEGIN_EXCHANGE = "send the first message of the login"
-    REPORT_READY = "report that the node takes requests"
-    SEND_HELD = "send the requests that were held during the renewal"
-    RETURN_UNANSWERED = "return the requests that no response will come to"
+    ASK_SASL_HANDSHAKE = "send SaslHandshake with the SASL mechanism"
+    BEGIN_EXCHANGE = "send the first SASL token"
+    REPORT_READY = "report that the node is ready for requests"
+    SEND_HELD = "send the requests that were held during the re-authentication"
+    RETURN_UNANSWERED = "return the requests that will get no response"
 
 
 class Transition(NamedTuple):

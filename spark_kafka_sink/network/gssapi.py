@@ -65,7 +65,9 @@ def cached_principal(options: KerberosOptions) -> str:
 def gssapi_exchange(
     options: KerberosOptions, host: str, keytab: bytes, principal: str | None = None
 ) -> GssapiExchange:
-    """Return a Kerberos login at the broker `host`. This may block, while the KDC sends a ticket.
+    """Return the SASL exchange of a Kerberos login at the broker `host`.
+
+    This may block until the KDC sends a ticket.
 
     keytab: the contents of the keytab. principal: the principal of earlier logins with the same
     ticket cache. Raise SaslAuthenticationException if there are no tickets, and NetworkException if
@@ -78,8 +80,8 @@ def gssapi_exchange(
     user = str(credentials.name)
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
-            f"the ticket cache has tickets of {user!r} now, and had those of {principal!r}: a "
-            "client does not change its user"
+            f"the ticket cache has tickets of {user!r} now, and of {principal!r} before: a client "
+            "does not change its user"
         )
     service = f"{options.service}@{host}"
     try:
@@ -177,8 +179,9 @@ def _failure(
     advice = ""
     if code == _S_PRINCIPAL_UNKNOWN:
         advice = (
-            f"; compare {Option('sasl.kerberos.service.name')} with the brokers' principal, and "
-            "the broker's advertised host name, which cannot be an IP address, with its host"
+            f"; compare {Option('sasl.kerberos.service.name')} with the first part of the broker's "
+            "principal, and the broker's advertised host name, which cannot be an IP address, with "
+            "the host in that principal"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
         advice = f"; compare {Option('sasl.kerberos.principal')} and its realm with the KDC's"
@@ -197,7 +200,7 @@ def _failure(
 
 def _words(error: Any) -> str:  # noqa: ANN401 - of the library
     """Return the library's message for an error."""
-    found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - not one of GSSAPI's own
+    found = error.get_all_statuses(error.min_code, False)  # noqa: FBT003 - a code of Kerberos
     if not found or found == ["Success"]:
-        found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - one of GSSAPI's own
+        found = error.get_all_statuses(error.maj_code, True)  # noqa: FBT003 - a code of GSSAPI
     return printable(", ".join(map(str, found)))

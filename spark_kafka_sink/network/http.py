@@ -56,7 +56,7 @@ class HttpException(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """An HTTP response. retry_after_s: the delay that Retry-After sets, None without it."""
+    """An HTTP response. retry_after_s: the delay in Retry-After, None without that header."""
 
     status: int
     body: bytes = field(repr=False)
@@ -240,7 +240,7 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedSocket:
-    """A socket with a deadline, as far as HTTPResponse uses it."""
+    """A socket with a deadline, with only those methods that HTTPResponse calls."""
 
     def __init__(self, peer: socket.socket, deadline: _Deadline) -> None:
         self._peer = peer

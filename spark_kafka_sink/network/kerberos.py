@@ -94,7 +94,7 @@ class Kerberos:
         return "" if options.principal is not None else cached_principal(options)
 
     def _exchange(self, host: str) -> GssapiExchange:
-        """Return a login at the broker `host`; a helper thread calls this."""
+        """Return the SASL exchange for the broker `host`; a helper thread calls this."""
         options, keytab = self._options()
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)

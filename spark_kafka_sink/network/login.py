@@ -4,6 +4,7 @@ All clients of a process with equal configurations share one `TokenSource`: prod
 and reader. Slow calls (HTTP, or a user's callable) run in the thread of the source, which then
 wakes the selectors of the clients. The thread runs while any client may log in, and refreshes the
 token before it expires. When there are no clients, the source keeps the token for the next client.
+A call may never return, so another thread is started after a while, up to a limit.
 
 A forked child starts without sources, because it must not use the tokens and threads of its parent.
 """
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 # How often a source checks whether its clients still exist, in seconds. Closed clients detach.
 _LOOK_S: Final = 60.0
 _MOST_KEPT: Final = 64
+SLOW_S: Final = 60.0
+"""If a call takes longer, in seconds, another thread makes the next call."""
+_MOST_SLOW: Final = 8
 
 
 class LoginUser(Protocol):
@@ -43,7 +47,8 @@ class TokenSource:
     """Fetches tokens and returns the current token; any thread may call it.
 
     name: the name of the source in messages. fetch: returns a token, or raises TokenException; any
-    other exception also counts as a failure.
+    other exception also counts as a failure. slow_s: if a fetch takes longer, in seconds, another
+    thread fetches.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class TokenSource:
         renewal: TokenRenewal,
         random: Random,
         clock: Callable[[], float] = time.time,
+        *,
+        slow_s: float = SLOW_S,
     ) -> None:
         self._name = name
         self._fetch = fetch
@@ -61,8 +68,11 @@ class TokenSource:
         self._clock = clock
         self._changed = threading.Condition(threading.Lock())
         self._users: WeakSet[LoginUser] = WeakSet()
+        self._slow_s = slow_s
         self._thread: threading.Thread | None = None
-        self._is_fetching = False
+        # When the thread began to fetch, None if it waits; and how many other threads still fetch.
+        self._fetching_since: float | None = None
+        self._slow_threads = 0
 
     def attach(self, user: LoginUser) -> None:
         """Fetch tokens for a client, and wake it after each fetch."""
@@ -91,13 +101,14 @@ class TokenSource:
         Raise SaslAuthenticationException if there is no token and a retry would fail in the same
         way.
         """
+        self._replace_slow_thread()
         with self._changed:
             now = self._clock()
             found = self._renewal.serving(now)
             failure = self._renewal.failure
             if found is None:
-                is_over = failure is not None and failure.is_final and not self._is_fetching
-                if is_over and now < self._renewal.fetch_at:
+                is_over = failure is not None and failure.is_final
+                if is_over and self._fetching_since is None and now < self._renewal.fetch_at:
                     raise SaslAuthenticationException(self._described(failure))
                 self._go_on()
             return found
@@ -139,23 +150,48 @@ class TokenSource:
                 failure = TokenException("no thread can be started to fetch one")
                 self._renewal.failed(failure, self._clock(), self._random)
 
+    def _replace_slow_thread(self) -> None:
+        """Start another thread if the current one has been fetching for too long."""
+        with self._changed:
+            now, since = self._clock(), self._fetching_since
+            is_slow = since is not None and now >= since + self._slow_s
+            if not is_slow or self._slow_threads >= _MOST_SLOW or not self.is_in_use:
+                return
+            self._slow_threads += 1
+            self._thread = self._fetching_since = None
+            failure = TokenException(f"no result after {self._slow_s:.0f} s")
+            self._renewal.failure, self._renewal.fetch_at = failure, now
+            self._go_on()
+        with safe_logging():
+            logger.warning("%s; it is asked again in another thread", self._described(failure))
+
     def _run(self) -> None:
         never_raise_from_logging()
         while self._wait_until_due():
             self._fetch_one()
 
     def _wait_until_due(self) -> bool:
-        """Wait until the next fetch is due. Return False if there are no clients any more."""
+        """Wait until the next fetch is due.
+
+        Return False if there are no clients any more, or if another thread has replaced this one.
+        """
         with self._changed:
             while True:
+                if self._is_replaced:
+                    return False
                 if not self.is_in_use:
                     self._thread = None
                     return False
                 wait_s = self._renewal.fetch_at - self._clock()
                 if wait_s <= 0:
-                    self._is_fetching = True
+                    self._fetching_since = self._clock()
                     return True
                 self._changed.wait(min(wait_s, _LOOK_S))
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether another thread has replaced the calling one."""
+        return self._thread is not threading.current_thread()
 
     def _fetch_one(self) -> None:
         token, failure = None, None
@@ -167,26 +203,33 @@ class TokenSource:
             failure = TokenException(type(error).__name__)
         with self._changed:
             now = self._clock()
+            if not self._is_replaced:
+                self._fetching_since = None
+            else:
+                self._slow_threads -= 1
+                # A late token is better than none.
+                has_expired = token is None or (token.expires_at or now + 1) <= now
+                if has_expired or self._renewal.serving(now) is not None:
+                    return
             if token is not None:
                 self._renewal.fetched(token, now, self._random.random())
             elif failure is not None:
                 self._renewal.failed(failure, now, self._random)
-            self._is_fetching = False
             has_token = self._renewal.serving(now) is not None
             next_s = self._renewal.fetch_at - now
             users = list(self._users)
         with safe_logging():
             if failure is None:
                 logger.debug(
-                    "%s gave a token; the next one is fetched in %.0f s", self._name, next_s
+                    "%s returned a token; the next one is fetched in %.0f s", self._name, next_s
                 )
             else:
                 logger.log(
                     logging.INFO if has_token else logging.WARNING,
-                    "%s; it is asked again in %.1f s%s",
+                    "%s; another attempt follows in %.1f s%s",
                     self._described(failure),
                     next_s,
-                    "; the last token still serves" if has_token else "",
+                    "; the last token is still used" if has_token else "",
                 )
         for user in users:
             user.wake()

@@ -48,11 +48,11 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     ),
     # The recorded value is the time in ms.
     "reauthentications": (
-        *count_meter("successful-reauthentication", "logins", "sessions renewed"),
-        *mean_and_maximum("reauthentication-latency", "ms", "time to renew a session"),
+        *count_meter("successful-reauthentication", "logins", "re-authentications that succeeded"),
+        *mean_and_maximum("reauthentication-latency", "ms", "time to re-authenticate"),
     ),
     "failed_reauthentications": meter(
-        "failed-reauthentication", "logins", "sessions whose renewal was rejected"
+        "failed-reauthentication", "logins", "re-authentications that were rejected"
     ),
     # The recorded value is the request's size. One sensor serves all these metrics, because the
     # count and the size are known at the same time.
@@ -104,7 +104,7 @@ NODE_SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
     "bytes_received": meter("incoming-byte", "bytes", "bytes read from the node"),
     "responses": meter("response", "responses", "responses of the node"),
     "latency": mean_and_maximum(
-        "request-latency", "ms", "time from a Produce request to the node to its response"
+        "request-latency", "ms", "time from a Produce request until the node's response"
     ),
 }
 

@@ -22,10 +22,11 @@ from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
-NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
-"""The likely cause if a peer does not even answer ApiVersions."""
-WITHOUT_TLS: Final = "it may be a listener without TLS"
-"""The likely cause if a peer closes the connection during the TLS handshake."""
+# The likely causes if a peer does not even answer ApiVersions, without TLS and after the handshake.
+_NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
+_NO_CERTIFICATE: Final = (
+    "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
+)
 # `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
 # `_MIN_READY_S`: a connection that was made longer ago and is ready no longer shows the last error.
 _MIN_CONNECTING_S: Final = 0.5
@@ -112,6 +113,11 @@ class NodeState:
     def is_ready(self) -> bool:
         """Whether the connection accepts requests; a broker may still throttle it."""
         return self.connection is not None and self.connection.is_ready
+
+    @property
+    def answers(self) -> bool:
+        """Whether the connection accepts requests, and has answered since the last error."""
+        return self.is_ready and not self.last_error
 
     @property
     def load(self) -> int:
@@ -209,7 +215,8 @@ class NodeState:
             return f"no connection after {waited:.0f} s{self.advertised_hint}"
         if connection.state is not ConnectionState.CHECKING_API_VERSIONS:
             return f"it is still {connection.state.value} after {waited:.0f} s"
-        return f"it accepts connections but has sent nothing for {waited:.0f} s; {NO_BROKER}"
+        cause = _no_versions(connection)
+        return f"it accepts connections but has sent nothing for {waited:.0f} s; {cause}"
 
     def expired(self, now: float, request_timeout_s: float) -> Expired | None:
         """Return which timeout the connection exceeded, None if it is within all timeouts."""
@@ -227,7 +234,7 @@ class NodeState:
             timeout = Option("request.timeout.ms", round(request_timeout_s * 1000))
             reason = f"no response within {timeout}"
             if where is ConnectionState.CHECKING_API_VERSIONS:
-                reason += f", even to ApiVersions; {NO_BROKER}"
+                reason += f", even to ApiVersions; {_no_versions(connection)}"
             elif not connection.is_ready:
                 reason += f" {where.value}"
             return Expired(reason, error_codes.REQUEST_TIMED_OUT)
@@ -245,19 +252,25 @@ class NodeState:
             due = min(due, self.last_used + config.connections_max_idle_s)
         return due
 
-    @property
-    def why_closed(self) -> str:
-        """The likely reason why the peer closed the connection, for messages."""
+    def why_closed(self, *, speaks_tls: bool) -> str:
+        """Return the likely reason why the peer closed the connection, for messages.
+
+        speaks_tls: whether it has sent TLS records.
+        """
         connection = self.connection
         if connection is None or connection.is_inside_answer:
             return "" if connection is None else " in the middle of a response"
         if connection.state is ConnectionState.TLS_HANDSHAKE:
-            return (
-                f" in the TLS handshake; {WITHOUT_TLS}: compare the port and "
-                f"{Option('security.protocol')} with the broker's listeners"
+            protocol = Option("security.protocol")
+            said = (
+                " without an error"
+                if speaks_tls
+                else "; it may be a listener without TLS: compare the port and "
+                f"{protocol} with the broker's listeners"
             )
+            return f" in the TLS handshake{said}"
         if connection.state is ConnectionState.CHECKING_API_VERSIONS:
-            return f" before it answered ApiVersions; {NO_BROKER}"
+            return f" before it answered ApiVersions; {_no_versions(connection)}"
         if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
             return " during the SASL login without an error: some brokers reject a login this way"
         if self._hung_up_on_first_request:
@@ -267,21 +280,25 @@ class NodeState:
             )
         return ""
 
-    @property
-    def may_have_other_protocol(self) -> bool:
-        """Whether the peer may be a listener with another security protocol."""
+    def may_have_other_protocol(self, *, speaks_tls: bool) -> bool:
+        """Return whether the peer may be a listener with another security protocol.
+
+        speaks_tls: whether it has sent TLS records.
+        """
         connection = self.connection
         is_in_handshake = (
             connection is not None and connection.state is ConnectionState.TLS_HANDSHAKE
         )
-        return is_in_handshake or self._hung_up_on_first_request
+        return (is_in_handshake and not speaks_tls) or self._hung_up_on_first_request
 
     @property
     def _hung_up_on_first_request(self) -> bool:
+        """Whether a connection without SASL was ready, and no request was answered on it."""
         connection = self.connection
         return (
             connection is not None
             and connection.is_ready
+            and not connection.has_login
             and not connection.has_answered
             and len(connection.in_flight) > 0
         )
@@ -289,9 +306,9 @@ class NodeState:
     def invalid_frame(self) -> None:
         """Record that the peer's bytes are not Kafka frames.
 
-        The next connection uses ApiVersions version 0, and the one after it the newest version
-        again: a broker that cannot respond to the newest version may respond to version 0 on a new
-        connection.
+        The next connection uses ApiVersions version 0, and the connection after it uses the newest
+        version again: a broker that cannot respond to the newest version may respond to version 0
+        on a new connection.
         """
         if self.connection is None or self.connection.is_ready:
             return
@@ -334,3 +351,8 @@ class NodeState:
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
+
+
+def _no_versions(connection: Connection) -> str:
+    """Return the likely cause if a peer does not answer ApiVersions."""
+    return _NO_CERTIFICATE if connection.has_tls else _NO_BROKER

@@ -120,12 +120,19 @@ class NodeStates:
             failures[_MAX_LISTED:] = [f"and {len(failures) - _MAX_LISTED} more"]
         return "; ".join(failures)
 
-    def silence_s(self, now: float, *, is_needed: bool) -> float | None:
-        """Return for how long no node has answered, if a warning is due; else None.
+    @property
+    def has_answering(self) -> bool:
+        """Whether any node, also a bootstrap address, is connected and has not failed since."""
+        return any(state.answers for state in self)
 
-        is_needed: whether a connection is needed.
+    def silence_s(
+        self, now: float, connect_to: Container[int], *, is_any_needed: bool
+    ) -> float | None:
+        """Return for how long no needed node has answered, if a warning is due; else None.
+
+        connect_to, is_any_needed: as in `next_deadline`.
         """
-        if not is_needed or any(state.is_ready and not state.last_error for state in self):
+        if not self._is_silent(connect_to, is_any_needed=is_any_needed):
             self._silent_since = None
         elif self._silent_since is None:
             self._silent_since = now
@@ -133,6 +140,22 @@ class NodeStates:
             self._has_warned = True
             return now - self._silent_since
         return None
+
+    def _is_silent(self, connect_to: Container[int], *, is_any_needed: bool) -> bool:
+        """Return whether no node that is needed answers.
+
+        A broker that was reached before may restart while others answer. If no broker answers, or
+        one that bootstrap named was never reached, an answering bootstrap address is not enough.
+        """
+        if is_any_needed and not self.has_answering:
+            return True
+        needed = [state for state in self if state.node.id in connect_to]
+        if not needed or any(state.answers for state in needed):
+            return False
+        brokers = [state for state in self if state.node.id >= 0]
+        return not any(state.answers for state in brokers) or any(
+            state.named_by is not None for state in needed
+        )
 
     @property
     def _silence_ends_at(self) -> float:

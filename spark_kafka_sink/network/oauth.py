@@ -39,7 +39,7 @@ from spark_kafka_sink.auth.token_endpoint import (
 )
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
-from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.config import ProducerConfig, option_fields, producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
     Option,
@@ -47,7 +47,7 @@ from spark_kafka_sink.errors import (
     name_options,
 )
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.network.login import SOURCES, TokenSource
+from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.token_callable import call_for_token, load_callable
 
@@ -137,7 +137,7 @@ class OAuth:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
         # The name may be defined again as another callable, as in a notebook.
-        key = (settings, renewal_options(self._config), id(self._named))
+        key = (settings, _as_written(config), renewal_options(config), id(self._named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
@@ -155,11 +155,11 @@ class OAuth:
 
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
+        slow_s = SLOW_S + sum(settings.times_ms) / 1000
         if not settings.is_java:
-            name = settings.retriever
-        return TokenSource(
-            name, self._fetch, TokenRenewal(*renewal_options(self._config), begin), self._random
-        )
+            name, slow_s = settings.retriever, SLOW_S
+        renewal = TokenRenewal(*renewal_options(self._config), begin)
+        return TokenSource(name, self._fetch, renewal, self._random, slow_s=slow_s)
 
     def _fetch(self) -> OAuthBearerToken:
         """Return a new token. This may take long.
@@ -332,10 +332,6 @@ class OAuth:
             config.sasl_oauthbearer_assertion_claim_nbf_seconds,
             has_jti=config.sasl_oauthbearer_assertion_claim_jti_include,
         )
-        connect_ms, read_ms = (
-            config.sasl_login_connect_timeout_ms,
-            config.sasl_login_read_timeout_ms,
-        )
         return OAuthSettings(
             _CLIENT_CREDENTIALS if retriever == _DEFAULT else retriever,
             url=url,
@@ -355,9 +351,10 @@ class OAuth:
             claims=claims,
             extensions=extensions,
             tls=self._endpoint_tls() if is_encrypted(url) else None,
+            # In Java, 0 is no limit.
             times_ms=(
-                _TIMEOUT_MS if connect_ms is None else connect_ms,
-                _TIMEOUT_MS if read_ms is None else read_ms,
+                config.sasl_login_connect_timeout_ms or _TIMEOUT_MS,
+                config.sasl_login_read_timeout_ms or _TIMEOUT_MS,
             ),
         )
 
@@ -401,7 +398,7 @@ class OAuth:
             )
         if is_file and retriever in (_CLIENT_CREDENTIALS, _JWT_BEARER):
             raise ConfigException(
-                f"{option} is a file, which {retriever} cannot ask: change "
+                f"{option} is the URL of a file, which {retriever} cannot use: change "
                 f"{Option(_RETRIEVER)}, or the URL"
             )
         if not is_file and retriever == _FILE:
@@ -412,7 +409,7 @@ class OAuth:
             from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
 
             check_url(option, url)
-        self._values.check_url(url)
+        self._values.check_url(url, f"the URL that {option} names")
 
     def _extensions(self, jaas: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         for name in jaas:
@@ -433,6 +430,20 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
     """Return the option's value, or the JAAS value if the option is unset; trimmed, as in Java."""
     value = in_jaas if option is None else option
     return None if value is None else value.strip() or None
+
+
+def _as_written(config: ProducerConfig) -> tuple[object, ...]:
+    """Return the options that `OAuthSettings` come from, with their variables unresolved.
+
+    The source of a client with variables may have another identity after the next fetch, and so
+    must serve no client without them.
+    """
+    found = [
+        getattr(config, each.name)
+        for each in option_fields()
+        if each.name.startswith("sasl_oauthbearer_")
+    ]
+    return (*found, config.sasl_jaas_config, config.config_providers)
 
 
 def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialBackoff]:

@@ -22,15 +22,15 @@ from spark_kafka_sink.auth.references import (
     References,
     providers,
 )
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ProducerConfig, trimmed
 from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.logs import without_path
 from spark_kafka_sink.model import Secret
 
 # This limits the memory; keystores and files with secrets are far smaller.
 _MAX_FILE_BYTES: Final = 16 << 20
-# Kernel files are not read. Otherwise an option could read the environment of a process, in spite
-# of the limits.
+# Kernel files are not read. Otherwise an option could read the environment of a process (/proc),
+# although `ProcessLimits` restrict which variables it may read.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 # Files in memory, where some users keep their secrets.
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
@@ -42,7 +42,7 @@ _names: list[Callable[[], str]] = [lambda: "this process"]
 
 
 def find_shipped_files(find: Callable[[str], str | None]) -> None:
-    """Search the shipped files for names without a folder, too.
+    """Let a file name without a folder also name a file that was shipped with the application.
 
     find: returns the local path of a shipped file, None if no such file was shipped.
     """
@@ -113,7 +113,7 @@ _JAAS_OPTION = "sasl.jaas.config"
 class OptionValues:
     """The values of options, resolved in this process.
 
-    config: has the `config.providers`. Raise ConfigException if they are invalid.
+    config: contains the option config.providers. Raise ConfigException if that is invalid.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -123,10 +123,14 @@ class OptionValues:
         self._references = References(providers(named), self._limits, os.environ, self._files)
 
     def resolved(self, option: str, text: str) -> str:
-        """Return an option's value with its variables (``${…}``) resolved.
+        """Return an option's value with its variables (``${…}``) resolved, trimmed as in Java.
 
-        Raise ConfigException if a variable cannot be resolved.
+        Files with secrets often end with a line end. Raise ConfigException if a variable cannot be
+        resolved.
         """
+        return trimmed(self._resolved(option, text))
+
+    def _resolved(self, option: str, text: str) -> str:
         return self._references.resolved(str(Option(option)), text)
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
@@ -149,7 +153,8 @@ class OptionValues:
             # The resolved value of a variable is not searched for variables again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
-            entry = parse_jaas(text).resolved(lambda value: self.resolved(_JAAS_OPTION, value))
+            # As in Java, the values inside the entry are not trimmed.
+            entry = parse_jaas(text).resolved(lambda value: self._resolved(_JAAS_OPTION, value))
         check_module(entry, mechanism)
         return entry
 
@@ -160,9 +165,12 @@ class OptionValues:
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
-    def check_url(self, url: str) -> None:
-        """Raise ConfigException if this process may not fetch tokens from a URL."""
-        self._limits.check_url(url)
+    def check_url(self, url: str, description: str) -> None:
+        """Raise ConfigException if this process may not get tokens by a URL.
+
+        description: the URL in messages.
+        """
+        self._limits.check_url(url, description)
 
     def path(self, path: str) -> str:
         """Return the real path of a file, if this process may read that file.

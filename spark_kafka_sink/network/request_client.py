@@ -43,8 +43,8 @@ _NEVER: Final = float("inf")
 class RequestFuture:
     """The future response to a request; it is done once it has a response or an error.
 
-    version: the version of the response. node_id: the node that responded. Both are None until
-    then.
+    version: the version of the response. node_id: the node that responded. Both are None before the
+    response.
     """
 
     __slots__ = ("_response", "error", "expires_at", "node_id", "request", "version")
@@ -240,7 +240,7 @@ _CALLER: Final = "caller"
 
 
 class OneCaller:
-    """The thread that currently calls an object. Its calls may be nested.
+    """Lets only one thread at a time call an object. That thread's calls may be nested.
 
     kind: the class of the object, for messages.
     """

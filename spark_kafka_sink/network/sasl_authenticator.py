@@ -99,7 +99,7 @@ class SaslAuthenticator:
             )
         if code == error_codes.ILLEGAL_SASL_STATE and not is_renewal:
             raise IllegalSaslStateException(
-                f"{self._peer} does not accept a SASL login there: compare the port and "
+                f"{self._peer} does not accept a SASL login on this listener: compare the port and "
                 "security.protocol with the broker's listeners"
             )
         if code != error_codes.NONE:
@@ -131,12 +131,17 @@ class SaslAuthenticator:
         except SaslAuthenticationException as error:
             raise SaslAuthenticationException(f"{self._peer}: {error}") from None
         if answer is None and not exchange.is_complete:
-            raise SaslAuthenticationException(f"{self._peer} ended the login by SASL too early")
+            raise SaslAuthenticationException(f"{self._peer} ended the SASL login too early")
         return answer
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the client has sent its last token and has nothing more to verify."""
+        return self._exchange is not None and self._exchange.is_complete
 
     def _open_exchange(self) -> SaslExchange:
         if self._exchange is None:
-            message = f"{self._peer} sent a token of SASL unasked"
+            message = f"{self._peer} sent a SASL token that was not requested"
             raise ProtocolError(message, node_id=self._node_id)
         return self._exchange
 

@@ -21,7 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
-from spark_kafka_sink.auth.delegation_tokens import delegation_token, is_fresh, refusal_hint
+from spark_kafka_sink.auth.delegation_tokens import (
+    FRESH_MS,
+    delegation_token,
+    is_fresh,
+    refusal_hint,
+)
 from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
@@ -64,7 +69,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What these mechanisms send as it is.
+# The secret that each of these mechanisms sends to the broker without hashing it, for a warning.
 _SENT_IN_CLEAR: Final = {
     PLAIN: "PLAIN password",
     OAUTHBEARER: "OAuth token",
@@ -76,7 +81,10 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
 @dataclass(frozen=True, slots=True)
 class _Credentials:
-    """A user and a password. user: as sent. name: the user in messages, unresolved."""
+    """A user and a password.
+
+    user: the user name to send. name: the user name in messages, with variables unresolved.
+    """
 
     user: str = field(repr=False)
     password: str = field(repr=False)
@@ -90,7 +98,7 @@ class _Credentials:
 
 
 class _TokenHint:
-    """Its str() is the likely reason why brokers refuse the delegation token at that time."""
+    """Its str() is the likely reason why brokers now refuse the delegation token."""
 
     def __init__(self, token: DelegationToken | None) -> None:
         self._token = token
@@ -114,8 +122,8 @@ def login_identity(config: ProducerConfig) -> str:
 class _TokenLogin:
     """The logins of a connection with OAuth or AWS tokens. Its str() describes the last token.
 
-    token: returns the valid token, None while it is being fetched. It is called now for the first
-    login, and later for each re-authentication.
+    token: returns the valid token, None while it is being fetched. It is called at the construction
+    for the first login, and later for each re-authentication.
     """
 
     def __init__(
@@ -166,10 +174,10 @@ class _TokenLogin:
 class Security:
     """Makes the TLS layers and the SASL logins of connections.
 
-    Raise ConfigException if the configuration is invalid. wake: called from another thread when a
-    login is ready that a connection waits for. is_one_of_many: whether other processes log in at
-    the same time. identity: the result of `login_identity`, if it is known. The principal of the
-    ticket cache must then be this one.
+    Raise ConfigException if the configuration is invalid. wake: called from another thread when the
+    login that a connection waits for is ready. is_one_of_many: whether other processes log in at
+    the same time. identity: the result of `login_identity`, if it is known. A login with the ticket
+    cache of another principal then fails.
     """
 
     def __init__(
@@ -180,6 +188,9 @@ class Security:
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
+        # A task's token was created moments ago by the driver, whose clock may differ from this
+        # one.
+        self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
         if config.has_tls:
@@ -231,7 +242,7 @@ class Security:
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, `wake` is called when it can be."""
+        """Return whether `login` can be called now. If not, call `wake` as soon as it can be."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
@@ -284,9 +295,11 @@ class Security:
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether a refused login may succeed soon, because the token is new to the broker."""
+        """Whether a refused login may succeed soon: brokers may not know a new token yet."""
         token = delegation_token(self._config)
-        return token is not None and is_fresh(token, time.time() * 1000)
+        if token is None:
+            return False
+        return time.monotonic() < self._fresh_until or is_fresh(token, time.time() * 1000)
 
     def _checked_mechanism(self) -> str:
         """Return the SASL mechanism. Raise ConfigException if it is not supported."""
@@ -294,9 +307,9 @@ class Security:
         mechanism = checked_mechanism(config.sasl_mechanism)
         if mechanism == PLAIN and not config.has_tls and self._has_reference():
             raise ConfigException(
-                "a reference in the credentials cannot be used with PLAIN over SASL_PLAINTEXT, "
-                "which would send its value unencrypted to any server that bootstrap.servers "
-                "names: use SASL_SSL or SCRAM"
+                "a variable (${…}) in the credentials cannot be used with PLAIN over "
+                "SASL_PLAINTEXT, which would send its value unencrypted to any server that "
+                "bootstrap.servers names: use SASL_SSL or SCRAM"
             )
         return mechanism
 

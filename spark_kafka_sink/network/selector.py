@@ -79,12 +79,14 @@ class Sent:
 class Closed:
     """The channel is closed: it broke, was rejected, or the peer closed it.
 
-    error: set if the TLS handshake was rejected by one side; None for network failures.
+    error: set if the TLS handshake was rejected by one side; None for network failures. speaks_tls:
+    whether the peer has sent TLS records.
     """
 
     channel: int
     reason: str
     error: AuthenticationException | None = None
+    speaks_tls: bool = False
 
 
 SelectorEvent: TypeAlias = Connected | Secured | Received | Sent | Closed

@@ -225,8 +225,10 @@ class TlsLayer:
         self, context: ssl.SSLContext, host: str, peer: str, *, has_certificate: bool
     ) -> None:
         self.is_secured = False
-        # Whether the broker announced the end of its data (close_notify).
+        # Whether the broker announced the end of its data (close_notify), and whether it has sent
+        # anything.
         self.is_ended = False
+        self.has_received = False
         self._host = host
         self._peer = peer
         self._has_certificate = has_certificate
@@ -250,6 +252,7 @@ class TlsLayer:
         Raise SslAuthenticationException if the broker or the client rejects the other, and
         ConnectionError if the connection broke for another reason.
         """
+        self.has_received = True
         self._incoming.write(data)
         if not self.is_secured and not self._do_handshake():
             return b""
@@ -281,7 +284,7 @@ class TlsLayer:
             self._raise(self._failure)
 
     def encrypt(self, piece: Buffer) -> bytes:
-        """Return the encrypted bytes of a piece. Raise the exceptions of `received`."""
+        """Return the encrypted bytes of a piece. Raise the same exceptions as `received`."""
         try:
             self._ssl.write(piece)
         except ssl.SSLError as error:
@@ -303,6 +306,10 @@ class TlsLayer:
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLZeroReturnError:
+            # The broker rejects nobody by this: it may be shutting down, or have too many clients.
+            self.is_ended = True
             return False
         except ssl.SSLError as error:
             self._raise(error)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import selectors
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_kafka_sink.errors import AuthenticationException, IllegalStateException
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
@@ -116,8 +116,13 @@ class TlsSelector(Selector):
         _send_last(channel, bytes(tls.encrypted) + tls.layer.outgoing())
         closed = self._broken(channel, str(error))
         if not isinstance(error, AuthenticationException):
-            return closed
+            return replace(closed, speaks_tls=True)
         return Closed(channel.id, closed.reason, error)
+
+    def _broken(self, channel: Channel, reason: str) -> Closed:
+        tls = self._tls.get(channel.id)
+        closed = super()._broken(channel, reason)
+        return replace(closed, speaks_tls=tls is not None and tls.layer.has_received)
 
     def _write(self, channel: Channel) -> list[SelectorEvent]:
         tls = self._tls[channel.id]

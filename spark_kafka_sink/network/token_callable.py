@@ -22,7 +22,9 @@ _RETURNS: Final = (
 
 
 def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return the object that a name refers to, and the callable. A class is instantiated.
+    """Return the object that a name refers to, and the callable to use.
+
+    If the object is a class, the callable is an instance of it.
 
     Raise ConfigException if the name cannot be imported or is not callable.
     """

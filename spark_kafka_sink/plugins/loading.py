@@ -94,8 +94,8 @@ def close_plugin(option: str, plugin: object) -> KafkaException | None:
             logger.exception("close of %r, specified in %s, failed", plugin, option)
         message = (
             f"Failed to close kafka producer: close of {type(plugin).__qualname__}, specified in "
-            f"{option}, raised {type(error).__name__}: {message_of(error)}; what it holds may "
-            "still be open"
+            f"{option}, raised {type(error).__name__}: {message_of(error)}; its resources "
+            "may still be open"
         )
         failure = KafkaException(message)
         failure.__cause__ = error

@@ -107,9 +107,9 @@ class UserCalls:
         return made
 
     def end(self) -> bool:
-        """Return whether no call is queued, so that the thread that makes calls ends.
+        """Return whether no call is queued. If so, the thread that makes calls must end.
 
-        If it ends, the next `add` starts another thread.
+        The next `add` then starts another thread.
         """
         self._has_ended = not self._calls
         return self._has_ended

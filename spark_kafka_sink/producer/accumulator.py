@@ -1,8 +1,8 @@
 """RecordAccumulator: a queue of batches for each partition, and the memory that the batches use.
 
-Rows come in slices with rows of many partitions, but brokers work best with few large batches. So
-rows wait here until the batch of their partition is full, has waited for linger.ms, or must be sent
-to free memory.
+Rows come in slices (a slice is a part of an Arrow batch, with rows of many partitions), but brokers
+work best with few large batches. So rows wait here until the batch of their partition is full, has
+waited for linger.ms, or must be sent to free memory.
 
 ::
 
@@ -20,8 +20,8 @@ The difficult parts:
 - The thread that appends compresses full batches, outside the lock. These batches keep their place
   in the queue, but are not sent before `packed`.
 - Batches are charged for the memory that they keep (`BufferPool`). That memory changes when rows
-  are copied, when a slice is referenced, when a batch is compressed, and when a batch is done. If
-  several batches reference a slice, it is charged until the last of them is done.
+  are copied, when an encoded slice is referenced, when a batch is compressed, and when a batch is
+  done. If several batches reference a slice, the slice is charged until the last batch is done.
 - While memory is short, open batches are sent, the oldest first, but no more than needed: the
   memory of batches that are on their way to a broker will soon be free (`draining`). If all open
   batches were sent, batches would have half as many records.
@@ -78,8 +78,8 @@ class RecordAccumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self._codec = codec
         self._ratios = CompressionRatioEstimator()
-        # The largest batch size of topics in bytes, where it is known: from max.message.bytes, and
-        # from batches that brokers found too large.
+        # The limit on the batch size in bytes, by topic. A topic is missing if no limit is known. A
+        # limit comes from max.message.bytes, or from batches that brokers found too large.
         self._topic_limits: dict[str, int] = {}
         self._found_limits: dict[str, int] = {}
         self._queues: dict[TopicPartition, deque[ProducerBatch]] = {}
@@ -166,7 +166,7 @@ class RecordAccumulator:
             size = self._ratios.uncompressed_bytes(topic, size)
         return max(1, size)
 
-    # -- not lingering ----------------------------------------------------------------------------
+    # -- flush and close: no batch lingers --------------------------------------------------------
 
     @property
     def flushes(self) -> int:
@@ -195,7 +195,7 @@ class RecordAccumulator:
         self._is_withheld = True
 
     def end_withholding(self) -> None:
-        """Send batches as usual from now on."""
+        """End `withhold`: send batches as usual from now on."""
         self._is_withheld = False
 
     def _is_still_withheld(self, now: float) -> bool:
@@ -240,9 +240,9 @@ class RecordAccumulator:
     ) -> list[ProducerBatch]:
         """Append encoded rows to the batches of their partitions.
 
-        partitions: the partition of each run of the grouped rows; cuts: where to cut the encoded
-        rows, in order and without gaps; owner: notified about the result of each record, None if
-        nobody needs it (see `RecordSpan`).
+        partitions: the partition of each run (the rows of one partition, see `records.layout`);
+        cuts: where to cut the encoded rows, in order and without gaps; owner: notified about the
+        result of each record (see `RecordSpan`), None if nobody needs the results.
 
         Return the batches that became full. The caller must compress them outside the lock, and
         they are not sent before `packed`. Memory that the batches keep is charged; the caller
@@ -283,7 +283,7 @@ class RecordAccumulator:
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Record that no caller is compressing a batch any more, and its compression ratio.
+        """Record that no caller compresses a batch any more; record the compression ratio.
 
         Return whether `settle` must be called. An interrupted caller may call this again.
         """
@@ -390,11 +390,11 @@ class RecordAccumulator:
         self._sealed[batch.topic_partition] = None
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Replace a batch that a broker found too large by smaller batches; return these.
+        """Replace a batch that a broker found too large, and return the smaller batches.
 
-        From now on, batches of the topic are limited to half of its size. In the Java client, every
-        further batch of the topic is rejected once; here only the batches that were already built
-        are (RecordAccumulator.splitAndReenqueue).
+        From now on, batches of the topic are limited to half of its size. In the Java client
+        (RecordAccumulator.splitAndReenqueue), brokers reject every further large batch of the topic
+        once. Here, they reject only the batches that were already built.
         """
         topic, half = batch.topic_partition.topic, batch.size_bytes // 2
         self._found_limits[topic] = min(half, self._found_limits.get(topic, half))

@@ -33,7 +33,7 @@ from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # With a new sequence, the broker would write records again that are in the log already.
 IN_DOUBT: Final = (
-    "it is a part of a batch that may have been written before the broker found that too large"
+    "it is a part of a batch that may have been written before the broker found it too large"
 )
 
 
@@ -208,4 +208,4 @@ def why_no_leader(metadata: ClusterMetadata, name: str, partition: int) -> str:
         return "no leader is known" if error is None else str(error)
     if partition < len(topic.leaders):
         return "it has no leader at present"
-    return f"topic {name} has {len(topic.leaders)} partition(s) now, it was made again with fewer"
+    return f"topic {name} has {len(topic.leaders)} partition(s) now, it was recreated with fewer"

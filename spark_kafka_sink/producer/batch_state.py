@@ -54,8 +54,8 @@ class BatchEvent(Enum):
     SEND = "it goes into a request"
     RETRY = "the attempt failed, and another one follows"
     SUCCEED = "a broker has it"
-    FAIL = "the attempt failed, and no other one follows"
-    ABANDON = "its time is over, or the producer's"
+    FAIL = "the attempt failed, and no other attempt follows"
+    ABANDON = "delivery.timeout.ms has passed, or the producer has ended"
     LATE = "the response has come, or none can come any more"
     SPLIT = "a broker found it too large"
 
@@ -67,7 +67,7 @@ class BatchAction(Enum):
     REENQUEUE = "it goes back to the head of its queue"
     REPLACE = "its parts take its place; its memory is free"
     END = "its result is reported; its sequence and memory are free"
-    DEQUEUE = "it leaves its queue, and then as END"
+    DEQUEUE = "it leaves its queue; the rest is the same as END"
     REPORT = "its result is reported; its sequence and memory stay taken"
     FREE = "its sequence and memory are free"
 

@@ -6,8 +6,8 @@ the producer's lock, and waits without the lock.
 
 A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
 batches, the accumulator charges the memory that the batches keep, and the call returns the reserved
-bytes. Waiting calls are served in the order of their arrival, so that a large slice does not wait
-forever behind small slices.
+bytes. Waiting calls are served in the order of their arrival, so that a call for many bytes does
+not wait forever behind calls for few bytes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BufferPool:
         self.room_bytes = max(int(self.total_bytes * _ROOM), size_bytes)
         if size_bytes > self.available_bytes < self.total_bytes:
             return False
-        # No call between these two statements: an interrupt of the caller could come there.
+        # No function call between these two statements: an interrupt (Ctrl-C) could come in it.
         self.available_bytes -= size_bytes
         pending.size_bytes = size_bytes
         return True

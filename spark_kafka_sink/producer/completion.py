@@ -51,7 +51,7 @@ class Decision(Enum):
     """What to do with a batch whose attempt has failed."""
 
     RETRY = "send it again after a wait"
-    RENUMBER = "send it again, under another sequence once nothing is at a broker"
+    RENUMBER = "send it again with another sequence, once no broker may still write it"
     SPLIT = "send it again as smaller batches"
     GIVE_UP = "report the error"
 
@@ -90,8 +90,8 @@ class BatchCompletion:
         # last connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
         self._throttles: dict[int, tuple[float, float]] = {}
-        # The error codes for which batches were retried, and a warning about the first batch of
-        # each.
+        # The error codes for which batches were retried, and the warnings to log: one about the
+        # first batch for each error code.
         self._retried: set[int] = set()
         self._warnings: list[str] = []
 
@@ -100,7 +100,7 @@ class BatchCompletion:
         sequences: Sequences | None,
         transactions: TransactionManager | JoinedTransaction | None,
     ) -> None:
-        """Use other sequences and another transaction, or none, from now on."""
+        """Use other sequences and another transaction from now on; None for no transaction."""
         self._sequences = sequences
         self._transactions = transactions
         self._kind = _kind(sequences, transactions)
@@ -168,7 +168,8 @@ class BatchCompletion:
         answer: PartitionProduceResponse | None = None,
     ) -> None:
         """Retry or fail a batch after an error code of a broker or a network error."""
-        # Also if the batch has failed meanwhile, because other batches of the partition follow.
+        # Request metadata even if the batch has failed for the user already, because other batches
+        # of the partition follow.
         if error_code(code).refresh_metadata:
             self._metadata.request_update()
         if batch.state is BatchState.ABANDONED:
@@ -185,7 +186,7 @@ class BatchCompletion:
             is_unanswered = not _is_not_written(code, answer)
             self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
 
-    # -- decisions: they change nothing -----------------------------------------------------------
+    # -- what to do about an error; this changes nothing ------------------------------------------
 
     def _decide(
         self, batch: ProducerBatch, code: int, now: float, answer: PartitionProduceResponse | None
@@ -210,7 +211,7 @@ class BatchCompletion:
     def _has_run_out(self, batch: ProducerBatch, now: float) -> bool:
         return now >= batch.created_at + self._delivery_timeout_s
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- actions ----------------------------------------------------------------------------------
 
     def _split(self, batch: ProducerBatch) -> None:
         """Replace a batch by smaller batches to send, without counting an attempt."""
@@ -327,7 +328,7 @@ class BatchCompletion:
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 
-    # -- words ------------------------------------------------------------------------------------
+    # -- messages for users -----------------------------------------------------------------------
 
     def _timeout(self) -> str:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
@@ -341,8 +342,8 @@ class BatchCompletion:
         if until <= batch.created_at:
             return ""
         return (
-            f"node {node_id} asked for a pause of {round(pause_s * 1000)} ms, as brokers do where "
-            "a quota (producer_byte_rate) is exceeded"
+            f"node {node_id} throttles this client for {round(pause_s * 1000)} ms, as brokers do "
+            "if a quota (producer_byte_rate) is exceeded"
         )
 
     def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:
@@ -365,7 +366,7 @@ def _is_not_written(code: int, answer: PartitionProduceResponse | None) -> bool:
 def _decide_by_sequence(
     batch: ProducerBatch, code: int, log_start_offset: int, sequences: Sequences
 ) -> Decision:
-    """Return what an idempotent producer does after a broker did not expect a sequence."""
+    """Return what an idempotent producer does with a batch whose sequence a broker rejected."""
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
         is_lost = sequences.follows_last_acked(batch)
     else:
@@ -380,7 +381,7 @@ def _decide_in_transaction(
     sequences: Sequences,
     transactions: TransactionManager | JoinedTransaction,
 ) -> Decision:
-    """Return what to do in a transaction after a broker did not expect a batch's sequence."""
+    """Return what to do in a transaction with a batch whose sequence a broker rejected."""
     if transactions.gives_up:
         return Decision.GIVE_UP
     if code == codes.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -454,7 +455,7 @@ class Deliveries:
             delivery.last_offset = max(delivery.last_offset, last)
 
     def take_partitions(self) -> dict[TopicPartition, PartitionDelivery]:
-        """Return the deliveries by partition since the last call."""
+        """Return what was delivered to each partition since the last call."""
         taken, self.partitions = self.partitions, {}
         return taken
 

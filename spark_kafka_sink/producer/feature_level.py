@@ -40,7 +40,7 @@ def produce_version(versions: NodeApiVersions) -> int:
 
 
 def magic(version: int) -> int:
-    """Return the message format for a version of Produce that has no record batches."""
+    """Return the message format (0 or 1) for a version of Produce without v2 record batches."""
     return 1 if version == 2 else 0
 
 
@@ -84,11 +84,11 @@ def no_producer_id(
     code: int, reason: str, node_id: int | None = None, hint: str | None = None
 ) -> ApiException:
     """Return the error for a cluster, or a node of it, that assigned no producer id."""
-    message = f"no producer id could be had: {error_code(code).name} ({code})"
+    message = f"no producer id was assigned: {error_code(code).name} ({code})"
     if reason:
         message += f"; {reason}"
-    message += f"; {Option('enable.idempotence')}=false does without one"
-    message += ", at the price of duplicates"
+    message += f"; {Option('enable.idempotence')}=false needs none"
+    message += ", but retries may then write duplicates"
     if hint:
         message += f"; {hint}"
     return api_exception(code, message, api="InitProducerId", node_id=node_id)

@@ -203,7 +203,7 @@ class ClusterMetadata:
         # The number of times that the known brokers were forgotten.
         self.rebootstraps = 0
 
-    # -- what is of interest ----------------------------------------------------------------------
+    # -- the topics in use ------------------------------------------------------------------------
 
     def track(self, topic: str, now: float) -> None:
         """Mark a topic as used; request its metadata if it is unknown."""
@@ -236,19 +236,20 @@ class ClusterMetadata:
             self._in_flight = self._in_flight.voided()
 
     def _is_awaited(self, name: str, topic: _Topic) -> bool:
-        """Return whether a topic needs no request: one is in flight, or its error is permanent."""
+        """Return whether a topic is requested already, is about to be, or has a permanent error."""
         is_asked = self._in_flight is not None and name in self._in_flight.topics
         return is_asked or topic.error == error_codes.INVALID_TOPIC_EXCEPTION or name in self._new
 
     def request_update(self) -> int:
         """Request the metadata of all topics again soon, because some of it was stale.
 
-        Return the number of the last request so far. Its response may be older than this call.
+        Return the number of the last request so far. Its response may be older than this call, so
+        only responses to requests with higher numbers are certainly new.
         """
         self._needs_update = True
         return self._requests
 
-    # -- what is known ----------------------------------------------------------------------------
+    # -- metadata from responses ------------------------------------------------------------------
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return a topic's metadata, None if it is not known."""
@@ -308,7 +309,7 @@ class ClusterMetadata:
             self._topics[name].error = None
         return error
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     @property
     def requests(self) -> int:
@@ -378,10 +379,10 @@ class ClusterMetadata:
     def update(
         self, response: MetadataResponse, now: float, *, reliable_epochs: bool = True
     ) -> None:
-        """Store a response. Without brokers (from a starting broker), it counts as no response.
+        """Store a response. If it lists no brokers, it counts as no response.
 
-        reliable_epochs: False before version 9 of Metadata, when a broker may return an epoch that
-        belongs to another leader (KAFKA-9212).
+        A broker that is starting lists no brokers. reliable_epochs: False before version 9 of
+        Metadata, when a broker may return an epoch that belongs to another leader (KAFKA-9212).
         """
         if response.error_code == error_codes.REBOOTSTRAP_REQUIRED:
             self._not_answered(now)

@@ -70,7 +70,7 @@ def to_positive(hashes: UInt32s) -> Int64s:
 def _mix_words(
     hashes: UInt32s, keys: BinaryColumn, starts: Int64s, words: Int64s, distance: int
 ) -> None:
-    """Mix all full words into the hashes; words: their number in each key, descending."""
+    """Mix all full words into the hashes; words: each key's number of full words, descending."""
     if not len(words) or not words[0]:
         return
     data = keys.data
@@ -95,7 +95,7 @@ def _mix_words(
 
 
 def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
-    """Return the positions of a step's words; a slice if the words are at equal distances."""
+    """Return the positions of the words of one step; a slice if their distances are equal."""
     if not distance:
         return starts + later
     return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)

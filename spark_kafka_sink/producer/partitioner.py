@@ -5,7 +5,7 @@ goes to ``toPositive(murmur2(key)) % partitions`` over *all* partitions, availab
 it keeps its partition during failures (BuiltInPartitioner.partitionForKey). All other rows are
 spread over the available partitions, depending on partitioner.class:
 
-built in (null)  one sticky partition for a batch of bytes, then the next, which is drawn at random;
+built in (null)  one sticky partition for the bytes of a full batch, then another, drawn at random;
                  partitions with fewer waiting batches are more likely (KIP-794). Spark tasks use
                  `EvenPartitioner` instead
 roundrobin       each row to the next partition; keys are ignored (RoundRobinPartitioner)
@@ -46,8 +46,8 @@ class TopicLoad:
     """The current load of a topic's partitions.
 
     available: the partitions to spread rows over, at least one; queue_lengths: the number of
-    waiting batches of each *available* partition, None if the load does not count; batch_bytes: the
-    size of a full batch.
+    waiting batches of each *available* partition, None if rows are spread regardless of the load;
+    batch_bytes: the size of a full batch.
     """
 
     available: Sequence[int]
@@ -56,7 +56,7 @@ class TopicLoad:
 
 
 class Spread(Protocol):
-    """Spreads the rows of one topic that have neither a partition nor a key that counts."""
+    """Spreads the rows of one topic that have neither a partition nor a key that chooses it."""
 
     def assign(self, sizes: Int64s, load: TopicLoad) -> Int64s:
         """Return the partition of each row, int64; sizes: the size of each row in bytes."""
@@ -112,7 +112,8 @@ class EvenPartitioner:
     first round, a stretch is the first rows' bytes divided by the number of partitions. In the
     following rounds, a stretch is as large as all earlier stretches of the partition together, up
     to a batch. So no partition gets more than twice the mean. After that, a round leaves out
-    partitions with long queues at random, so that each partition gets its share of KIP-794.
+    partitions with long queues at random, so that each partition gets the share that KIP-794
+    defines.
 
     start: the position of the first partition among the available partitions. With more than
     `MOST_EVEN` partitions, every stretch is as large as a batch.
@@ -230,7 +231,7 @@ class RoundRobinPartitioner:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a partitioner.class means: how it spreads a topic's rows, and whether keys count."""
+    """What a partitioner.class does: how it spreads rows, and whether keys choose partitions."""
 
     spread: Callable[[Random], Spread]
     uses_keys: bool
@@ -289,10 +290,10 @@ class Partitioner:
     ) -> Int64s:
         """Return the partition of each row of one topic, int64.
 
-        hashes: the keys' hashes from `hash_keys`, None if keys do not count or no row has a key;
-        explicit: the partition column, -1 for null, None without the column; sizes: the size of
-        each row in bytes; partitions: the topic's number of partitions; load: only called if there
-        are rows to spread.
+        hashes: the keys' hashes from `hash_keys`, None if keys choose no partitions or no row has a
+        key; explicit: the partition column, -1 for null, None without the column; sizes: the size
+        of each row in bytes; partitions: the topic's number of partitions; load: only called if
+        there are rows to spread.
         """
         if explicit is None and hashes is not None and hashes.min(initial=0) >= 0:
             # The usual case. Hashes are below 2**31, and a 32-bit division takes a third of the
@@ -338,7 +339,7 @@ def _shares(load: TopicLoad) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows sorted by partition: the runs, and the partition of each run."""
+    """Rows sorted by partition: the runs (see `records.layout`), and the partition of each run."""
 
     rows: Rows
     runs: Runs
@@ -348,7 +349,7 @@ class GroupedRows:
 def topics_to_spread(
     rows: Rows, topics: Sequence[TopicMetadata], hashes: Int64s | None
 ) -> dict[str, TopicMetadata]:
-    """Return the topics that may have rows without a partition and without a key that counts.
+    """Return the topics whose rows may have neither a partition nor a key that chooses it.
 
     topics: the metadata of each topic in ``rows.topics``.
     """
@@ -409,7 +410,7 @@ def check_partitions(
 ) -> None:
     """Raise DataException for the first explicit partition that the topic does not have.
 
-    explicit: the partition number of each row, of all topics; of_topic: the topic's rows.
+    explicit: the partition column, with the rows of all topics; of_topic: the topic's row numbers.
     """
     beyond = np.flatnonzero(explicit[of_topic] >= partitions)
     if len(beyond):

@@ -56,8 +56,8 @@ class SpanOwner(Protocol):
 class RecordSpan(NamedTuple):
     """`records` consecutive records of a batch; the offset delta of the first is `first_record`.
 
-    owner: is notified of their result; first_row: the number of the first record among the owner's
-    rows, in the order that the owner was given before.
+    owner: is notified of their result; first_row: the position of the first record among the
+    owner's rows, in the order that `RowOwner.lay_out` stored.
     """
 
     owner: SpanOwner
@@ -90,7 +90,7 @@ COPY_BELOW_BYTES: Final = 64 * 1024
 
 
 class RetainedBuffer:
-    """A buffer with an encoded slice that several batches reference; `holders` counts them."""
+    """A buffer with an encoded slice; `holders`: how many batches reference the buffer."""
 
     __slots__ = ("holders", "size_bytes")
 
@@ -191,7 +191,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         # Whether an attempt with this sequence got no response, so the batch may have been written.
         self.is_unanswered = False
-        # Whether the batch that this is a part of may have been written; None if certainly not.
+        # Set if this batch is a part of a split batch that may have been written, otherwise None.
         self.origin: SplitOrigin | None = None
         self.is_transactional = False
         self.base_offset = -1
@@ -313,7 +313,7 @@ class ProducerBatch:
     def assign_sequence(
         self, producer: ProducerIdAndEpoch, base_sequence: int, *, transactional: bool = False
     ) -> None:
-        """Set the producer fields of the header; the next `stamp` builds a new header."""
+        """Set the producer id, epoch and sequence; the next `stamp` builds a new header."""
         self.producer = producer
         self.base_sequence = base_sequence
         self.is_unanswered = False
@@ -347,7 +347,7 @@ class ProducerBatch:
         return int(times.min()), int(times.max())
 
     def keep(self) -> None:
-        """Keep a copy of the batch as it was sent, which outlives the release of its records."""
+        """Keep a copy of the bytes that were sent, also after `release` drops the records."""
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:
@@ -363,7 +363,7 @@ class ProducerBatch:
     # -- events -----------------------------------------------------------------------------------
 
     def sent(self, node_id: int, leader_epoch: int) -> BatchAction:
-        """Record that the batch is sent to a node, which is the leader with that epoch."""
+        """Record that the batch is sent to a node, the partition's leader in `leader_epoch`."""
         action = self._handle(BatchEvent.SEND)
         self.node_id, self.leader_epoch = node_id, leader_epoch
         return action
@@ -414,7 +414,7 @@ class ProducerBatch:
         return action
 
     def abandon(self, error: KafkaException) -> BatchAction:
-        """Record that a batch that is not done has failed, in any state."""
+        """Record that the batch has failed, in any state in which it is not done."""
         action = self._handle(BatchEvent.ABANDON)
         self.error = error
         return action

@@ -128,8 +128,8 @@ class Sender:
             self._producer_id = ProducerIdRequests(
                 sequences, config.retry_backoff, random, config.acls
             )
-        # The producer's own sequences and producer id requests, while it is in a joined
-        # transaction.
+        # While the producer is in a joined transaction: the sequences and producer id requests that
+        # it uses again afterwards.
         self._alone: tuple[Sequences | None, ProducerIdRequests | None] | None = None
         self._rebootstraps = 0
         self._ready: set[int] = set()
@@ -141,7 +141,7 @@ class Sender:
     # -- a joined transaction ---------------------------------------------------------------------
 
     def join(self, joined: JoinedTransaction) -> None:
-        """Send batches in a transaction from now on.
+        """Send batches in a transaction that another process has begun, from now on.
 
         Raise IllegalStateException if batches are unfinished, or if the producer has a
         transactional.id.
@@ -154,7 +154,7 @@ class Sender:
         self._follow(joined.sequences, joined)
 
     def end_joined(self) -> None:
-        """Send batches as before `join` again.
+        """Leave the joined transaction: send batches without it again, as before `join`.
 
         Raise IllegalStateException if batches are unfinished, or if no transaction was joined.
         """
@@ -166,7 +166,7 @@ class Sender:
 
     def _check_idle(self, what: str) -> None:
         if self._has_incomplete():
-            message = f"the producer cannot {what} a transaction while batches are under way: flush"
+            message = f"the producer cannot {what} a transaction while batches are pending: flush"
             raise IllegalStateException(message)
 
     def _follow(self, sequences: Sequences | None, joined: JoinedTransaction | None) -> None:
@@ -174,7 +174,7 @@ class Sender:
         self.completion.follow(sequences, joined)
         self._produce.transactions = joined
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def poll(self, now: float) -> SenderPoll:
         """Return what is due at `now`; the batches in the result count as sent from now on."""
@@ -233,7 +233,7 @@ class Sender:
         return max(now, min(due))
 
     def _is_over(self) -> bool:
-        """Return whether the producer cannot continue; fail every batch when that begins."""
+        """Return whether the producer cannot continue. If that is new, fail every batch."""
         transactional = None if self._transactions is None else self._transactions.fatal_error
         error = self.completion.fatal_error or transactional
         if self.fatal_error is None and error is not None:
@@ -284,7 +284,7 @@ class Sender:
         return client_request, None
 
     def _has_incomplete(self) -> bool:
-        """Return whether a response to records is still to come, also to failed records."""
+        """Return whether a batch has no response yet, even if it has failed for the user."""
         in_flight = self.sequences is not None and self.sequences.has_in_flight
         return in_flight or self.accumulator.has_incomplete
 
@@ -370,7 +370,7 @@ class Sender:
             return known
         return {**transactions.queue.coordinators.nodes, **known}
 
-    # -- what comes back --------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
         """Process one network event."""

@@ -270,7 +270,7 @@ class ProducerIdRequests:
     def answered(
         self, response: InitProducerIdResponse, node_id: int, now: float
     ) -> ApiException | None:
-        """Store the producer id from a response. Return the error if no producer id can be had."""
+        """Store the producer id from a response. Return the error if it is not retriable."""
         if response.error_code != codes.NONE:
             return self.failed(response.error_code, "", node_id, now)
         self._in_progress = False

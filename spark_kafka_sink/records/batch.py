@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction; also True for its control batch."""
+        """Whether the batch is part of a transaction, or the control batch that ends one."""
         return bool(self.attributes & _TRANSACTIONAL)
 
     @property
@@ -137,13 +137,13 @@ def read_header(batch: memoryview) -> BatchHeader:
         raise corrupt(f"a batch of {len(batch)} bytes is smaller than its header")
     header = BatchHeader(*_HEADER.unpack_from(batch))
     if not 0 <= header.base_offset <= _MAX_BASE_OFFSET:
-        raise corrupt(f"a batch has the offset {header.base_offset}")
+        raise corrupt(f"a batch has the invalid offset {header.base_offset}")
     found = crc32c(batch[_CHECKED_FROM:])
     if found != header.crc:
         where = f"the batch at offset {header.base_offset}"
         raise corrupt(f"the CRC-32C of {where} is {found:#x}, not {header.crc:#x}")
     if header.last_offset_delta < 0:
-        raise corrupt(f"the batch at offset {header.base_offset} ends before it begins")
+        raise corrupt(f"the batch at offset {header.base_offset} has a lower last offset")
     return header
 
 
@@ -155,7 +155,7 @@ class Marker(Enum):
 
 
 def marker(key: bytes | None) -> Marker | None:
-    """Return the transaction marker that a control record's key means, None for other types.
+    """Return the transaction marker in the key of a control record, None for other types.
 
     Raise CorruptRecordException if the key does not contain a type.
     """

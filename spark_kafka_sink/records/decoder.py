@@ -142,7 +142,7 @@ def read_fields(
     timestamps, at = read_varints(data, starts + 1, ends, VARLONG_BITS)
     offsets, at = read_varints(data, at, ends, VARINT_BITS)
     if (offsets < 0).any():
-        raise corrupt("a record's offset is below its batch's")
+        raise corrupt("a record's offset is below the base offset of its batch")
     keys, at = _field(section, data, at, ends)
     values, at = _field(section, data, at, ends)
     times = timestamps + np.int64(base_timestamp_ms)
@@ -210,7 +210,7 @@ def _headers(
         return no_headers(len(counts)), positions
     # A header takes at least two bytes.
     if (counts < 0).any() or (counts > (ends - positions) // 2).any():
-        raise corrupt("a record has more headers than bytes for them")
+        raise corrupt("a record has more headers than fit into its bytes")
     spans: list[tuple[int, int, int, int, bool]] = []
     following = positions.copy()
     for row in np.flatnonzero(counts).tolist():

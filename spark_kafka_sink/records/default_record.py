@@ -126,7 +126,7 @@ def _read_record(
     _, position = _read_varint(section, position, end, _VARLONG_BITS)
     delta, position = _read_varint(section, position, end, _VARINT_BITS)
     if not 0 <= delta <= header.last_offset_delta:
-        raise corrupt("a record's offset is not within its batch's")
+        raise corrupt("a record's offset is outside the offsets of its batch")
     key, position = _read_field(section, position, end)
     value, position = _read_field(section, position, end)
     return DefaultRecord(header.base_offset + delta, key, value)

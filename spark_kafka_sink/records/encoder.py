@@ -161,8 +161,8 @@ def encode_headers(counts: Int64s, keys: BinaryColumn, values: BinaryColumn) -> 
     """
     rows, entries = len(counts), len(keys)
     pieces = Pieces(rows + 4 * entries)
-    # Before the header count of row r are r other counts, and 4 pieces for each header of those
-    # rows.
+    # The pieces before the header count of row r are r header counts, and 4 pieces for each header
+    # of the rows before.
     row_of_entry = np.repeat(np.arange(rows), counts)
     row_starts = np.arange(rows) + 4 * (np.cumsum(counts) - counts)
     entry_starts = row_of_entry + 1 + 4 * np.arange(entries)

@@ -180,13 +180,13 @@ def _batch(entry: memoryview) -> LogBatch:
 
 def _records(header: BatchHeader, packed: memoryview, limit_bytes: int) -> DecodedRecords:
     section: Buffer = packed
-    if header.record_count:  # a batch that compaction has emptied may have no frame at all
+    if header.record_count:  # compaction may leave no compressed frame
         section = decompress(header.codec_id, packed, limit_bytes)
     found = decode(
         memoryview(section), header.record_count, header.base_offset, header.base_timestamp_ms
     )
     if len(found) and found.offsets.max() > header.last_offset:
-        raise corrupt("a record's offset is above its batch's last")
+        raise corrupt("a record's offset is above the last offset of its batch")
     if header.has_log_append_time:
         return replace(found, timestamps_ms=np.full(len(found), header.max_timestamp_ms))
     return found

@@ -275,7 +275,7 @@ def _unwrap(wrapper: _Message, limit_bytes: int) -> list[_Message]:
 
 def _within_int64(offset: int) -> int:
     if not 0 <= offset < 2**63:
-        raise corrupt(f"a message has the offset {offset}")
+        raise corrupt(f"a message has the invalid offset {offset}")
     return offset
 
 

@@ -249,7 +249,7 @@ def _negative_partition(columns: SinkColumns, row: int) -> str:
 
 
 def _times_out_of_range(columns: SinkColumns) -> Bools | None:
-    """Return a mask of the seconds that do not fit into 64 bits of milliseconds."""
+    """Return a mask of the rows whose seconds do not fit into 64 bits as milliseconds."""
     array = columns.get("timestamp")
     if array is None or not pa.types.is_timestamp(array.type) or array.type.unit != "s":
         return None

@@ -1,23 +1,26 @@
-"""The commit clients of this process, which keep their connections, and exceptions for users.
+"""The commit clients that this process keeps open, and the exceptions that users get.
 
 Spark reuses its Python processes: a stream plans all its micro-batches in one process and commits
-them in another. One client is kept for each configuration, including its credentials. A client is
-closed after an error. A forked child keeps no clients, because their connections belong to the
-parent process.
+them in another. One client is kept for each configuration, including its credentials. These change
+with each new delegation token, so only the clients that were used last are kept. A client is closed
+after an error. A forked child keeps no clients, because their connections belong to the parent
+process.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.commit import one_question
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import ANY_TOPIC
-from spark_kafka_sink.commit.questions import Described, DescribeTransaction
+from spark_kafka_sink.commit.questions import Ask, Described, DescribeTransaction, Reply
 from spark_kafka_sink.commit.steps import Failure, FailureKind, is_newer
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient, login_identity
@@ -30,7 +33,14 @@ _TOO_LONG: Final = (
     "transaction.max.timeout.ms of the brokers, or write less in one job"
 )
 
+# More clusters and commit logs than the streams of one application use at the same time.
+_MOST_KEPT: Final = 8
+# How many seconds a question is repeated whose answer is useful, but not needed.
+_ANSWERS_S: Final = 10.0
+
+# The clients that nobody uses now; the one that was used last is the last.
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -43,15 +53,26 @@ def commit_client(
     """
     identity = login_identity(config)
     key = (config, log_topic, identity)
-    client = _kept.pop(key, None) or CommitClient(config, log_topic, brokers, identity=identity)
+    with _lock:
+        kept = _kept.pop(key, None)
+    client = kept or CommitClient(config, log_topic, brokers, identity=identity)
     try:
         yield client
     except BaseException:
         client.close()
         raise
-    # Another client with the same key may have been lent and returned meanwhile. Only one is kept.
-    if _kept.setdefault(key, client) is not client:
-        client.close()
+    for each in _keep(key, client):
+        each.close()
+
+
+def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
+    """Keep a client, and return those to close."""
+    with _lock:
+        # Another client with the same key may have been lent and returned meanwhile.
+        if _kept.setdefault(key, client) is not client:
+            return [client]
+        surplus = list(_kept)[:-_MOST_KEPT]
+        return [_kept.pop(each) for each in surplus]
 
 
 def exception_of(
@@ -77,7 +98,7 @@ def _rights(failure: Failure, run: Run, acls: Acls) -> str:
     if failure.error == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
         needed_id = f"{run.owner.prefix}/"
         how = acls.hint(failure.error, needed_id, is_prefix=True)
-        return f"exactlyOnce has transactional ids that begin with {needed_id}; {how}"
+        return f"exactlyOnce uses transactional ids that begin with {needed_id}; {how}"
     if failure.error != codes.TOPIC_AUTHORIZATION_FAILED:
         return ""
     of_rows, of_log = "the topic of the rows", f"commitLogTopic={run.log.topic}"
@@ -102,16 +123,39 @@ def is_superseded(client: CommitClient, plan: Plan) -> bool:
 
     If so, the newer run also aborts the transactions of this run.
     """
-    (found,) = client.answers_to([DescribeTransaction(plan.run.driver_id)])
+    found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
         return False
     return is_newer(found, plan.producer)
 
 
+def reply_to(client: CommitClient, ask: Ask) -> Reply:
+    """Send a request again until there is a reply, for ten seconds, and return the last reply.
+
+    Raises as `CommitClient.run` does.
+    """
+    begun = one_question.begin(ask, deadline=client.now() + _ANSWERS_S)
+    reply = client.run(begun, one_question.step).outcome
+    if reply is None:
+        message = "a question has no reply; this is a bug"
+        raise KafkaException(message)
+    return reply
+
+
 def close_all() -> None:
     """Close all clients that are kept."""
-    while _kept:
-        _kept.popitem()[1].close()
+    with _lock:
+        clients = list(_kept.values())
+        _kept.clear()
+    for each in clients:
+        each.close()
 
 
-os.register_at_fork(after_in_child=_kept.clear)
+def _forget() -> None:
+    """Forget all clients in a forked child: they and the lock belong to the parent."""
+    global _lock  # noqa: PLW0603 - the parent may hold the lock
+    _lock = threading.Lock()
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,4 +1,4 @@
-"""The options of exactly once: the mode, and the names of what writes and what is written.
+"""The exactly-once options: the mode, the application that writes, and the version it writes.
 
 The option `txnAppId` names the application, and `txnVersion` names the version of the data that it
 writes, as the Delta options of the same names do. Each version is written once. This module only
@@ -136,9 +136,10 @@ class ExactlyOnce:
 
 
 def exactly_once(given: Mapping[str, str]) -> ExactlyOnce | None:
-    """Return the options, None if exactlyOnce is false or not set. Raise ConfigException.
+    """Return the exactly-once options, None if exactlyOnce is false or not set.
 
-    given: the options of the write, with names in lower case.
+    given: the options of the write, with names in lower case. Raise ConfigException if an
+    exactly-once option is invalid.
     """
     value = given.get("exactlyonce")
     if value is None:
@@ -214,5 +215,5 @@ def is_off(given: Mapping[str, str]) -> bool:
 
 
 def transaction_defaults(given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return the producer options whose defaults are different with exactly once."""
+    """Return the producer options that have another default with exactly once."""
     return {} if is_off(given) else {"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS}

@@ -1,7 +1,7 @@
 """The exactly-once plans of streams, stored in the driver's folder for the abort.
 
-Spark may abort a micro-batch without any message of a task, and only these messages and this folder
-have the plan. The folder is the same for the processes that plan, commit and abort. A plan is
+The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch without any
+commit message. The folder is the same for the processes that plan, commit and abort. A plan is
 stored until the next plan of the same owner (an application and its target topic).
 """
 

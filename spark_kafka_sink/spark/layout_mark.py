@@ -4,15 +4,18 @@ The mark is in the metadata of the column ``partition``, so it follows that colu
 and sorts, over Spark Connect, into foreachBatch and into files. If the partition count of a topic
 has changed since, its keys belong to other partitions. So the driver compares the counts before the
 job, and each task compares them before its first row for a topic.
+
+A union of two such DataFrames has only the first one's mark, and a topic column may be changed
+after the layout. So a task refuses rows for a topic that the mark does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import DataException
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import TOPIC_NAME, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,10 +28,13 @@ def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
     return {_KEY: dict(counts)}
 
 
-def laid_out_counts(schema: StructType) -> dict[str, int]:
-    """Return the partition counts in the mark, empty if atomic_layout was not called."""
+def laid_out_counts(schema: StructType) -> dict[str, int] | None:
+    """Return the partition counts in the mark, None if atomic_layout was not called.
+
+    The mark is empty if rows have a topic column, and there was no row.
+    """
     marks = (f.metadata.get(_KEY) for f in schema.fields if f.name == "partition" and f.metadata)
-    return next((dict(mark) for mark in marks if mark), {})
+    return next((dict(mark) for mark in marks if mark is not None), None)
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
@@ -43,13 +49,31 @@ def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]
 def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
     """Raise DataException if atomic_layout partitioned the rows for topics other than `topic`."""
     if laid_out and topic not in laid_out:
-        first, *others = laid_out
-        more = f" and {len(others)} more" if others else ""
         message = (
-            f"the rows were laid out by atomic_layout for topic {first}{more}, and topic is "
-            f"{topic}: call atomic_layout with the options of the write"
+            f"{_for_topics(laid_out)}, and topic is {topic}: call atomic_layout with the options "
+            "of the write"
         )
         raise DataException(message, topic=topic)
+
+
+def _check_topics_of_rows(laid_out: Mapping[str, int], topics: Iterable[str]) -> None:
+    """Raise DataException if rows go to a topic that is not in the mark.
+
+    Invalid names are skipped: the append refuses them.
+    """
+    for topic in topics:
+        if topic not in laid_out and TOPIC_NAME.match(topic):
+            message = (
+                f"{_for_topics(laid_out)}, and a row's topic is {topic}: after a union, or a "
+                "change of the column topic, call atomic_layout again, right before the write"
+            )
+            raise DataException(message, topic=topic)
+
+
+def _for_topics(laid_out: Mapping[str, int]) -> str:
+    first, *others = laid_out
+    more = f" and {len(others)} more" if others else ""
+    return f"the rows were laid out by atomic_layout for topic {first}{more}"
 
 
 def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]) -> None:
@@ -69,7 +93,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Compares the mark with the partition count of each topic that a task writes to, once.
+    """Compares the mark with each topic that a task writes to, and with its partition count, once.
 
     partition_counts: works as `TaskProducer.partition_counts`.
     """
@@ -85,11 +109,17 @@ class LayoutCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there are topics that are not compared yet."""
-        return bool(self._unchecked)
+        """Whether the rows were laid out."""
+        return bool(self._laid_out)
 
-    def check(self, topics: Iterable[str]) -> None:
-        """Check topics before their first row is sent; raise as `check_partition_counts`."""
+    def check(self, topics: Collection[str]) -> None:
+        """Check topics before their first row is sent.
+
+        Raise DataException for a topic that is not in the mark, and as `check_partition_counts`.
+        """
+        if not self._laid_out:
+            return
+        _check_topics_of_rows(self._laid_out, topics)
         new = {name: self._laid_out[name] for name in self._unchecked.intersection(topics)}
         if new:
             check_partition_counts(self._laid_out, self._partition_counts(new))

@@ -27,13 +27,14 @@ class MicroBatch(NamedTuple):
     """A micro-batch of a streaming query.
 
     run_id: the run id of the query. query_name: the name of the query. Both are empty if they are
-    not known.
+    not known. is_retry: whether `write_batch` has failed to save it in this run of the query.
     """
 
     query_id: str
     batch_id: int
     run_id: str
     query_name: str = ""
+    is_retry: bool = False
 
     def __str__(self) -> str:
         return f"micro-batch {self.batch_id} of query {self.query_id}"
@@ -61,6 +62,8 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
 # The options in which `write_batch` passes its micro-batch on to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
+_FIRST_TRY: Final = "first"
+_RETRY: Final = "retry"
 _FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
 
 
@@ -76,8 +79,9 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that passes on the query id, the run id and the name of the query."""
-    query = micro_batch.query_id, micro_batch.run_id, micro_batch.query_name
+    """Return the option that passes on the fields of a micro-batch but its number."""
+    tries = _RETRY if micro_batch.is_retry else _FIRST_TRY
+    query = micro_batch.query_id, micro_batch.run_id, tries, micro_batch.query_name
     return {QUERY_OPTION: " ".join(query)}
 
 
@@ -86,5 +90,5 @@ def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
     batch_id = batch_id_of(options)
     if batch_id is None or QUERY_OPTION not in options:
         return None
-    query_id, run_id, name = options[QUERY_OPTION].split(" ", 2)
-    return MicroBatch(query_id, batch_id, run_id, name)
+    query_id, run_id, tries, name = options[QUERY_OPTION].split(" ", 3)
+    return MicroBatch(query_id, batch_id, run_id, name, is_retry=tries == _RETRY)

@@ -26,8 +26,8 @@ _SHOWN: Final = 60
 def local_path(option: str, value: str, elsewhere: str, expected: str) -> Path:
     """Return the path that an option names. Raise ConfigException if it is invalid.
 
-    elsewhere: the part of the message if the path has another scheme or a host. expected: the part
-    of the message that describes valid paths.
+    elsewhere: the words of the error message if the path has another scheme or a host. expected:
+    the words of the error message that describe valid paths.
     """
     scheme = _SCHEME.match(value)
     path = value if scheme is None else value[scheme.end() :]

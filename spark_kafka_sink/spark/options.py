@@ -129,9 +129,9 @@ class SinkOptions:
     """The options of one write.
 
     topic: None if the data has a topic column. new_topic: the settings of missing topics, None if
-    they are not created. delegation_token_mechanism: the SASL mechanism with which tasks log in
-    with a token that the driver creates, None if tasks log in as the driver does. exactly_once:
-    None for at least once.
+    they are not created. delegation_token_mechanism: the SASL mechanism for tasks if the driver
+    creates a delegation token for them; None if tasks authenticate as the driver does.
+    exactly_once: None for at-least-once writes.
 
     The driver adds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
@@ -234,7 +234,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
-    """Return the options of exactly once, checked against the other options; None without it."""
+    """Return the exactly-once options, checked against others; None if exactlyOnce is off."""
     selected = exactly_once(given)
     if selected is None:
         return None
@@ -363,7 +363,7 @@ def _meant(name: str) -> str | None:
 
 
 def _meant_of_topic(rest: str) -> str:
-    """Return the intended name of an option with several dots. rest: the part after ``topic.``."""
+    """Return the name that an unknown option ``topic.…`` may mean. rest: the part after the dot."""
     second, _, setting = rest.partition(".")
     close = get_close_matches(second, ("config", "partitions", "replication"), 1, cutoff=0.75)
     if close == ["config"]:
@@ -381,11 +381,21 @@ def _complain(message: str, *, lenient: bool) -> None:
     warn_once(logger, message)
 
 
+# The files of YARN itself in the working directory of a container. They have the environment and
+# the tokens of the application.
+_OF_YARN: Final = re.compile(
+    r"\.?(launch_container\.sh|container_tokens|\w*container_executor\w*\.sh|yarn_provided\.\w+)"
+    r"(\.crc)?"
+)
+
+
 def _shipped(name: str) -> str | None:
     """Return the local path of a file that `--files` shipped, None if no such file was shipped.
 
     Driver and executors store shipped files in different folders, so each process looks in its own.
     """
+    if _OF_YARN.fullmatch(name):
+        return None
     # Outside Spark's processes, SparkFiles raises AssertionError.
     with suppress(AssertionError):
         path = SparkFiles.get(name)

@@ -1,7 +1,8 @@
 """Whether a micro-batch still has to be written, according to the commit log record of its owner.
 
 After a restart, Spark may run the last micro-batch again with the same rows, although it was
-committed. An owner is an application and its target topic.
+committed. So may a function of foreachBatch that tries a failed save again: a commit may fail after
+the rows were committed. An owner is an application and its target topic.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
-    """Return whether a micro-batch was written by an earlier run of its query.
+    """Return whether a micro-batch was written by an earlier run of its query, or an earlier try.
 
-    Raise KafkaException if it was written by this run of the query, or if the query has written a
-    later micro-batch.
+    Raise KafkaException if it was written by this run of the query in another save, or if the query
+    has written a later micro-batch.
     """
     if plan.record is None:
         return False
@@ -24,7 +25,7 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
         micro_batch.query_id, micro_batch.batch_id, micro_batch.run_id
     )
     owner = plan.run.owner
-    if place is BatchPlace.SAME_RUN:
+    if place is BatchPlace.SAME_RUN and not micro_batch.is_retry:
         message = (
             f"{micro_batch} was written by this run of the query already, by {owner}: two saves of "
             "one micro-batch need different topics, or different values of txnAppId"
@@ -37,7 +38,7 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
             "the checkpoint is an older copy, or two queries share it"
         )
         raise KafkaException(message)
-    return place is BatchPlace.REPLAY
+    return place in (BatchPlace.REPLAY, BatchPlace.SAME_RUN)
 
 
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
@@ -53,14 +54,14 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     if record is not None and record.streams:
         last = record.streams[-1]
         return (
-            f"query {micro_batch.query_id} is written as a new stream of {owner}, as which query "
+            f"query {micro_batch.query_id} is written as a new stream of {owner}, for which query "
             f"{last.query_id} wrote until micro-batch {last.batch_id}: if this is the same stream "
-            "with a new checkpoint, rows that both have read come twice"
+            "with a new checkpoint, rows that both queries have read are written twice"
         )
     if micro_batch.batch_id == 0:
         return None
     return (
         f"{micro_batch} is the first that the commit log has of {owner}: if it was written before, "
-        "its rows come twice; that may be so if txnAppId, txnIdPrefix, commitLogTopic, the topic, "
-        "the cluster, or the spelling of checkpointLocation has changed"
+        "its rows are written twice; this happens if txnAppId, txnIdPrefix, commitLogTopic, the "
+        "topic, the cluster, or the spelling of checkpointLocation has changed"
     )

@@ -74,7 +74,7 @@ class MissingTopics:
     def create(self, names: Iterable[str]) -> None:
         """Create missing topics, if the option createTopics is set.
 
-        Skip invalid names, which the append refuses. Raise the exceptions of `KafkaAdmin.topics`,
+        Skip invalid names: appending their rows fails. Raise the exceptions of `KafkaAdmin.topics`,
         and InvalidTopicException for an internal topic of the brokers.
         """
         if self._new is None:
@@ -141,7 +141,7 @@ def retention_of_topics(options: SinkOptions, topics: Sequence[str]) -> dict[str
 class TopicLimit:
     """max.message.bytes of the topic that the option topic names.
 
-    It is None if it is unknown or the option is not set. clock: returns seconds.
+    The value is None if it is unknown or if the option is not set. clock: returns seconds.
     """
 
     def __init__(self, options: SinkOptions, clock: Callable[[], float] = time.monotonic) -> None:

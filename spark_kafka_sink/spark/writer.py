@@ -1,6 +1,6 @@
 """The writers that Spark calls: planned on the driver, run in tasks, committed on the driver.
 
-Spark pickles a writer into every task. commit and abort run on another copy in another process. A
+Spark pickles a writer into every task, and calls commit and abort on a copy in another process. A
 writer keeps the options for its tasks as bytes, so that the committing process does not import the
 modules of the options, which takes a third of a second in a new process.
 """
@@ -39,7 +39,7 @@ CONTINUOUS_REFUSAL: Final = (
 
 
 def mode_refusal(mode: str) -> str:
-    """Return the message about a save mode other than append."""
+    """Return the error message for a save mode other than append."""
     start_over = "; to start over, delete or truncate the topic first"
     return (
         f"Save mode {mode} not allowed for Kafka, expected append: records of a topic can be added "
@@ -83,7 +83,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         self._token = token
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the report of all tasks. Raise KafkaException if a task's message is missing."""
+        """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         freeze_imports()
         publish(commit_report(messages, self._batch_id), self._report_path)
         _expire(self._token)
@@ -96,9 +96,9 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     """Writes a batch job exactly once.
 
-    plan: the plan of the run, or the commit record of application and topic if the version is
-    already written. batch_id: the batch id of the micro-batch that the job writes, if any. token:
-    as in `KafkaArrowWriter`.
+    plan: the plan of the run. If the version is already written, it is instead the commit log
+    record of the application and topic. batch_id: the batch id of the micro-batch that the job
+    writes, if any. token: as in `KafkaArrowWriter`.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the report of a micro-batch. Raise KafkaException if a message is missing."""
+        """Publish the micro-batch's report. Raise KafkaException if a commit message is missing."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
         publish(commit_report(messages, batchId), self._report_path)
@@ -160,7 +160,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream exactly once.
 
-    plan: the plan of the micro-batch that Spark plans, None to commit or abort one.
+    plan: the plan of a micro-batch, for its tasks. It is None in the writer that commits or aborts.
     """
 
     def __init__(self, options: SinkOptions, plan: Plan | None = None) -> None:

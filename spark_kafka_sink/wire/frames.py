@@ -94,13 +94,15 @@ class FrameSplitter:
     """Splits a stream of bytes into response frames (NetworkReceive).
 
     The bytes may arrive in pieces of any size. A frame size that is negative or larger than
-    `max_size_bytes` raises ProtocolError before memory is used for it.
+    `max_size_bytes` raises ProtocolError before memory is used for it. has_tls: whether the bytes
+    came through TLS, for messages.
     """
 
-    __slots__ = ("_buffer", "max_size_bytes")
+    __slots__ = ("_buffer", "_has_tls", "max_size_bytes")
 
-    def __init__(self, max_size_bytes: int = UNLIMITED) -> None:
+    def __init__(self, max_size_bytes: int = UNLIMITED, *, has_tls: bool = False) -> None:
         self._buffer = bytearray()
+        self._has_tls = has_tls
         self.max_size_bytes = max_size_bytes
 
     @property
@@ -135,9 +137,11 @@ class FrameSplitter:
         if self.max_size_bytes != UNLIMITED and size > self.max_size_bytes:
             del self._buffer[:start]
             said = bytes(self._buffer[:4])
-            known = (text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first))
+            known = [text for first, text in _OTHER_PROTOCOLS.items() if said.startswith(first)]
+            if not known and not self._has_tls:
+                known = ["may expect TLS"]
             message = (
                 f"invalid receive (size = {size} larger than {self.max_size_bytes}): "
-                f"the peer does not speak Kafka's protocol: it {next(known, 'may expect TLS')}"
+                f"the peer does not speak Kafka's protocol{''.join(f': it {it}' for it in known)}"
             )
             raise ProtocolError(message)

@@ -19,10 +19,12 @@ from support.spark.single_job import SingleJob
 
 from exactly_once.moments import Moments
 from spark_kafka_sink import commit
+from spark_kafka_sink.commit import two_phase_abort
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import ProducerConfig, producer_config
 from spark_kafka_sink.spark import kept_plans
 from spark_kafka_sink.spark.commit_clients import close_all
+from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.task_producer import TaskProducer
 
 NewClient: TypeAlias = Callable[[], CommitClient]
@@ -83,6 +85,18 @@ def commit_clients_are_closed() -> Iterator[None]:
     """Close the clients that a test has left in this process."""
     yield
     close_all()
+
+
+@pytest.fixture(autouse=True)
+def aborts_wait_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let aborts wait for the linger time and a second for tasks, which the tests have ended."""
+    monkeypatch.setattr(two_phase_commit, "SETTLES_S", 0.1)
+
+
+@pytest.fixture
+def aborts_wait_for_long(monkeypatch: pytest.MonkeyPatch, aborts_wait_for_a_moment: None) -> None:
+    """Let aborts wait for tasks as they do outside tests."""
+    monkeypatch.setattr(two_phase_commit, "SETTLES_S", two_phase_abort.SETTLES_S)
 
 
 @pytest.fixture(scope="session")

@@ -271,6 +271,28 @@ def test_an_abort_frees_readers_while_another_task_still_writes(
 
 
 @pytest.mark.long(reason="the simulator has attempts of every kind in make test")
+@pytest.mark.usefixtures("aborts_wait_for_long")
+def test_an_abort_ends_what_a_task_opens_while_its_rows_linger(
+    job: SingleJob, mode: str, client: CommitClient
+) -> None:
+    if mode == "single":
+        pytest.skip("the driver's abort is the only one")
+    job.options["kafka.linger.ms"] = "600"
+    writer = job.plan()
+
+    def rows() -> Batches:
+        yield from batches(0, ["a"])
+        handed_over(writer).abort([None] * 4)
+        assert open_transactions(client, job.topic) == []
+        yield from batches(0, ["late"])
+
+    with pytest.raises(KafkaException):
+        job.attempt(writer, 0, rows())
+    assert job.committed == []
+    assert open_transactions(client, job.topic) == []
+
+
+@pytest.mark.long(reason="the simulator has attempts of every kind in make test")
 @pytest.mark.parametrize("option", ["deadLetterTopic", "deadLetterPath"])
 def test_dead_letters_are_there_once_in_two_phase_and_at_least_once_in_files(
     job: SingleJob, mode: str, option: str, new_topic: NewTopic, driver_folder: object

@@ -11,7 +11,7 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from support.brokers.kafka_cluster import KafkaCluster
 from support.spark.single_job import SingleJob, batches, handed_over
 
@@ -30,8 +30,10 @@ from spark_kafka_sink.errors import (
     ProducerFencedException,
     TransactionalIdAuthorizationException,
 )
+from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.writer import ExactlyOnceWriter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
@@ -67,6 +69,40 @@ def test_a_version_is_written_once_and_its_rows_become_visible_together(
 
 
 def test_a_version_without_rows_is_written_too(job: SingleJob) -> None:
+    job.run({})
+    assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
+    assert job.committed == []
+
+
+def test_a_version_without_rows_is_written_too_if_rows_would_name_their_topic(
+    job: SingleJob,
+) -> None:
+    schema = StructType(
+        [
+            StructField("value", StringType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType(), metadata=as_metadata({})),
+        ]
+    )
+    del job.options["topic"]
+
+    def plan() -> ExactlyOnceWriter:
+        writer = KafkaDataSource(job.options).writer(schema, overwrite=False)
+        assert isinstance(writer, ExactlyOnceWriter)
+        return handed_over(writer)
+
+    writer = plan()
+    handed_over(writer).commit(job.write(writer, {}))
+    counted = job.attempt(plan(), 0, batches(0, ["never"]))
+    assert isinstance(counted, SkippedMessage)
+    assert counted.rows == 1
+
+
+def test_a_version_without_rows_is_written_after_a_run_of_the_other_mode_that_died(
+    job: SingleJob,
+) -> None:
+    other = SingleJob(job.cluster, job.topic, 4, job.log, exactlyOnce="two-phase")
+    other.write(other.plan(), ROWS)
     job.run({})
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     assert job.committed == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from support.spark.played_stream import PlayedStream
-from support.spark.single_job import SingleJob
+from support.spark.single_job import SingleJob, handed_over
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.spark.micro_batch import MicroBatch, batch_id_option, query_option
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.writer import ExactlyOnceMicroBatchWriter
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
@@ -84,6 +88,28 @@ def test_a_micro_batch_that_was_committed_before_the_query_stopped_is_only_compa
     stream.run(0, {0: ["a"], 1: ["b"]})
     assert "skipped: micro-batch 0 of query query was written before" in capfd.readouterr().err
     assert stream.committed == ["a", "b"]
+
+
+def test_a_save_that_is_tried_again_after_its_rows_were_committed_only_counts_them(
+    job: SingleJob, driver_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    del job.options["txnVersion"]
+
+    def save(rows: Mapping[int, Sequence[str]], *, is_retry: bool) -> None:
+        micro_batch = MicroBatch("query", 3, "run", is_retry=is_retry)
+        options = {**job.options, **batch_id_option(3), **query_option(micro_batch)}
+        writer = KafkaDataSource(options).writer(job.schema, overwrite=False)
+        assert isinstance(writer, ExactlyOnceMicroBatchWriter)
+        handed_over(writer).commit(job.write(writer, rows))
+
+    save({0: ["a"], 1: ["b"]}, is_retry=False)
+    with pytest.raises(KafkaException, match="two saves of one micro-batch need different topics"):
+        save({0: ["a"], 1: ["b"]}, is_retry=False)
+    save({0: ["a"], 1: ["b"]}, is_retry=True)
+    assert "skipped: micro-batch 3 of query query was written before" in capfd.readouterr().err
+    with pytest.raises(KafkaException, match="has 1 rows now, and had 2 when"):
+        save({0: ["a"]}, is_retry=True)
+    assert job.committed == ["a", "b"]
 
 
 def test_a_stream_has_to_have_a_name(stream: PlayedStream) -> None:

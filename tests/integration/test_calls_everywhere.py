@@ -61,7 +61,7 @@ RAISED: Final = (ZeroDivisionError, SystemExit, KeyboardInterrupt)
 # unless that is an Exception, which is logged, "-" not applicable (see below), and refused:
 REFUSED: Final = {
     "c": "inside a callback is not permitted",
-    "p": "a partitioner has called the producer that asks it",
+    "p": "a partitioner has called its own producer",
     "f": "was created before a fork",
     "x": "has been closed",
     "b": "is in use by another thread",
@@ -102,6 +102,7 @@ KafkaAdmin.check_creation                 .  .  .  .  .  .  .  f  x  b  .  .  . 
 KafkaAdmin.configs_of_topics              .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.create_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.describe_delegation_token      .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
+KafkaAdmin.existing_topics                .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.expire_delegation_token        .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.renew_delegation_token         .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .
 KafkaAdmin.topic_configs                  .  .  .  .  .  .  .  f  x  b  .  .  .  .  .  .  .  .

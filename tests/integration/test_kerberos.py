@@ -24,6 +24,7 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException, TimeoutException
 from spark_kafka_sink.kafka_producer import KafkaProducer
+from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -94,6 +95,14 @@ def test_rows_that_are_written_by_a_keytab_arrive_once(
     secured_kafka.check_rows(topic, ROWS)
     with TopicReader(options) as reader:
         assert sum(batch.num_rows for batch in reader.read(topic)) == ROWS
+
+
+def test_a_broker_without_sasl_authenticate_takes_a_login_by_raw_tokens(
+    secured_kafka: SecuredKafka, realm: Kdc, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "_has_authenticate", False)
+    write(by_keytab(secured_kafka, realm, "SASL_SSL"), topic)
+    secured_kafka.check_rows(topic, ROWS)
 
 
 def test_jaas_names_the_keytab_as_in_java(

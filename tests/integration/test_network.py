@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from kafka.admin import KafkaAdminClient
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.oracles.readers import read_with_confluent
+from support.pure.log_handlers import handling
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
@@ -29,7 +31,9 @@ from spark_kafka_sink.errors import (
     TopicAuthorizationException,
     UnsupportedVersionException,
 )
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node, TopicPartition
+from spark_kafka_sink.network import nodes
 from spark_kafka_sink.wire.messages import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -73,7 +77,7 @@ def config(address: str, max_block_ms: int = 60_000, **more: object) -> dict[str
         (struct.pack(">i", -5), r"invalid receive \(size = -5\)"),
         (struct.pack(">i", 2**31 - 1), r"size = 2147483647 larger than"),
         (struct.pack(">ii", 500, 0) + b"half", "in the middle of a response"),
-        (struct.pack(">ii", 4, 77), "answered correlation id 77 where 0 was asked"),
+        (struct.pack(">ii", 4, 77), "answered with correlation id 77, expected 0"),
         (struct.pack(">iihi", 10, 0, 0, 10**6), "before it answered ApiVersions"),
         (b"", "before it answered ApiVersions; it may expect TLS, or may not be a Kafka broker"),
     ],
@@ -121,6 +125,29 @@ def test_a_port_that_takes_connections_and_says_nothing_is_told_as_one() -> None
             pytest.raises(TimeoutException, match=expected),
         ):
             admin.topics(["t"])
+
+
+def test_rows_that_wait_for_an_advertised_address_that_refuses_are_told_soon(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _warn.cache_clear()
+    with (
+        socket.socket() as nobody,
+        KafkaProducer(config(broker.address, enable_idempotence=False, linger_ms=0)) as producer,
+        handling("has answered for") as handler,
+    ):
+        nobody.bind(("127.0.0.1", 0))
+        gone = nobody.getsockname()[1]
+        broker.metadata = describe(gone, "t")
+        producer.partitions_for("t")
+        monkeypatch.setattr(nodes, "_NO_RESPONSE_S", 0.2)
+        producer.send("t", b"v")
+        assert handler.came.wait(20)
+        producer.close(0)
+    said = (
+        rf"node 1 \(127\.0\.0\.1:{gone}\): .*; bootstrap \({broker.address}\) returned this address"
+    )
+    assert re.search(said, handler.lines[0])
 
 
 def test_a_controller_s_port_is_told_as_one(kafka: KafkaCluster) -> None:

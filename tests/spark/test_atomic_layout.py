@@ -196,6 +196,24 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
 
 
+def test_rows_for_a_topic_that_was_not_laid_out_are_refused(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    topic, other = new_topic(2), new_topic(3)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap}
+    rows = spark.range(10).selectExpr(*NUMBERED)
+    first, second = (
+        atomic_layout(rows.withColumn("topic", F.lit(name)), options) for name in (topic, other)
+    )
+    said = f"laid out by atomic_layout for topic {topic}, and a row's topic is {other}: after a uni"
+    for frame in (first.union(second), first.withColumn("topic", F.lit(other))):
+        with pytest.raises(PySparkException, match=said):
+            save(frame, kafka.bootstrap)
+    assert read_with_confluent(kafka.bootstrap, other) == []
+    # Other bad names are bad rows.
+    save(first.withColumn("topic", F.lit("not/there")), kafka.bootstrap, onError="skip")
+
+
 @pytest.mark.parametrize("by_option", [True, False])
 def test_an_outdated_layout_is_refused_on_the_driver(*, by_option: bool) -> None:
     topic = {"topic": "t"} if by_option else {}

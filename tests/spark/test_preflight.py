@@ -31,9 +31,15 @@ from support.oracles.readers import (
 )
 from support.spark.sink import save
 
-from spark_kafka_sink.errors import InvalidTopicException, RecordTooLargeException, TimeoutException
+from spark_kafka_sink.errors import (
+    DataException,
+    InvalidTopicException,
+    RecordTooLargeException,
+    TimeoutException,
+)
 from spark_kafka_sink.kafka_producer import KafkaProducer
 from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
+from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.micro_batch import batch_id_option
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -103,6 +109,26 @@ def test_a_wrong_name_is_created_by_no_part_of_the_sink(
     with KafkaProducer(servers) as producer:
         producer.append(wrong, pa.record_batch({"value": [b"x"]}))
     assert wrong in client.list_topics(timeout=30).topics
+
+
+def test_topics_of_a_layout_to_which_no_row_may_go_are_neither_awaited_nor_created(
+    guarded_kafka: KafkaCluster,
+) -> None:
+    there, gone = topic_maker(guarded_kafka)(1), new_name()
+    given = {"kafka.bootstrap.servers": guarded_kafka.bootstrap, "kafka.max.block.ms": "10000"}
+
+    def plan(partitions: int, **more: str) -> None:
+        schema = StructType().add("value", StringType()).add("topic", StringType())
+        mark = as_metadata({gone: 3, there: partitions})
+        schema = schema.add("partition", IntegerType(), metadata=mark)
+        KafkaDataSource(given | more).writer(schema, overwrite=False)
+
+    for more in ({}, {"createTopics": "true"}):
+        plan(1, **more)
+        with pytest.raises(DataException, match=f"2 partitions of topic {there}, which has 1 now"):
+            plan(2, **more)
+    client = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap})
+    assert gone not in client.list_topics(timeout=30).topics
 
 
 def test_topics_that_kafka_keeps_for_itself_are_refused(guarded_kafka: KafkaCluster) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 from support.brokers.access import allow_only
 from support.brokers.certificates import openssl
-from support.brokers.secured_kafka import SecuredKafka, quoted
+from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.spark_processes import connect_server, standalone_cluster
@@ -31,11 +31,9 @@ from spark_kafka_sink.config import producer_config
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-# In each secret, right or wrong.
+# In each secret, right or wrong, as in MARKED_PASSWORD.
 _MARKER = "hunter2"
-_USER = "user-of-secrets"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-_PASSWORD = f'"{_MARKER}\\ pässword'
 _SECRETS = [
     "kafka.sasl.jaas.config",
     "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
@@ -256,7 +254,7 @@ class Scene:
         self._key = openssl(
             "pkcs8", "-topk8", "-passout", f"pass:{_MARKER}-key", given=kafka.client.key
         )
-        kafka.set_scram_user(_USER, _PASSWORD)
+        kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
         server.answer = self._answer
 
     def _new_topic(self) -> str:
@@ -286,8 +284,18 @@ class Scene:
             "spark.ui.port": "0",
         }
 
-    def _scram(self, password: str = _PASSWORD, **more: str) -> dict[str, str]:
-        jaas = f"{_MODULE} required username={quoted(_USER)} password={quoted(password)};"
+    def _plain(self, password: str = MARKED_PASSWORD) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": MARKED_USER,
+            "kafka.sasl.password": password,
+            "kafka.ssl.truststore.location": str(self._kafka.ca),
+        }
+
+    def _scram(self, password: str = MARKED_PASSWORD, **more: str) -> dict[str, str]:
+        jaas = f"{_MODULE} required username={quoted(MARKED_USER)} password={quoted(password)};"
         return {
             "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
             "kafka.security.protocol": "SASL_SSL",
@@ -300,7 +308,7 @@ class Scene:
         """Return what delegation tokens log in with."""
         options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
         with KafkaAdmin(producer_config(options)) as admin:
-            tokens = admin.describe_delegation_token([f"User:{_USER}"])
+            tokens = admin.describe_delegation_token([f"User:{MARKED_USER}"])
         assert tokens
         return [token.hmac.value for token in tokens]
 
@@ -327,9 +335,10 @@ class Scene:
         }
         denied = self._new_topic()
         allow_only(kafka.bootstrap, denied, "DESCRIBE")
-        unquoted = f"{_MODULE} required username={_USER} password=9{_MARKER};"
+        unquoted = f"{_MODULE} required username={MARKED_USER} password=9{_MARKER};"
         fail = [
             (scram(f"{_MARKER}-wrong"), "refused the login"),
+            (self._plain(f"{_MARKER}-wrong"), "refused the login"),
             (
                 scram(kafka_ssl_truststore_location=str(kafka.other_ca)),
                 "unable to get local issuer certificate",
@@ -343,7 +352,7 @@ class Scene:
             ),
             (oauth | {f"{client}.secret": f"{_MARKER}-wrong"}, "answered 401"),
         ]
-        return [scram(), mutual, oauth], fail
+        return [scram(), self._plain(), mutual, oauth], fail
 
     def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
         """Run the script; leave its output in the folder. address: of Spark's pages, if known."""

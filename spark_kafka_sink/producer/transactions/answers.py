@@ -67,9 +67,9 @@ _MEMBERSHIP_CHANGED: Final = (codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION)
 class Answer:
     """The most severe error code of a response: its action, and the partitions that have the code.
 
-    partitions: empty if the code is not about partitions. is_unnamed: whether these are partitions
-    that are missing in the response; is_partly_done: whether the response has no error for the
-    partitions that it names.
+    partitions: empty if the code is not about partitions. is_unnamed: whether the partitions are
+    missing in the response; is_partly_done: whether partitions are missing, and the response names
+    other partitions without an error.
     """
 
     call: Call
@@ -83,7 +83,7 @@ class Answer:
     def error(self, hint: str | None = None) -> KafkaException:
         """Return the error for the caller that waits for the response.
 
-        hint: which permission would allow what was denied.
+        hint: how to grant this client the access that the broker denied.
         """
         api, row = self.call.value, error_code(self.code)
         code = codes.PRODUCER_FENCED if self.action is Action.FENCED else self.code
@@ -91,7 +91,7 @@ class Answer:
         if self.partitions:
             text += f" for {listed(map(str, self.partitions))}"
         if self.is_unnamed:
-            text += ", which the broker's answer does not name"
+            text += ", missing in the broker's response"
         message = "; ".join(part for part in (text, advice(code), hint) if part)
         if self.call is Call.TXN_OFFSET_COMMIT and code in _MEMBERSHIP_CHANGED:
             return CommitFailedException(message, node_id=self.node_id, api=api)
@@ -165,7 +165,7 @@ def _codes_of(response: Response | None) -> dict[int, list[TopicPartition]]:
 
 
 def denied_name(request: TransactionalRequest, answer: Answer, transactional_id: str) -> str | None:
-    """Return the name of the resource to which access was denied: a topic, a group or the id."""
+    """Return the topic, group or transactional id to which the broker denied access."""
     if answer.code == codes.TOPIC_AUTHORIZATION_FAILED:
         return answer.partitions[0].topic if answer.partitions else None
     if answer.code == codes.GROUP_AUTHORIZATION_FAILED:

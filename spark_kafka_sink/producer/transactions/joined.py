@@ -128,8 +128,8 @@ class JoinedDeliveries(Deliveries):
 def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
-    If the topic uses CreateTime, only the response to a duplicate has a timestamp: the stored
-    batch's. (Topics with LogAppendTime are rejected earlier.)
+    If the topic uses CreateTime, only the response to a duplicate has a timestamp, which is the
+    timestamp of the stored batch. (Topics with LogAppendTime are rejected earlier.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
@@ -137,7 +137,7 @@ def _is_duplicate(batch: ProducerBatch) -> bool:
 class JoinedTransaction:
     """The participation of one producer in a transaction. Times are seconds of its clock.
 
-    transaction_version: the finalized feature of the cluster when the transaction began.
+    transaction_version: the cluster's finalized transaction.version when the transaction began.
     adds_partitions: whether this producer adds the partitions that it writes to, which is only
     necessary with version 1. queue: the waiting requests, and their coordinator. error: why the
     producer cannot continue, None if it can.
@@ -195,7 +195,7 @@ class JoinedTransaction:
         """Return False: a joined transaction has no calls that end."""
         return False
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition is in the transaction; if not, request to add it."""
@@ -221,12 +221,15 @@ class JoinedTransaction:
         """Return whether a batch was rejected because of another producer of the transaction."""
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
-    # -- what comes back --------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------
 
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response. It is repeated, except after two codes."""
+        """Record that a request gets no response, and repeat it.
+
+        It is not repeated if the broker does not support it, or if it cannot be encoded.
+        """
         if not self.queue.back(request):
             return
         if code in (codes.UNSUPPORTED_VERSION, codes.INVALID_REQUEST):
@@ -256,7 +259,7 @@ class JoinedTransaction:
         else:
             self.give_up(answer.error(self._acls.hint(answer.code, self.transactional_id)))
 
-    # -- what goes wrong --------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------
 
     def reported(self, error: KafkaException) -> KafkaException:
         """Return the error that the owner of a batch gets for `error`."""

@@ -76,8 +76,8 @@ class TransactionManager:
 
     queue: the waiting requests, and their coordinators. error: the cause of an error state, None in
     other states. has_loose_rows: whether rows of the transaction may not be in a batch yet; the
-    caller that ends the transaction sets this, and EndTxn waits. open_appends: the number of Arrow
-    batches that may be only partly appended; EndTxn waits for them, too.
+    caller that ends the transaction sets this, and EndTxn waits while it is set. open_appends: the
+    number of Arrow batches that may be only partly appended; EndTxn waits for them, too.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class TransactionManager:
         has_news, self._has_news = self._has_news, False
         return has_news
 
-    # -- calls: an illegal one raises and changes nothing -----------------------------------------
+    # -- calls: an illegal call raises and changes nothing ----------------------------------------
 
     def initialize(self) -> TransactionalResult:
         """Request the producer id, which ends transactions of older producers with this id."""
@@ -228,13 +228,13 @@ class TransactionManager:
         raise KafkaException(message) from self.error
 
     def _call_to(self, state: TransactionState, operation: str) -> None:
-        """Change the state for a call. Raise IllegalStateException if the table forbids it."""
+        """Change the state for a call. Raise IllegalStateException if the change is illegal."""
         if state not in TRANSITIONS[self._state]:
             message = f"{operation} is not possible in state {self._state.name}"
             raise IllegalStateException(f"{message}: {self._state.value}")
         self._state = state
 
-    # -- what goes out ----------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Return whether a partition is in the transaction; if not, request to add it."""
@@ -251,7 +251,7 @@ class TransactionManager:
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:
         """Return the request to send now; the caller sends it and calls `queue.sent`.
 
-        has_incomplete: whether a response to records is still to come; EndTxn waits for it.
+        has_incomplete: whether any batch has no response yet; EndTxn waits for these responses.
         """
         if self.queue.is_busy:
             return None
@@ -275,7 +275,10 @@ class TransactionManager:
         return self.queue.due(now)
 
     def _is_refused(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is no longer needed. Then its look-up is not needed either."""
+        """Return whether a request is no longer needed.
+
+        A look-up of a coordinator is not needed if no request to that coordinator is needed.
+        """
         if request.looks_up is not None:
             return not self._is_needed(request.looks_up)
         if self._state is _S.ABORTABLE_ERROR:
@@ -289,7 +292,7 @@ class TransactionManager:
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Return whether `coordinator` is the transaction's, or a waiting request needs it."""
+        """Return whether the transaction or a waiting request has this coordinator."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self.queue.waiting
@@ -305,12 +308,15 @@ class TransactionManager:
             self._requests.end_txn(producer, call, result, is_v2=self._producer_id.is_v2)
         )
 
-    # -- what comes back: what is not understood is fatal -----------------------------------------
+    # -- responses: an unexpected response is a fatal error ---------------------------------------
 
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response. It is repeated, except after two codes."""
+        """Record that a request gets no response, and repeat it.
+
+        It is not repeated if the broker does not support it, or if it cannot be encoded.
+        """
         if not self.queue.back(request) or self._is_refused_look_up(request):
             return
         request.is_unanswered = True
@@ -346,7 +352,7 @@ class TransactionManager:
             self._failed(request, answer.code, answer.action, answer.error(hint))
 
     def _is_refused_look_up(self, request: TransactionalRequest) -> bool:
-        """Return whether a request is a look-up that is no longer needed."""
+        """Return whether a request is a look-up of a coordinator that is no longer needed."""
         return request.looks_up is not None and self._is_refused(request)
 
     def _retry(self, request: TransactionalRequest, code: int, now: float) -> None:
@@ -394,7 +400,7 @@ class TransactionManager:
         else:
             self._finish(result)
 
-    # -- what goes wrong --------------------------------------------------------------------------
+    # -- errors -----------------------------------------------------------------------------------
 
     def reads_back(self, batch: ProducerBatch) -> bool:  # noqa: ARG002 - as in JoinedTransaction
         """Return whether an acknowledged batch must be compared with the batch in the log."""
@@ -470,7 +476,7 @@ class TransactionManager:
             self._finish(self._calls.last, error)
 
     def _answer_to(self, state: TransactionState) -> bool:
-        """Change the state for a response. A change that the table forbids is a fatal error."""
+        """Change the state for a response. An illegal change is a fatal error."""
         if state in TRANSITIONS[self._state]:
             self._state = state
             return True
@@ -484,5 +490,5 @@ class TransactionManager:
 
 
 def _not_sent(request: TransactionalRequest) -> KafkaException:
-    message = f"{request.call.value} was not sent: the transaction was aborted before its turn came"
+    message = f"{request.call.value} was not sent: the transaction was aborted first"
     return TransactionAbortedException(message)

@@ -60,7 +60,10 @@ class TransactionPartitions:
         self.has_begun = True
 
     def not_added(self, *, some_were: bool) -> None:
-        """Record that the coordinator added none of the partitions, or only some."""
+        """Record that the coordinator did not add all partitions.
+
+        some_were: whether it has added some of them.
+        """
         self._being_added.clear()
         self.has_begun = self.has_begun or some_were
 

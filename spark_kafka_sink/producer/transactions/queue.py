@@ -94,7 +94,7 @@ class Coordinators:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Forget the coordinator of `key`, because the broker is not its coordinator."""
+        """Forget the coordinator of `key`, because that broker no longer coordinates it."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
@@ -143,7 +143,10 @@ class TransactionQueue:
         return self._waiting[0][2]
 
     def due(self, now: float) -> TransactionalRequest | None:
-        """Return the first request, or its look-up; the caller sends it and calls `sent`."""
+        """Return the first request, or FindCoordinator if the request's coordinator is unknown.
+
+        The caller sends it and calls `sent`.
+        """
         request = self.first()
         if request is None:
             return None

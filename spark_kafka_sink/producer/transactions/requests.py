@@ -122,10 +122,10 @@ class TransactionalCalls:
 class TransactionalRequest:
     """A request that waits or is in flight.
 
-    coordinator: whose coordinator gets the request, None for any broker. looks_up: for a look-up,
-    whose coordinator it looks up. is_unanswered: whether it was sent and the response was lost, so
-    that a broker may have processed it. order: its place among requests of the same priority, which
-    it keeps when it is sent again; -1 until it is queued.
+    coordinator: the key of the coordinator that gets the request, None for any broker. looks_up:
+    the key that FindCoordinator looks up, None for other requests. is_unanswered: whether it was
+    sent and the response was lost, so that a broker may have processed it. order: its place among
+    requests of the same priority, which it keeps when it is sent again; -1 until it is queued.
     """
 
     call: Call

@@ -28,7 +28,7 @@ class TransactionState(Enum):
     """The state of a transactional producer; the value describes it to a user."""
 
     UNINITIALIZED = "init_transactions has to be called"
-    INITIALIZING = "a producer id or a new epoch is being asked for"
+    INITIALIZING = "a producer id or a new epoch is being requested"
     READY = "a transaction can begin"
     IN_TRANSACTION = "records and offsets can be sent"
     COMMITTING = "commit_transaction is under way"

@@ -100,8 +100,8 @@ class TransactionalProducerId:
     def transaction_failed(self) -> None:
         """Record that a transaction can only be aborted.
 
-        It may not be known which of its records the brokers have; a new epoch rules all of them
-        out.
+        It may not be known which of its records the brokers have. With a new epoch, none of these
+        records can become part of the next transaction.
         """
         self._must_raise = self._must_raise or (not self._is_v2 and self._can_raise)
 

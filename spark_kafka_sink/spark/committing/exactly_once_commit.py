@@ -47,9 +47,10 @@ def commit_batch(
 ) -> None:
     """Commit a batch job, and publish its report.
 
-    plan: the owner's record in place of a plan if the version of this job was written before. Then
-    only a report of the skip is published. batch_id: the number of the micro-batch that the job
-    writes, None if it writes none. Raise KafkaException if the job is not committed.
+    plan: the plan of the run. If the version of this job was written before, it is instead the
+    owner's record, and only a report that says so is published. batch_id: the number of the
+    micro-batch that the job writes, None if it writes none. Raise KafkaException if the job is not
+    committed.
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
@@ -171,7 +172,7 @@ def skipped_report(
 ) -> CommitReport:
     """Return the report of a batch job whose version was written before.
 
-    record: the owner's record. skips: the messages of the tasks, if any task ran.
+    record: the owner's record. skips: the commit messages of the tasks, if any task ran.
     """
     version = _version(options)
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
@@ -212,20 +213,20 @@ def abort_batch(
 ) -> None:
     """Abort a batch job that has failed, and print the result."""
     if isinstance(plan, Plan):
-        _abort(options, plan, _attempts(messages))
+        _abort(options, plan, messages)
 
 
 @name_kafka_options()
 def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abort a micro-batch that has failed, and print the result.
 
-    If neither the messages nor the driver's folder have a plan, nothing is aborted here. Then the
-    next plan aborts the transactions, or the brokers do so after the timeout.
+    If neither the commit messages nor the driver's folder have the plan, nothing is aborted here.
+    Then the next plan aborts the transactions, or the brokers do so after the timeout.
     """
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
-        _abort(options, plan, _attempts(messages))
+        _abort(options, plan, messages)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:
@@ -259,12 +260,19 @@ def _commit(
         two_phase_commit.commit_record(options, plan, record, attempts, written)
 
 
-def _abort(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> None:
+def _abort(
+    options: SinkOptions, plan: Plan, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     try:
         if _mode(options) is Mode.SINGLE:
             line = single_commit.abort_run(options, plan)
         else:
-            line = two_phase_commit.abort_run(options, plan, attempts)
+            line = two_phase_commit.abort_run(
+                options,
+                plan,
+                _attempts(messages),
+                is_missing=any(message is None for message in messages),
+            )
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = not_aborted_now(plan.run, error)
     say(f"pykafka: {line}")

@@ -42,7 +42,7 @@ def commit_report(
     batch_id: int | None = None,
     exactly_once: ExactlyOnceReport | None = None,
 ) -> CommitReport:
-    """Return the report of a job: the sum of the messages of all tasks.
+    """Return the report of a job: the sum of the commit messages of all tasks.
 
     exactly_once: the exactly-once part of the report, None for at-least-once writes. Raise
     KafkaException if a task did not report, because its rows may not be written.

@@ -1,6 +1,6 @@
 """JobToken: the delegation token of one batch job, which is expired when the job ends.
 
-Brokers let only the owner of a token expire it, so the process that commits has to log in with the
+Brokers let only the owner of a token expire it, so the process that commits authenticates with the
 driver's credentials. The writer must not contain them, because it is pickled into every task. So
 the credentials are split into two parts, each of which is random bytes by itself. The writer
 contains one part, and a file in the driver's folder contains the other.
@@ -98,7 +98,7 @@ class JobToken:
             self._say_failure(str(error))
 
     def _say_failure(self, why: str) -> None:
-        say(f"pykafka: the delegation token {self.token_id} ends by itself later, not now: {why}")
+        say(f"pykafka: the delegation token {self.token_id} expires later, and not now: {why}")
 
 
 def _expire(kept: _Kept) -> None:

@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, reply_to
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
@@ -51,6 +51,7 @@ def commit_record(
             targets=laid_out_partitions(options.laid_out),
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,
+            missing_until=client.now() + config.max_block_ms / 1000,
         )
         outcome = client.run(begun, single.step).outcome
     if isinstance(outcome, Committed):
@@ -65,7 +66,7 @@ def commit_record(
 
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
-    """Abort the transaction of a failed run. Return a message that describes the result."""
+    """Abort the transaction of a failed run. Return a sentence for the user about the result."""
     config = options.producer
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
@@ -94,5 +95,5 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
 
 def _record(client: CommitClient, plan: Plan) -> CommitRecord | None:
     """Return the owner's record, None if it cannot be read now."""
-    (found,) = client.answers_to([ReadLog(plan.run.driver_id)])
+    found = reply_to(client, ReadLog(plan.run.driver_id))
     return found.reading.record if isinstance(found, LogRead) else None

@@ -7,6 +7,7 @@ transactions have to be committed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from spark_kafka_sink.commit import two_phase, two_phase_abort
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
@@ -22,11 +23,15 @@ from spark_kafka_sink.commit.outcomes import (
     not_aborted_now,
 )
 from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
 from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.options import SinkOptions
+
+# How many seconds it takes at most to send a batch whose linger time is over.
+_SENDS_S: Final = 1.0
 
 
 def commit_record(
@@ -45,7 +50,12 @@ def commit_record(
     with commit_client(config, run.log.topic, options.brokers) as client:
         deadline = client.now() + config.delivery_timeout_ms / 1000
         begun = two_phase.begin(
-            plan, tuple(attempts), record, level=client.level(deadline), deadline=deadline
+            plan,
+            tuple(attempts),
+            record,
+            level=client.level(deadline),
+            deadline=deadline,
+            missing_until=client.now() + config.max_block_ms / 1000,
         )
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
@@ -62,25 +72,36 @@ def commit_record(
 def _error(plan: Plan, outcome: object) -> KafkaException:
     if isinstance(outcome, Unfinished):
         message = (
-            f"the write of {plan.run.owner} is decided, and a part of it could not be committed in "
-            f"time: {outcome.failure.sentence}; run it again, or python -m "
-            f"spark_kafka_sink.recover, within {plan.run.timeout_ms} ms, or these rows are lost"
+            f"the commit log has the decision to commit the write of {plan.run.owner}, but a part "
+            f"of it could not be committed in time: {outcome.failure.sentence}; run it again, or "
+            f"python -m spark_kafka_sink.recover, within {plan.run.timeout_ms} ms of the first "
+            "row, or these rows are lost"
         )
     else:
         message = f"the commit ended with {outcome!r}; this is a bug"
     return KafkaException(message)
 
 
-def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction]) -> str:
-    """End the open transactions of a failed run. Return a message that describes the result.
+def abort_run(
+    options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransaction], *, is_missing: bool
+) -> str:
+    """End the open transactions of a failed run. Return a sentence for the user about the result.
 
-    If the run is decided, it cannot be aborted any more, and its transactions are committed.
+    is_missing: whether the message of a task is missing, so that the task may still run. If the run
+    is decided, it cannot be aborted any more, and its transactions are committed.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         level = client.level(deadline)
-        begun = two_phase_abort.begin(plan, tuple(attempts), level=level, deadline=deadline)
+        begun = two_phase_abort.begin(
+            plan,
+            tuple(attempts),
+            level=level,
+            deadline=deadline,
+            settles_s=max(SETTLES_S, config.linger_ms / 1000 + _SENDS_S),
+            is_missing=is_missing,
+        )
         outcome = client.run(begun, two_phase_abort.step).outcome
         if isinstance(outcome, Decided):
             return _forward(client, plan, outcome.record, level)
@@ -91,26 +112,32 @@ def abort_run(options: SinkOptions, plan: Plan, attempts: Sequence[AttemptTransa
             else ""
         )
         return f"the write of {owner} was aborted: nothing of it is visible{more}"
-    if isinstance(outcome, Superseded):
+    if isinstance(outcome, Superseded) and level >= 2:
         return f"the write of {owner} was superseded by a newer run, which ends what is open"
+    if isinstance(outcome, Superseded):
+        # The brokers answer in the same way after the timeout of the driver's transaction.
+        return (
+            f"the write of {owner} was superseded by a newer run, which ends what is open, or "
+            f"timed out; brokers abort what is open within {plan.run.timeout_ms} ms"
+        )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a decided run. Return a message that describes the result."""
+    """Commit the transactions of a decided run. Return a sentence for the user about the result."""
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(
-            f"pykafka: the write of {owner} is decided, so its transactions are committed now, "
-            f"which takes at most {plan.run.timeout_ms} ms"
+            f"pykafka: the commit log has the decision to commit the write of {owner}, so its "
+            f"transactions are committed now, which takes at most {plan.run.timeout_ms} ms"
         )
     begun = two_phase.begin_forward(plan, record, level=level, deadline=deadline)
     outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
-        return f"the write of {owner} failed after it was decided, so it IS committed"
+        return f"the write of {owner} failed after the decision to commit it, so it IS committed"
     if isinstance(outcome, Failure):
-        return f"the write of {owner} is decided, and was not committed now: {outcome.sentence}"
+        return f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
     if isinstance(outcome, Torn):
         return str(outcome.exception(owner))
     return str(_error(plan, outcome))

@@ -74,9 +74,10 @@ class _Frame(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """For each row: its topic, the topic's partition count, and the task of partition 0.
+    """For each row: its topic, the partition count, and the task that gets partition 0.
 
-    partitions and first (that task) are null for a topic that was not found.
+    partitions: the partition count of the topic. first: the number of the task that gets the rows
+    of partition 0 of the topic. Both are null for a topic that was not found.
     """
 
     topic: Column
@@ -127,7 +128,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options except those of exactly once, whose check needs a finished layout."""
+    """Return the options without exactlyOnce and its options, which need partitioned rows."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 
@@ -189,8 +190,8 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
 def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
-    # This is no function with type annotations, because Spark would make another kind of UDF from
-    # them.
+    # This function has no type annotations, because Spark would make another kind of UDF from
+    # annotations.
     return _computed(
         lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
         _INT,

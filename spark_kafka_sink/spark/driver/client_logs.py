@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from typing import Final
 
 _LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
 _MASKED: Final = "*** (what names a secret option is not logged)"
+
+_adding: Final = threading.Lock()
 
 
 class _SecretsFilter(logging.Filter):
@@ -34,7 +37,8 @@ class _SecretsFilter(logging.Filter):
 
 def mask_client_logs(names: str) -> None:
     """Mask log messages that match a regular expression of names. Another call changes nothing."""
-    for name in _LOGGERS:
-        found = logging.getLogger(name)
-        if not any(isinstance(each, _SecretsFilter) for each in found.filters):
-            found.addFilter(_SecretsFilter(names))
+    with _adding:  # several threads may call `register` at once
+        for name in _LOGGERS:
+            found = logging.getLogger(name)
+            if not any(isinstance(each, _SecretsFilter) for each in found.filters):
+                found.addFilter(_SecretsFilter(names))

@@ -1,7 +1,8 @@
-"""Two saves of one micro-batch by ``write_batch``, with exactly once: the second one is refused.
+"""With exactly once, a second save of one micro-batch by ``write_batch`` is refused.
 
-The commit log cannot tell it from a replay after a restart, whose rows are skipped. This process
-can: it remembers the newest save of each owner.
+The commit log does not show whether a second save is a replay after a restart, whose rows are
+skipped. So this process remembers the newest save of each owner (an application and its topic), and
+whether the save failed. A save that failed may be tried again, though its rows may be committed.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafka_sink.commit.names import ANY_TOPIC
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.exactly_once import exactly_once
 from spark_kafka_sink.spark.micro_batch import MicroBatch
 
-# The newest save of each owner: the query, its run, and the number of the micro-batch.
-_saves: dict[tuple[str, ...], tuple[str, str, int]] = {}
+
+class _Save(NamedTuple):
+    """A save of a micro-batch by a run of a query. has_failed: whether it may be tried again."""
+
+    query_id: str
+    run_id: str
+    batch_id: int
+    has_failed: bool = False
+
+
+# The newest save of each owner.
+_saves: dict[tuple[str, ...], _Save] = {}
 _lock = threading.Lock()
 _MOST_OWNERS: Final = 1000
 
@@ -25,17 +36,18 @@ _MOST_OWNERS: Final = 1000
 @contextmanager
 def only_save(
     given: Mapping[str, str], batch_id: int, micro_batch: MicroBatch | None
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Refuse a second save of a micro-batch by one application to one topic.
 
-    Over Spark Connect, each run of a query calls the function of foreachBatch in a process of its
-    own. In a classic session, the save has the run of the query. A save that fails may be tried
-    again. given: options by their names in lower case; micro_batch: None if the query is not known.
-    Raise ConfigException.
+    A run of the query that was started later may save the micro-batch again. Over Spark Connect,
+    each run of a query calls the function of foreachBatch in a process of its own. In a classic
+    session, the run id of the query is compared. A save that failed may be tried again; yield
+    whether this is such a retry. given: options by their names in lower case; micro_batch: None if
+    the query is not known. Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:
-        yield
+        yield False
         return
     query_id, run_id = "", ""
     if micro_batch is not None:
@@ -51,25 +63,26 @@ def only_save(
     application, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
     cluster = given.get("kafka.bootstrap.servers", "")
     owner = (cluster, selected.log_topic, selected.id_prefix, application, topic)
-    save = (query_id, run_id, batch_id)
+    save = _Save(query_id, run_id, batch_id)
+    failed = save._replace(has_failed=True)
     with _lock:
         if _saves.get(owner) == save:
             raise ConfigException(_second_save(batch_id, application, topic, is_known=bool(run_id)))
-        _saves.pop(owner, None)
+        is_retry = _saves.pop(owner, None) == failed
         _saves[owner] = save
         if len(_saves) > _MOST_OWNERS:
             del _saves[next(iter(_saves))]
     try:
-        yield
+        yield is_retry
     except BaseException:
         with _lock:
             if _saves.get(owner) == save:
-                del _saves[owner]
+                _saves[owner] = failed
         raise
 
 
 def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
-    """Return the message; is_known: whether the run of the query is known."""
+    """Return the error message. is_known: whether the run of the query is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
         f"write_batch: this process has saved micro-batch {batch_id} of application {application} "

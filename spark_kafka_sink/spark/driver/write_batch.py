@@ -69,7 +69,9 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
     given = {**options, **of_session, **batch_id_option(batch_id), **of_query}
     look = check_options_and_columns if is_connect(df) else check_batch_write
     look(df.schema, join_options(None, given))
-    with only_save(join_options(None, given), batch_id, micro_batch):
+    with only_save(join_options(None, given), batch_id, micro_batch) as is_retry:
+        if micro_batch is not None:
+            given |= query_option(micro_batch._replace(is_retry=is_retry))
         df.write.format(KafkaDataSource.name()).mode("append").options(**given).save()
 
 

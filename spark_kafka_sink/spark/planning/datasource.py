@@ -123,10 +123,11 @@ class KafkaDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001, ARG002 - Spark's signature
     ) -> KafkaStreamArrowWriter | ExactlyOnceStreamWriter:
-        """Plan a micro-batch. On a copy of this source, return a writer to commit or abort one.
+        """Plan a micro-batch, and return its writer.
 
-        overwrite is True in output mode complete: as in Spark's own sink, every result is appended
-        again. Raise the exceptions of `writer`. At a commit, the brokers are not checked again.
+        A pickled copy of this source plans nothing and does not check the brokers: its writer only
+        commits or aborts a micro-batch. overwrite is True in output mode complete: as in Spark's
+        own sink, every result is appended again. Raise the exceptions of `writer`.
         """
         freeze_imports()
         options = self.check_stream(schema)
@@ -193,15 +194,15 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = sink_options(given)
     check_schema(schema, options.topic)
-    options = replace(options, laid_out=laid_out_counts(schema))
-    check_layout(options)
-    return options
+    laid_out = laid_out_counts(schema)
+    check_layout(options, laid_out)
+    return replace(options, laid_out=laid_out or {})
 
 
 def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOptions:
     """Check the options and the cluster for a micro-batch; use cached results if possible.
 
-    If delegationToken is set, the check logs in with the token that all micro-batches share.
+    If delegationToken is set, the check authenticates with the token that all micro-batches share.
     """
     check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
     if options.delegation_token_mechanism is None:

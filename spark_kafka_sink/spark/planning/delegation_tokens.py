@@ -178,8 +178,8 @@ def _renewed(
 ) -> _SharedToken:
     """Return the token to use: the token in the file, renewed if necessary, or a new token.
 
-    token: the token that this process knows. known: the note in the file. If a valid token cannot
-    be renewed now, return it without renewal.
+    token: the token that this process knows. known: the token's entry in the file. If a valid token
+    cannot be renewed now, return it without renewal.
     """
     try:
         with connect() as admin:
@@ -219,7 +219,7 @@ def _settled(admin: KafkaAdmin, token: _SharedToken | None) -> _SharedToken:
 
 
 def _described(admin: KafkaAdmin, known: _Note) -> _SharedToken | None:
-    """Return the token of another process's note, None if the brokers have no such token."""
+    """Return the token that another process's entry names, None if the brokers do not know it."""
     while True:
         for token in admin.describe_delegation_token():
             if token.token_id == known.token_id:

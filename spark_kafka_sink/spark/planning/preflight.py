@@ -31,6 +31,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import masked, warn_once, without_path
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.spark.committing.report_files import is_special
+from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
@@ -89,7 +90,7 @@ def _entry(text: str) -> str | Decimal:
 
 # Everything that the results depend on, including user and brokers.
 _Asked: TypeAlias = tuple[
-    ProducerConfig, str | None, NewTopic | None, bool, bool, tuple[tuple[str, int], ...]
+    ProducerConfig, str | None, NewTopic | None, bool, Mode | None, tuple[tuple[str, int], ...]
 ]
 
 
@@ -188,8 +189,8 @@ def check_cluster(
     a broker responds, is not too old, and can create topics as requested.
     """
     laid_out = tuple(options.laid_out.items())
-    reads = options.exactly_once is not None
-    asked = (options.producer, options.topic, options.new_topic, has_headers, reads, laid_out)
+    mode = None if options.exactly_once is None else options.exactly_once.mode
+    asked = (options.producer, options.topic, options.new_topic, has_headers, mode, laid_out)
     found = _found.get(asked) if may_remember else None
     max_age_s = options.producer.metadata_max_age_ms / 1000
     if found is None or time.monotonic() >= found.at + max_age_s:
@@ -230,17 +231,15 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
     """Check the cluster. max.message.bytes of the topic is None if the brokers do not return it.
 
     again: whether the same options were checked before. Settings that were valid then are not
-    checked again, because the remaining brokers may respond differently while one restarts.
+    checked again, because while a broker restarts, the other brokers may respond differently.
     """
     name = options.topic
     with KafkaAdmin(options.producer, has_headers=has_headers) as admin:
         if options.delegation_token_mechanism and delegation_token(options.producer) is None:
-            # The user's process only checks. The planning process creates a token, when it writes.
+            # The user's process only checks. The planning process then creates the token.
             admin.describe_delegation_token([])
         if name is None:
-            with suggest_create_topics(options):
-                there = admin.topics(list(options.laid_out), options.new_topic)
-            _check_layout(options, there)
+            _check_layout(options, _laid_out_topics(options, admin))
             if options.new_topic is not None and not again:
                 admin.check_creation(options.new_topic)
             return _Found(time.monotonic(), None, 0, None, admin.brokers)
@@ -263,6 +262,20 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
         return _Found(time.monotonic(), limit, topic.partitions, retention_ms, admin.brokers)
 
 
+def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
+    """Return the topics in the mark of atomic_layout that exist; empty without a mark.
+
+    Perhaps no row goes to a topic in the mark. So only a task that has rows for it waits for it, or
+    creates it. The driver's transaction of mode `single` has the partitions of all these topics.
+    """
+    names = list(options.laid_out)
+    selected = options.exactly_once
+    if selected is None or selected.mode is not Mode.SINGLE:
+        return admin.existing_topics(names)
+    with suggest_create_topics(options):
+        return admin.topics(names, options.new_topic)
+
+
 def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -> None:
     counts = {name: there[name].partitions for name in options.laid_out if name in there}
     check_partition_counts(options.laid_out, counts)
@@ -273,7 +286,7 @@ def check_may_read(topic: TopicDescription, acls: Acls) -> None:
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (
-        "exactlyOnce needs the right READ on it, to look at what has arrived; "
+        "exactlyOnce needs the right READ on it, to check which records it contains; "
         f"{acls.hint(TOPIC_AUTHORIZATION_FAILED, topic.name, READ)}"
     )
     raise topic_refusal(TOPIC_AUTHORIZATION_FAILED, topic.name, hint)

@@ -1,6 +1,6 @@
-"""Plans a run of exactly once before its tasks start: runs `commit.plan` against the cluster.
+"""Plans a run of an exactly-once write before its tasks start, by the state machine `commit.plan`.
 
-A run is one execution of a job or micro-batch for an owner, which is an application and a topic.
+A run is one batch job or one micro-batch of an owner, which is an application and its topic.
 Only the process that plans a job calls this, because a plan fences older runs of the owner, and
 commits or aborts the transactions that they left open. Checks for the user's process are in
 `single_checks`.
@@ -45,7 +45,7 @@ _LOG_SETTINGS = (
     ("segment.ms", str(60 * 60 * 1000)),
     ("min.cleanable.dirty.ratio", "0.1"),
     ("unclean.leader.election.enable", "false"),
-    # With LogAppendTime, no response tells whether a record was taken for a duplicate.
+    # With LogAppendTime, a response does not show whether a record was taken for a duplicate.
     ("message.timestamp.type", "CreateTime"),
 )
 # The error codes if a cluster's policy forbids settings of a topic.
@@ -96,7 +96,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
         )
         # In mode single, the driver adds all partitions to its transaction before its tasks run.
         is_single = selected.mode is Mode.SINGLE
-        partitions = laid_out_partitions(options.laid_out) if is_single else ()
+        partitions = laid_out_partitions(options.laid_out) if is_single else None
         begun = plan.begin(run, deadline=deadline, version=selected.version, partitions=partitions)
         outcome = client.run(begun, plan.step).outcome
         _warn(client)
@@ -167,12 +167,12 @@ def _check_compacted(admin: KafkaAdmin, log_topic: str) -> None:
         warn_once(
             logger,
             f"commit log: it is not known whether topic {log_topic} has {name}={expected}, without "
-            f"which what was written is forgotten: its settings could not be read: {error}",
+            f"which brokers delete the log's records: its settings could not be read: {error}",
         )
         return
     if found is not None and found.replace(" ", "") != expected:
         message = (
             f"the commit log of exactlyOnce, option commitLogTopic={log_topic}, has "
-            f"{name}={found}: expected {expected}, or what was written would be forgotten"
+            f"{name}={found}: expected {expected}, or brokers would delete the log's records"
         )
         raise ConfigException(message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Mapping
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import ProducerConfig
@@ -18,22 +19,26 @@ logger = logging.getLogger(__name__)
 _MOST_TOPICS = 1000
 
 
-def check_layout(options: SinkOptions) -> None:
-    """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows."""
+def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> None:
+    """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows.
+
+    laid_out: the partition count of each topic in the mark of atomic_layout, None without a mark.
+    Without rows, the mark of rows with a topic column is empty.
+    """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
         return
-    if not options.laid_out:
+    if laid_out is None or (options.topic is not None and not laid_out):
         message = (
-            "exactlyOnce=single needs each Kafka partition to be written by one task, and the rows "
-            "were not laid out so: call atomic_layout(df, options) as the last step before the "
+            "exactlyOnce=single needs each Kafka partition to be written by only one task, which "
+            "atomic_layout ensures: call atomic_layout(df, options) as the last step before the "
             "write, or use exactlyOnce=two-phase"
         )
         raise ConfigException(message)
-    if len(options.laid_out) > _MOST_TOPICS:
+    if len(laid_out) > _MOST_TOPICS:
         message = (
             f"exactlyOnce=single writes to at most {_MOST_TOPICS} topics, and the rows were laid "
-            f"out for {len(options.laid_out)}: use exactlyOnce=two-phase"
+            f"out for {len(laid_out)}: use exactlyOnce=two-phase"
         )
         raise ConfigException(message)
 
@@ -50,6 +55,8 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
+        return
+    if not options.laid_out:
         return
     key, now = (options.producer, tuple(sorted(options.laid_out))), time.monotonic()
     if may_remember and now < _found.get(key, -math.inf):

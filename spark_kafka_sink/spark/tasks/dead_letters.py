@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -112,7 +113,10 @@ def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
 
 
 class DeadLetterTopic:
-    """Sends dead letters with the task's producer. topic: of good rows, None for a topic column."""
+    """Sends dead letters with the task's producer.
+
+    topic: the topic of good rows, None for a topic column.
+    """
 
     def __init__(self, name: str, producer: TaskProducer, topic: str | None, task: int) -> None:
         self._name = name
@@ -276,21 +280,27 @@ class DeadLetterFile:
             raise DataException(message) from error
 
     def _write(self, letters: pa.RecordBatch) -> None:
-        if self._writer is None:
-            from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
+        from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - few tasks need it
 
-            try:
+        with self._naming_the_folder():
+            if self._writer is None:
                 self._writer = ParquetWriter(self._partial, letters.schema)
-            except OSError as error:
-                folder = self._partial.parent
-                found = f"cannot be written into ({os.strerror(error.errno or 0)})"
-                message = (
-                    f"option deadLetterPath is {masked(str(folder))}, which "
-                    f"{found if folder.is_dir() else 'is not a folder'} on "
-                    f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
-                )
-                raise ConfigException(message) from error
-        self._writer.write_batch(letters)
+            self._writer.write_batch(letters)
+
+    @contextmanager
+    def _naming_the_folder(self) -> Iterator[None]:
+        """Raise ConfigException that names deadLetterPath in place of an OSError."""
+        try:
+            yield
+        except OSError as error:
+            folder = self._partial.parent
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            found = f"cannot be written into ({reason})" if folder.is_dir() else "is not a folder"
+            message = (
+                f"option deadLetterPath is {masked(str(folder))}, which {found} on "
+                f"{os.uname().nodename}: expected {DEAD_LETTER_FOLDER}"
+            )
+            raise ConfigException(message) from error
 
     def settle(self) -> bool:
         """Return False, because a file refuses no dead letter."""
@@ -300,16 +310,19 @@ class DeadLetterFile:
         """Rename the file to its final name, if there were bad rows, and return its path."""
         if self._writer is None:
             return []
-        self._writer.close()
-        self._writer = None
-        self._partial.rename(self._file)
+        with self._naming_the_folder():
+            self._writer.close()
+            self._writer = None
+            self._partial.rename(self._file)
         return [str(self._file)]
 
     def discard(self) -> None:
-        """Close and remove an incomplete file."""
-        if self._writer is not None:
-            self._writer.close()
-        self._partial.unlink(missing_ok=True)
+        """Close and remove an incomplete file. Do not raise: the task has an error of its own."""
+        with suppress(OSError):
+            if self._writer is not None:
+                self._writer.close()  # which writes the end of the file, so a full disk fails it
+        with suppress(OSError):
+            self._partial.unlink(missing_ok=True)
 
 
 def _storable(name: str, column: pa.Array) -> pa.Array:

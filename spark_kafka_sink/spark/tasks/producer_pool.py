@@ -30,7 +30,7 @@ from spark_kafka_sink.task_producer import TaskProducer, login_identity
 
 # Spark's timeout for an idle worker (PythonWorkerFactory.IDLE_WORKER_TIMEOUT_NS).
 IDLE_S: Final = 60.0
-# The key under which tasks share a producer: the configuration, and the principal that logs in.
+# The key under which tasks share a producer: the configuration, and the principal of the client.
 _Key: TypeAlias = tuple[ProducerConfig, str]
 # A producer keeps about 5 KB per topic. A task that writes to more topics than this takes far
 # longer than connecting.

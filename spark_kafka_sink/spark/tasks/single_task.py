@@ -56,14 +56,14 @@ class SingleTask:
         return self._plan.producer
 
     def prepare(self, batch: pa.RecordBatch) -> None:
-        """Count the rows of a batch; the transaction is open."""
+        """Count the rows of a batch. The driver has begun the transaction already."""
         self.rows += batch.num_rows
 
     def prepare_good(self, batch: pa.RecordBatch) -> None:
-        """Check the partitions of good rows before these are appended, each partition once.
+        """Check the partitions of good rows before the rows are appended, each partition once.
 
-        Partitions that do not exist are left to the append, whose error names the row. Raise
-        KafkaException if another attempt has written to a partition.
+        Partitions that do not exist are not checked: the append fails, and its error names the row.
+        Raise KafkaException if another attempt has written to a partition.
         """
         named = _partitions(batch, self._options.topic) - self._log_ends.keys()
         new = {each for each in named if self._may_exist(each)}
@@ -85,7 +85,7 @@ class SingleTask:
         return 0 <= partition.partition < partitions
 
     def end(self) -> AttemptTransaction:
-        """Wait until all rows are acknowledged, check the responses; return what was written.
+        """Wait until all rows are acknowledged, check the responses, and return what was written.
 
         Raise KafkaException if a row was not written by this attempt.
         """

@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
+from spark_kafka_sink.model import LARGEST_INT32
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 # Condition.wait() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
+# The numbers from 0 on that `spread_evenly` accepts.
+_STARTS: Final = LARGEST_INT32 + 1
 
 
 def append_coalesced(
@@ -265,5 +268,5 @@ def _first_partition(context: TaskContext | None) -> int:
     """
     if context is None:
         return 0
-    of_stage = Random(context.stageId()).randrange(2**31)  # noqa: S311 - no secrets
-    return of_stage + context.partitionId()
+    of_stage = Random(context.stageId()).randrange(_STARTS)  # noqa: S311 - no secrets
+    return (of_stage + context.partitionId()) % _STARTS

@@ -71,7 +71,7 @@ class TaskRows:
         self._rows = 0
         self._reasons: Counter[str] = Counter()
         self._samples: list[BadRowSample] = []
-        # Bad rows that brokers name are counted as well: they are known only later.
+        # The count includes bad rows that brokers refuse, because they are refused only later.
         self.expired_rows = ExpiredRows(
             options.topic, options.retention_ms, partial(retention_of_topics, options)
         )

@@ -11,7 +11,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
-from spark_kafka_sink.spark.commit_clients import commit_client, is_superseded
+from spark_kafka_sink.spark.commit_clients import commit_client, is_superseded, reply_to
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.tasks.single_task import SingleTask
@@ -69,7 +69,7 @@ def _why_it_ended(
         with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
             if is_superseded(client, plan):
                 return f"superseded by a newer run of {plan.run.owner}"
-            (found,) = client.answers_to([ask])
+            found = reply_to(client, ask)
     except KafkaException:
         return None
     producer = transaction.producer_id

@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.questions import EndTxn
 from spark_kafka_sink.commit.steps import Failure, end_txn
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, reply_to
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -108,6 +108,6 @@ class TwoPhaseTask:
         try:
             config = self._options.producer
             with commit_client(config, run.log.topic, self._options.brokers) as client:
-                client.answers_to([ask])
+                reply_to(client, ask)
         except KafkaException as error:
             logger.info("the transaction of a failed task was not aborted: %s", error)

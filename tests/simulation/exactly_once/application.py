@@ -185,7 +185,7 @@ class JobRun:
             run,
             deadline=self._deadline("max.block.ms"),
             version=self._record.version,
-            partitions=self._targets if self._job.is_single else (),
+            partitions=self._targets if self._job.is_single else None,
         )
         self._planner.ask(begun, planning.step, self._planned)
 
@@ -354,7 +354,13 @@ class JobRun:
             committer.ask(begun, single.step, lambda outcome: self._aborted(said, outcome))
             return
         known = tuple(each for each in self._messages.values() if each is not None)
-        begun = two_phase_abort.begin(self._plan, known, level=self._level, deadline=deadline)
+        begun = two_phase_abort.begin(
+            self._plan,
+            known,
+            level=self._level,
+            deadline=deadline,
+            is_missing=len(self._messages) < self._job.tasks,
+        )
         committer.ask(begun, two_phase_abort.step, lambda outcome: self._aborted(said, outcome))
 
     def _aborted(self, said: Said, outcome: object) -> None:

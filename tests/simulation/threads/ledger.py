@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from simulation.cluster import Cluster
 from simulation.scheduler import SimulationError
 from simulation.threads.plan import Plan
+from simulation.transaction_checker import read_committed
 from spark_kafka_sink.model import RecordMetadata, TopicPartition
 
 
@@ -95,7 +96,11 @@ class Ledger:
                     found[number].append((tp, entry.base_offset + index, entry.base_offset))
         for row in self.rows.values():
             self._check_row(row, found.get(row.number, []), arrived)
-        self._check_appends(set(found))
+        visible = set(found)
+        if self._plan.is_transactional:
+            logs = [cluster.final_log(tp) for tp in cluster.shape.partitions]
+            visible = {number for log in logs for number in read_committed(log).numbers}
+        self._check_appends(visible)
 
     def _check_row(
         self,
@@ -116,15 +121,16 @@ class Ledger:
             where = raised.topic, raised.partition, raised.offset
             _require(where in at, f"{row} was acknowledged at {where} and is at {at}")
 
-    def _check_appends(self, found: set[int]) -> None:
+    def _check_appends(self, visible: set[int]) -> None:
+        """Check the rows that readers see; in transactions, these are the committed rows."""
         for row in self.rows.values():
-            is_lost = row.append is not None and row.is_taken and row.number not in found
+            is_lost = row.append is not None and row.is_taken and row.number not in visible
             is_reported = row.failures > 0 or self.is_reported or self._plan.is_transactional
             _require(not is_lost or is_reported, f"{row} is lost and nobody got an error")
-            is_there = row.number in found or not row.is_committed
+            is_there = row.number in visible or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
         broken_off = Counter(
-            (row.append, row.number in found)
+            (row.append, row.number in visible)
             for row in self.rows.values()
             if row.append is not None and row.is_taken is None and not self._plan.has_slices
         )

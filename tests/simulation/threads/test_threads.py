@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from simulation.scheduler import SimulationError
+from simulation.batches import Batch
+from simulation.cluster import Cluster
+from simulation.scheduler import Scheduler, SimulationError
 from simulation.threads.__main__ import failure, replay, replay_command
+from simulation.threads.ledger import Ledger
+from simulation.threads.plan import draw
 from simulation.threads.run import Run
 from simulation.threads.world import SimulatedCondition, SimulatedLock, World
 
@@ -70,6 +76,40 @@ def test_a_run_that_ends_by_what_is_no_exception_names_its_seed(
     assert failure(7) == "SystemExit: 3"
     assert replay(7, interrupts=False) == 1
     assert "SystemExit: 3" in capsys.readouterr().out
+
+
+# -- what the ledger finds ------------------------------------------------------------------------
+
+
+def transaction_of_one_row(*, is_commit: bool) -> tuple[Ledger, Cluster]:
+    """End a transaction with the first row of an append of two; return the rows and the logs."""
+    plans = (draw(Random(seed), interrupts=True) for seed in count())
+    plan = next(plan for plan in plans if plan.is_transactional)
+    cluster, ledger = Cluster(plan.shape, Scheduler(), Random(1)), Ledger(plan)
+    tp = plan.shape.partitions[0]
+    ledger.give("caller", tp.topic, 2, is_append=True)
+    log = cluster.final_log(tp)
+    log.append(Batch(1, 0, 0, (0,), None, 100, is_transactional=True))
+    log.mark(1, 0, is_commit=is_commit)
+    return ledger, cluster
+
+
+def test_a_part_of_an_append_may_be_in_a_transaction_that_was_aborted() -> None:
+    ledger, cluster = transaction_of_one_row(is_commit=False)
+    ledger.check_logs(cluster, set())
+
+
+def test_a_part_of_an_append_in_a_committed_transaction_is_found() -> None:
+    ledger, cluster = transaction_of_one_row(is_commit=True)
+    with pytest.raises(SimulationError, match="append 1 was broken off in the middle"):
+        ledger.check_logs(cluster, set())
+
+
+def test_a_committed_row_that_is_only_in_an_aborted_transaction_is_found() -> None:
+    ledger, cluster = transaction_of_one_row(is_commit=False)
+    ledger.rows[0].is_committed = True
+    with pytest.raises(SimulationError, match="was committed and is not there"):
+        ledger.check_logs(cluster, set())
 
 
 # -- what the world itself finds ------------------------------------------------------------------

@@ -92,6 +92,7 @@ _ARGUMENTS: Final[dict[str, tuple[object, ...]]] = {
     "KafkaProducer.__exit__": _NO_ERROR,
     "TopicReader.read": (TOPIC_READ,),
     "TopicReader.__exit__": _NO_ERROR,
+    "KafkaAdmin.existing_topics": ([TOPIC],),
     "KafkaAdmin.topics": ([TOPIC],),
     "KafkaAdmin.topic_configs": (TOPIC, ["max.message.bytes"]),
     "KafkaAdmin.configs_of_topics": ([TOPIC], ["max.message.bytes"]),

@@ -29,6 +29,9 @@ PASSWORD: Final = 'a"lice\\ sécret, =5'
 # Only PLAIN has this user, as Azure Event Hubs does.
 CONNECTION_STRING_USER: Final = "$ConnectionString"
 CONNECTION_STRING: Final = "Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=abc="
+# Only PLAIN has this user, whose password the leak test looks for.
+MARKED_USER: Final = "user-of-secrets"
+MARKED_PASSWORD: Final = '"hunter2\\ pässword'
 SERVICE: Final = "kafka/localhost"
 SESSION_MS: Final = 2_000
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -193,7 +196,11 @@ class SecuredKafka(KafkaCluster):
         own = ",".join(f"{name}://localhost:{port}" for name, port in listeners.items())
         protocols = ",".join(f"{name}:{_LISTENERS[name]}" for name in listeners)
         login = f"username={quoted(USER)} password={quoted(PASSWORD)}"
-        users = {USER: PASSWORD, CONNECTION_STRING_USER: CONNECTION_STRING}
+        users = {
+            USER: PASSWORD,
+            CONNECTION_STRING_USER: CONNECTION_STRING,
+            MARKED_USER: MARKED_PASSWORD,
+        }
         known = " ".join(f"user_{user}={quoted(secret)}" for user, secret in users.items())
         plain = f"{_MODULES}.plain.PlainLoginModule required {login} {known};"
         more: dict[str, object] = {

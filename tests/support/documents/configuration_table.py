@@ -78,10 +78,10 @@ def render() -> str:
         [
             *(_HEAD, *_other_defaults()),
             *(_OFFERED, *_offered()),
-            *_table("Off only", "You can set these to `false` only.", OFF_ONLY),
-            *_table("Without effect", "The producer accepts these, with a warning.", NO_EFFECT),
-            *_table("Refused", "The producer rejects these, with the reason.", REFUSED),
-            "\n## Not there yet\n\nThe producer rejects these, with an error that says so.\n\n",
+            *_table("Off only", "You can set these options only to `false`.", OFF_ONLY),
+            *_table("Without effect", "These options only cause a warning.", NO_EFFECT),
+            *_table("Refused", "The producer rejects these options.", REFUSED),
+            "\n## Not there yet\n\nThese options are not supported yet, and are rejected.\n\n",
             *(f"- `{name}`\n" for name in sorted(NOT_YET)),
         ]
     )  # fmt: skip

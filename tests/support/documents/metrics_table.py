@@ -81,7 +81,7 @@ _HEAD: Final = f"""\
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
 float. It has the metrics of Kafka's Java producer under their names, measured at the time of the
-call. They are always recorded: once per request, response or slice of rows, and never per row.
+call. Metrics are always recorded: once per request, response or slice of rows, and never per row.
 
 ```python
 for name, value in producer.metrics().items():
@@ -103,8 +103,8 @@ second.
 Some values differ from the Java client's under the same name:
 
 - `record-size-avg` is the mean over all records. In the Java client, it is the mean of the largest
-  record of every batch. Both record sizes are estimates from before encoding. They are a few bytes
-  too high, and leave out the batch's header.
+  record of every batch. Both record sizes are estimates from before encoding. The estimates are a
+  few bytes too high, and do not contain the batch's header.
 - Retries are counted when records are sent again. So `record-send-total` minus
   `record-retry-total` is the number of records that were sent for the first time.
 - A request and its bytes are counted when the complete request is written.

@@ -155,7 +155,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) 
 
 
 def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
-    yield f"\n### {title}\n\nThe sink rejects these, with an error that says so.\n\n"
+    yield f"\n### {title}\n\nThese options are not supported yet, and are rejected.\n\n"
     for name in sorted(names):
         yield f"- `kafka.{name}`\n"
     yield "\n"

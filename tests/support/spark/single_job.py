@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -16,12 +16,13 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-from spark_kafka_sink.spark.writer import ExactlyOnceWriter
+from spark_kafka_sink.spark.writer import ExactlyOnceMicroBatchWriter, ExactlyOnceWriter
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
 from support.spark.played_tasks import in_task
 
 _T = TypeVar("_T")
+Writer: TypeAlias = ExactlyOnceWriter | ExactlyOnceMicroBatchWriter
 
 
 class SingleJob:
@@ -64,7 +65,7 @@ class SingleJob:
         return handed_over(writer)
 
     def write(
-        self, writer: ExactlyOnceWriter, rows: Mapping[int, Sequence[str]]
+        self, writer: Writer, rows: Mapping[int, Sequence[str]]
     ) -> list[WriterCommitMessage | None]:
         """Run a task for each partition, some of them without rows."""
         return [
@@ -74,7 +75,7 @@ class SingleJob:
 
     def attempt(
         self,
-        writer: ExactlyOnceWriter,
+        writer: Writer,
         partition: int,
         found: Iterable[pa.RecordBatch],
         number: int = 0,

@@ -121,7 +121,8 @@ def test_jaas_names_whose_credentials_are_used() -> None:
     assert aws_options(given) == AwsOptions(
         role="arn:aws:iam::1:role/x", session_name="s", sts_region="r"
     )
-    with pytest.raises(ConfigException, match="not one of AWS's: expected awsProfileName"):
+    lacks = "has an option that IAMLoginModule lacks: expected awsProfileName"
+    with pytest.raises(ConfigException, match=lacks):
         aws_options({"awsSecret": "hunter2"})
     with pytest.raises(ConfigException, match="about a role, but no awsRoleArn"):
         aws_options({"awsRoleSessionName": "s"})

@@ -59,6 +59,6 @@ def test_what_people_write() -> None:
 
 
 def test_a_broken_escape_is_refused_without_the_text() -> None:
-    with pytest.raises(ValueError, match="not followed by four digits") as caught:
+    with pytest.raises(ValueError, match="not followed by four hexadecimal digits") as caught:
         properties("password=hush\\u12")
     assert "hush" not in str(caught.value)

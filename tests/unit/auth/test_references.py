@@ -282,12 +282,12 @@ def test_a_link_to_an_allowed_folder_is_followed(folder: Path, tmp_path: Path) -
 def test_tokens_are_fetched_from_allowed_urls_only() -> None:
     limits = ProcessLimits.of({ALLOWED_URLS: "https://a/token, file:///t"}, "this executor")
     for url in ("https://a/token", "file:///t"):
-        limits.check_url(url)
+        limits.check_url(url, "it")
     for url in ("https://a/token/", "https://user:hush@a/token", "file:///etc/shadow", ""):
         with pytest.raises(ConfigException, match=f"{ALLOWED_URLS} of this executor") as caught:
-            limits.check_url(url)
+            limits.check_url(url, "it")
         assert "hush" not in str(caught.value)
-    ProcessLimits.of({}, "the driver").check_url("https://anything")
+    ProcessLimits.of({}, "the driver").check_url("https://anything", "it")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from support.pure.unreachable import TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import IllegalStateException, KafkaException, TimeoutException
+from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.transactions.state import TransactionState
@@ -94,7 +95,7 @@ def test_a_commit_that_comes_between_two_slices_fails(
     ):
         bench.producer.append(TOPIC, ROWS)
     assert bench.run() == []
-    with pytest.raises(KafkaException, match="only 16 of 30 rows of an Arrow batch") as failed:
+    with pytest.raises(KafkaException, match="append failed after 16 of 30 rows") as failed:
         bench.producer.commit_transaction()
     assert not isinstance(failed.value, IllegalStateException)
     bench.begin(KafkaProducer.abort_transaction)
@@ -109,7 +110,29 @@ def test_a_transaction_that_has_a_part_of_what_was_interrupted_can_only_be_abort
 
     with before_slice(monkeypatch, bench, 2, interrupt), pytest.raises(KeyboardInterrupt):
         bench.producer.append(TOPIC, ROWS)
-    message = "only 16 of 30 rows of an Arrow batch were appended: KeyboardInterrupt"
+    message = "append failed after 16 of 30 rows of an Arrow batch: KeyboardInterrupt"
+    with pytest.raises(KafkaException, match=message):
+        bench.producer.commit_transaction()
+    bench.begin(KafkaProducer.abort_transaction)
+    assert bench.run() == [Call.ABORT]
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS.slice(0, 16)])
+def test_rows_that_were_put_into_batches_before_an_interrupt_count_as_appended(
+    monkeypatch: pytest.MonkeyPatch, bench: Bench, rows: pa.RecordBatch
+) -> None:
+    state, interrupts = bench.producer._state, [KeyboardInterrupt]
+    let_go = state.let_go
+
+    def let_go_later(pending: PendingAppend) -> None:
+        if pending.is_in_batches and interrupts:
+            raise interrupts.pop()
+        let_go(pending)
+
+    monkeypatch.setattr(state, "let_go", let_go_later)
+    with pytest.raises(KeyboardInterrupt):
+        bench.producer.append(TOPIC, rows)
+    message = f"append failed after 16 of {len(rows)} rows of an Arrow batch: KeyboardInterrupt"
     with pytest.raises(KafkaException, match=message):
         bench.producer.commit_transaction()
     bench.begin(KafkaProducer.abort_transaction)
@@ -151,7 +174,7 @@ def test_a_table_of_which_a_part_was_appended_spoils_its_transaction(bench: Benc
     with pytest.raises(KafkaException, match=r"value attribute unsupported type int64"):
         bench.producer.append(TOPIC, pa.Table.from_batches([bad]))
     too_large = pa.record_batch({"value": ["x" * MEMORY_BYTES]})
-    with pytest.raises(KafkaException, match=r"the batches before, 3 of the table's 4 rows, were"):
+    with pytest.raises(KafkaException, match=r"the first 3 of the table's 4 rows were appended"):
         bench.producer.append(TOPIC, pa.Table.from_batches([good, too_large]))
-    with pytest.raises(KafkaException, match="only 3 of 4 rows of an Arrow table were appended"):
+    with pytest.raises(KafkaException, match="append failed after 3 of 4 rows of an Arrow table"):
         bench.producer.commit_transaction()

@@ -5,8 +5,10 @@ Time passes only in waits, and there is no I/O thread; see `support.pure.timed_w
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,12 +20,14 @@ from support.pure.unreachable import TOPIC, answer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.client import unclosed
+from spark_kafka_sink.client.chunk import SMALLEST_CHUNK_BYTES
 from spark_kafka_sink.errors import (
     BufferExhaustedException,
     IllegalArgumentException,
     KafkaException,
     TimeoutException,
     TransactionAbortableException,
+    TransactionAbortedException,
     UnknownTopicOrPartitionException,
 )
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
@@ -169,6 +173,7 @@ def test_closing_with_an_open_transaction_takes_as_long_as_it_is_told(clock: Clo
         producer._state.metadata.update(answer([1]), clock.now)
         in_transaction(producer)
         sent = producer.send(TOPIC, b"v")
+        producer._feeder.drain()
         began_at = clock.now
         with pytest.raises(TimeoutException, match=r"not acknowledged in 3\.0 s"):
             producer.close(3.0)
@@ -211,6 +216,8 @@ def in_vain(clock: Clock, *, in_a_transaction: bool) -> Iterator[KafkaProducer]:
         if in_a_transaction:
             in_transaction(producer)
         producer.send(TOPIC, b"v")
+        if in_a_transaction:
+            producer._feeder.drain()  # the I/O thread has to drop what is in a batch
         yield producer
 
 
@@ -417,6 +424,68 @@ def test_rows_of_a_transaction_that_closing_aborts_are_not_counted_as_lost(
             raise_in_a_block(producer)
         assert transactions.coordinator.ended == [False]
         assert "not delivered" not in caplog.text
+
+
+class Partitioner:
+    """Does not return before the test says so."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, _: str, batch: pa.RecordBatch, __: int) -> list[int]:
+        """Choose partition 0."""
+        self.reached.set()
+        assert self.opened.wait(20)
+        return [0] * batch.num_rows
+
+
+def raise_in_its_block(producer: KafkaProducer) -> None:
+    """Leave the block of a producer by an exception."""
+    with suppress(ZeroDivisionError), producer:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "end", [KafkaProducer.abort_transaction, KafkaProducer.close, raise_in_its_block]
+)
+def test_an_abort_waits_for_no_partitioner(
+    clock: Clock, end: Callable[[KafkaProducer], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, returned = Partitioner(), threading.Event()
+    with made(transactional_id="tid", partitioner_class=slow, max_block_ms=3000) as producer:
+        producer._state.metadata.track(TOPIC, clock.now)
+        producer._state.metadata.update(answer([1]), clock.now)
+        transactions = in_transaction(producer)
+        # The second row finds the chunk of the first one full.
+        sent = [producer.send(TOPIC, b"v" * SMALLEST_CHUNK_BYTES) for _ in range(2)]
+        sent.append(producer.send(TOPIC, b"v", partition=0))
+        assert slow.reached.wait(20)
+        release = producer._feeder._release
+
+        def release_and_say(*chunk: Any) -> None:  # noqa: ANN401 - handed on
+            release(*chunk)
+            if slow.opened.is_set():
+                returned.set()
+
+        monkeypatch.setattr(producer._feeder, "_release", release_and_say)
+
+        def answer_and_call() -> None:
+            transactions.run()
+            producer._state.make_calls()
+            producer._state.notify()
+
+        clock.after(0.5, answer_and_call)
+        began_at = clock.now
+        end(producer)
+        assert clock.now - began_at == pytest.approx(0.5)
+        assert transactions.coordinator.ended == [False]
+        for each in sent:
+            assert isinstance(each.exception(0), TransactionAbortedException)
+        slow.opened.set()
+        assert returned.wait(20)
+        accumulator = producer._state.accumulator
+        assert accumulator.incomplete == []
+        assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("-inf"), float("nan")])

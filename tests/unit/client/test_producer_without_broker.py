@@ -405,7 +405,7 @@ def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:
         with pytest.raises(
             DataException,
             match=r"^row 9 of the Arrow table: .*a name of 250 characters, expected at most 249; "
-            r"the batches before, 7 of the table's 13 rows, were appended$",
+            r"the first 7 of the table's 13 rows were appended$",
         ) as refused:
             producer.append(None, table, failures.append)
         assert refused.value.row == 9
@@ -430,8 +430,9 @@ def test_a_time_limit_of_nothing_does_not_blame_the_brokers() -> None:
         with pytest.raises(TimeoutException) as late:
             producer.partitions_for(TOPIC)
         assert str(late.value).startswith(
-            f"Topic {TOPIC} not present in metadata after max.block.ms=0: it has been asked for, "
-            "and nothing waits for the answer; call again later, or allow a wait"
+            f"Topic {TOPIC} not present in metadata after max.block.ms=0: its metadata has been "
+            "requested, but the call does not wait for the response; call again later, or increase "
+            "the limit"
         )
         with producer._state.lock:
             producer._state.metadata.update(answer([1, 1]), time.monotonic())

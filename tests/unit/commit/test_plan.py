@@ -219,12 +219,19 @@ def test_at_level_1_another_epoch_follows_and_the_record_is_read_again() -> None
     assert {each.ask.version for each in asked if isinstance(each.ask, EndTxn)} == {4}
 
 
-def test_at_level_1_mode_single_adds_all_partitions_and_the_log() -> None:
-    partitions = (TopicPartition("t", 0), TopicPartition("t", 1))
+@pytest.mark.parametrize("count", [0, 2])
+def test_at_level_1_mode_single_adds_all_partitions_and_the_log(count: int) -> None:
+    # Rows with a topic column have no partition if there is no row.
+    partitions = tuple(TopicPartition("t", number) for number in range(count))
     outcome, asked = plan({}, replace(RUN, level=1), partitions=partitions)
     assert isinstance(outcome, Planned)
     assert asked[-1].ask == AddPartitions(OWNER.driver_id, PRODUCER, (*partitions, LOG))
     _, asked = plan({}, partitions=partitions)
+    assert AddPartitions not in kinds(asked)
+
+
+def test_at_level_1_mode_two_phase_adds_nothing() -> None:
+    _, asked = plan({}, replace(RUN, level=1))
     assert AddPartitions not in kinds(asked)
 
 

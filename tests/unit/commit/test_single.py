@@ -22,6 +22,7 @@ from spark_kafka_sink.commit.outcomes import (
 )
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
+    COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
     ActiveProducer,
@@ -70,6 +71,7 @@ def commit(
     level: int = 2,
     probes: bool = False,
     deadline: float = 60.0,
+    missing_until: float = 60.0,
 ) -> tuple[Any, list[Question]]:
     """Run a commit; script: what is other than fine."""
     begun = single.begin_commit(
@@ -80,6 +82,7 @@ def commit(
         targets=(PARTITION, OTHER_PARTITION),
         probes=probes,
         deadline=deadline,
+        missing_until=missing_until,
     )
     machine, asked = run(begun, single.step, FINE | script)
     return machine.outcome, asked
@@ -131,8 +134,10 @@ def test_a_record_that_was_sent_once_and_is_flagged_as_a_duplicate_is_aborted() 
     assert outcome == Committed(RECORD)
 
 
-def test_zero_rows_are_a_transaction_of_the_record_alone() -> None:
-    outcome, asked = commit({DescribeTransaction: [Described(EMPTY, PRODUCER)]}, ())
+@pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT])
+def test_zero_rows_are_a_transaction_of_the_record_alone(state: str) -> None:
+    # The plan may have committed the record DONE with the epoch before.
+    outcome, asked = commit({DescribeTransaction: [Described(state, PRODUCER)]}, ())
     assert outcome == Committed(RECORD)
     assert kinds(asked) == [DescribeTransaction, WriteRecord, ReadLog, "commit"]
 
@@ -199,6 +204,23 @@ def test_what_is_not_as_it_should_be_is_aborted_and_said(name: str) -> None:
     assert "commit" not in kinds(asked)
 
 
+def test_rows_in_a_transaction_that_has_ended_are_not_committed() -> None:
+    outcome, asked = commit({DescribeTransaction: [Described(COMPLETE_COMMIT, PRODUCER)]})
+    assert outcome.kind is FailureKind.TIMED_OUT
+    assert kinds(asked)[-1] == "abort"
+
+
+def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
+    unknown = ProducersDescribed(error=codes.UNKNOWN_TOPIC_OR_PARTITION)
+    outcome, asked = commit({DescribeProducers: [unknown, unknown, HELD]})
+    assert outcome == Committed(RECORD)
+    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+    assert [each.looks_up for each in again] == [False, True, True]
+    outcome, asked = commit({DescribeProducers: [unknown]}, missing_until=10.0)
+    assert "t-0 was deleted after rows were written to it" in outcome.sentence
+    assert kinds(asked).count(DescribeProducers) == 9
+
+
 def test_a_record_that_another_run_wrote_since_the_plan_aborts() -> None:
     other = replace(RECORD, run="run 2")
     outcome, asked = commit({ReadLog: [LogRead(LogReading(other, 3, RECORD), end=4)]})
@@ -236,7 +258,7 @@ def test_a_refused_end_txn_fails_if_the_log_does_not_have_the_record(error: int,
     assert isinstance(outcome, Failure)
     assert said in outcome.sentence
     assert kinds(asked)[-5:] == ["commit", ReadLog, "commit", ReadLog, ReadMarker]
-    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER.producer_id)
+    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER)
     # A newer run has written its record behind the one of this run, which is committed.
     outcome, _ = commit(
         {

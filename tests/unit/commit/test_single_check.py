@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from support.pure.planned_run import PARTITION, PLAN, PRODUCER, RAISED
 from support.pure.scripted_machine import run
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single_check
 from spark_kafka_sink.commit.outcomes import Clear
 from spark_kafka_sink.commit.questions import ActiveProducer, DescribeProducers, ProducersDescribed
@@ -26,3 +28,16 @@ def test_a_task_after_an_attempt_that_has_written_fails() -> None:
     machine, _ = run(begun, single_check.step, {DescribeProducers: [taken]})
     assert machine.outcome.kind is FailureKind.CONFLICT
     assert "another attempt of this task has written to t-0" in machine.outcome.sentence
+
+
+@pytest.mark.parametrize("error", [codes.UNKNOWN_TOPIC_OR_PARTITION, codes.NOT_LEADER_OR_FOLLOWER])
+def test_a_partition_that_is_new_to_its_leader_is_looked_up_again(error: int) -> None:
+    script = {DescribeProducers: [ProducersDescribed(error=error), ProducersDescribed()]}
+    begun = single_check.begin(PLAN, (PARTITION,), deadline=60.0)
+    machine, asked = run(begun, single_check.step, script)
+    assert machine.outcome == Clear()
+    assert [each.looks_up for each in asked] == [False, True]
+    script = {DescribeProducers: [ProducersDescribed(error=error)]}
+    machine, asked = run(begun, single_check.step, script)
+    assert f"({error})" in machine.outcome.sentence
+    assert len(asked) == 60

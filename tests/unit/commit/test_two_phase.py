@@ -28,7 +28,7 @@ from support.pure.planned_run import (
 from support.pure.scripted_machine import kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase
-from spark_kafka_sink.commit.attempts import AttemptTransaction
+from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
 from spark_kafka_sink.commit.log_record import DecidedTransaction, LogReading
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.outcomes import Committed, Torn, Undecided, Unfinished
@@ -70,9 +70,12 @@ def commit(
     *,
     level: int = 2,
     deadline: float = 100.0,
+    missing_until: float = 100.0,
 ) -> tuple[Any, list[Question]]:
     """Run a commit; script: what is other than fine."""
-    begun = two_phase.begin(PLAN, attempts, RECORD, level=level, deadline=deadline)
+    begun = two_phase.begin(
+        PLAN, attempts, RECORD, level=level, deadline=deadline, missing_until=missing_until
+    )
     fine = FINE | {ReadLog: [READ_BACK, LogRead(end=4)]}
     machine, asked = run(begun, two_phase.step, fine | script)
     return machine.outcome, asked
@@ -159,7 +162,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     "too little time": (
         {DescribeTransaction: [OPEN, replace(DRIVERS, start_ms=837_001), OPEN]},
         FailureKind.TIMED_OUT,
-        "the job took 840001 ms from its first row on, and its transactions end after 900000 ms",
+        "the job took 840001 ms from its first row on, and its transactions time out after 900000",
     ),
 }  # fmt: skip
 
@@ -176,6 +179,33 @@ def test_what_is_not_as_it_should_be_fails_before_the_decision(name: str) -> Non
     assert isinstance(outcome.exception(), expected)
     if not outcome.error and kind is not FailureKind.SUPERSEDED:
         assert isinstance(outcome.exception(), TransactionAbortedException)
+
+
+def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
+    unknown = ProducersDescribed(error=3)
+    held = FINE[DescribeProducers]
+    outcome, asked = commit({DescribeProducers: [unknown, *held]})
+    assert outcome == Committed(RECORD)
+    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+    assert [each.looks_up for each in again] == [False, True]
+    outcome, asked = commit({DescribeProducers: [unknown]}, missing_until=10.0)
+    assert "t-0 was deleted after rows were written to it" in outcome.sentence
+    assert 8 <= kinds(asked).count(DescribeProducers) <= 10
+
+
+def test_what_every_attempt_wrote_to_a_partition_is_checked() -> None:
+    other = AttemptTransaction(TaskSlot(1, 0), LOSER, (WrittenPartition(PARTITION, 2, 30, 31, 1),))
+    both = ProducersDescribed((ActiveProducer(WRITER, 4, 20), ActiveProducer(LOSER, 1, 30)))
+    theirs = Described(ONGOING, LOSER, 900_000, 1000)
+    script: dict[Any, list[Reply]] = {
+        DescribeProducers: [both], DescribeTransaction: [OPEN, theirs, DRIVERS, OPEN, theirs]
+    }  # fmt: skip
+    decided = LogRead(end=4)
+    outcome, _ = commit(script | {ReadLog: [decided]}, (ATTEMPT, other))
+    assert "was aborted before its record was committed" in outcome.sentence, "not looked at"
+    one = ProducersDescribed((ActiveProducer(WRITER, 4, 20), ActiveProducer(LOSER, 0, 30)))
+    outcome, _ = commit(script | {DescribeProducers: [one]}, (ATTEMPT, other))
+    assert "t-0 holds records from offset 30 to sequence 0, though 2 records" in outcome.sentence
 
 
 def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_it() -> None:
@@ -206,7 +236,7 @@ def test_time_in_which_the_leader_of_the_log_is_away_counts(away: dict[Any, list
     outcome, asked = commit(TIGHT | away, deadline=1000.0)
     assert isinstance(outcome, Failure)
     assert outcome.kind is FailureKind.TIMED_OUT
-    assert "ms from its first row on, and its transactions end after 900000" in outcome.sentence
+    assert "from its first row on, and its transactions time out after 900000" in outcome.sentence
     assert "commit" not in kinds(asked)
 
 
@@ -271,7 +301,7 @@ def test_a_refused_decision_counts_if_the_log_has_it(error: int) -> None:
     outcome, asked = commit(aborted)
     assert isinstance(outcome, Failure)
     assert kinds(asked)[6:] == ["commit", ReadLog, "commit", ReadLog, ReadMarker, ReadMarker]
-    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER.producer_id)
+    assert asked[-1].ask == ReadMarker(LOG, 3, PRODUCER)
     assert (asked[8].pause_s, asked[8].looks_up) == (5.0, True)
 
 

@@ -46,10 +46,16 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 
 
 def abort(
-    script: dict[Any, list[Reply]], *, level: int = 2, seconds: float = 1.0
+    script: dict[Any, list[Reply]],
+    *,
+    level: int = 2,
+    seconds: float = 1.0,
+    is_missing: bool = False,
 ) -> tuple[Any, list[Question]]:
     """Run an abort; script: what is other than fine."""
-    begun = two_phase_abort.begin(PLAN, (ATTEMPT,), level=level, deadline=100.0)
+    begun = two_phase_abort.begin(
+        PLAN, (ATTEMPT,), level=level, deadline=100.0, is_missing=is_missing
+    )
     machine, asked = run(begun, two_phase_abort.step, FINE | script, seconds=seconds)
     return machine.outcome, asked
 
@@ -78,6 +84,22 @@ def test_an_abort_ends_after_five_seconds_and_says_that_tasks_may_go_on() -> Non
     outcome, asked = abort(script)
     assert outcome == Aborted(may_be_open=True)
     assert len(asked) < 20
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_abort_ends_what_a_task_without_a_message_opens_after_two_empty_lists(
+    level: int,
+) -> None:
+    late = Listed(frozenset({OpenTransaction(LEFT, 21)}))
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(), Listed(), Listed(), late, Listed()],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+    }
+    outcome, asked = abort(script, level=level, seconds=0.2, is_missing=True)
+    abort_of_late = EndTxn(LEFT, LOSER, commit=False, version=3 + level)
+    assert abort_of_late in [each.ask for each in asked]
+    # At level 1, the task may open a transaction at any later time.
+    assert outcome == Aborted(may_be_open=level == 1)
 
 
 @pytest.mark.parametrize(("level", "error"), [(2, 90), (1, 90), (2, 47), (2, 49)])

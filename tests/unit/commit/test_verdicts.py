@@ -64,7 +64,7 @@ OTHERS = [
     (Call.INIT_PRODUCER_ID, 53, Verdict.FATAL),
     (Call.DESCRIBE_TRANSACTIONS, 105, Verdict.NOT_FOUND),
     (Call.DESCRIBE_TRANSACTIONS, 16, Verdict.LOOK_UP),
-    (Call.DESCRIBE_PRODUCERS, 3, Verdict.NOT_FOUND),
+    (Call.DESCRIBE_PRODUCERS, 3, Verdict.LOOK_UP),
     (Call.DESCRIBE_PRODUCERS, 6, Verdict.LOOK_UP),
     (Call.LIST_TRANSACTIONS, 14, Verdict.RETRY),
     (Call.FETCH, 78, Verdict.RETRY),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 import pytest
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, encode
+from spark_kafka_sink.commit import one_question
+from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, decode, encode
 from spark_kafka_sink.commit.questions import (
     AddPartitions,
     AllRecordsRead,
@@ -40,12 +43,13 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     TimeoutException,
+    TopicAuthorizationException,
     UnsupportedVersionException,
 )
 from spark_kafka_sink.model import Node, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
 from spark_kafka_sink.records.batch import Marker, batch_header
-from spark_kafka_sink.records.default_record import one_record
+from spark_kafka_sink.records.default_record import one_record, read_batches
 from spark_kafka_sink.wire.describe_messages import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -84,6 +88,7 @@ from spark_kafka_sink.wire.messages import (
     Response,
     TopicProduceResponse,
 )
+from spark_kafka_sink.wire.primitives import ZERO_UUID
 from spark_kafka_sink.wire.transaction_messages import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -123,6 +128,7 @@ class Cluster:
         self.log = b""
         self.log_start = 0
         self.log_end = 0
+        self.topic_id = ZERO_UUID
         self.coordinator = 2
         self.node = 0
         self.versions_of = {node: NodeApiVersions(ALL_VERSIONS) for node in (1, 2)}
@@ -194,6 +200,7 @@ def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
         MetadataResponseTopic(
             error_code=cluster.code(message),
             name=topic.name,
+            topic_id=cluster.topic_id,
             partitions=[
                 MetadataResponsePartition(
                     error_code=0,
@@ -459,6 +466,22 @@ def test_the_record_is_one_batch_in_the_transaction_in_the_version_of_the_level(
     assert cluster.asked(ProduceRequest) == [2, 2]
 
 
+def test_a_record_has_the_time_when_it_is_written(
+    cluster: Cluster, client: CommitClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_123_000_000)
+    made_before = replace(RECORD, written_at=0)
+    client.answers_to([WriteRecord(OWNER, PRODUCER, 0, made_before, 2)])
+    message = cluster.sent[-1][1]
+    assert isinstance(message, ProduceRequest)
+    records = message.topic_data[0].partition_data[0].records
+    assert records is not None
+    (batch,) = read_batches(b"".join(records.buffers))
+    assert batch.header.max_timestamp_ms == 1_800_000_000_123
+    (record,) = batch.records()
+    assert decode(OWNER, record.value).written_at == 0
+
+
 @dataclass
 class Log:
     """Batches of a log."""
@@ -491,10 +514,36 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     assert read.reading.undecided == RECORD.after_version(5)
     assert client.answers_to([ReadLog(OWNER)]) == [read]
     assert len(cluster.asked(FetchRequest)) == 1
-    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(Marker.COMMIT, 1)]
-    assert client.answers_to([ReadMarker(LOG, 0, 1)]) == [MarkerRead()]
+    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(Marker.COMMIT, 1)]
+    assert client.answers_to([ReadMarker(LOG, 0, other)]) == [MarkerRead()]
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
-    assert client.answers_to([ReadMarker(LOG, 0, 9)]) == [MarkerRead(is_gone=True)]
+    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(is_gone=True)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"),
+    [
+        # The epochs of a record of the producer and of the marker behind it.
+        ((4, 4), MarkerRead(Marker.COMMIT, 1)),
+        ((4, 5), MarkerRead(Marker.COMMIT, 1)),
+        ((None, 5), MarkerRead(Marker.COMMIT, 0)),
+        ((4, 6), MarkerRead(is_gone=True)),
+        ((5, 6), MarkerRead(is_gone=True)),
+        ((5, 5), MarkerRead(is_gone=True)),
+    ],
+)
+def test_the_marker_of_a_later_transaction_says_nothing(
+    epochs: tuple[int | None, int],
+    expected: MarkerRead,
+    cluster: Cluster,
+    client: CommitClient,
+) -> None:
+    log, (written, ended) = Log(), epochs
+    if written is not None:
+        log.add(replace(PRODUCER, epoch=written), encode(OWNER, RECORD))
+    log.add(replace(PRODUCER, epoch=ended), b"", marker=True)
+    cluster.log, cluster.log_end = log.data, log.end
+    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [expected]
 
 
 def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(
@@ -539,6 +588,46 @@ def test_a_log_that_was_created_again_is_read_from_its_start_with_a_warning(
     assert client.answers_to([ReadLog(OWNER)]) == [LogRead()]
 
 
+def test_a_log_that_was_created_again_is_known_by_its_topic_id(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    for number, version in enumerate((5, 6), start=1):
+        log = Log()
+        log.add(PRODUCER, encode(OWNER, RECORD.after_version(version)))
+        log.add(PRODUCER, b"", marker=True)
+        cluster.log, cluster.log_end, cluster.topic_id = log.data, log.end, UUID(int=number)
+        for _ in range(2):
+            (read,) = client.answers_to([ReadLog(OWNER)])
+            assert isinstance(read, LogRead)
+            assert read.reading.record == RECORD.after_version(version)
+    (warning,) = client.take_warnings()
+    assert "log-0 was deleted and created again; it is read again from its start" in warning
+    assert len(cluster.asked(FetchRequest)) == 2
+
+
+def test_a_batch_is_read_back_from_the_leader_also_if_that_moves(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log = Log()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    cluster.log, cluster.log_end = log.data, log.end
+    for code in (codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH):
+        cluster.codes = {FetchRequest: [code]}
+        looked_up = len(cluster.asked(MetadataRequest))
+        found = client.batch_at(LOG, 0, cluster.now + 60)
+        assert bytes(found or b"") == log.data
+        assert len(cluster.asked(MetadataRequest)) > looked_up
+    # A new leader may return an end that is too low, and says so.
+    cluster.codes = {ListOffsetsRequest: [78]}
+    assert client.batch_at(LOG, 0, cluster.now + 60) is not None
+    assert client.batch_at(LOG, 1, cluster.now + 60) is None
+    cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
+    assert client.batch_at(LOG, 0, cluster.now + 60) is None
+    cluster.codes = {FetchRequest: [codes.TOPIC_AUTHORIZATION_FAILED]}
+    with pytest.raises(TopicAuthorizationException):
+        client.batch_at(LOG, 0, cluster.now + 60)
+
+
 def test_the_records_of_all_owners_are_read_at_once(cluster: Cluster, client: CommitClient) -> None:
     log = Log()
     log.add(PRODUCER, encode(OWNER, RECORD))
@@ -579,6 +668,21 @@ def test_a_machine_is_run_to_its_end(cluster: Cluster, client: CommitClient) -> 
     found = client.run((Machine(), (Question(END), forgotten)), step)
     assert found == Machine((51, 51, 0), "done")
     assert client.answers() == []
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(3, Described), (1000, Unanswered)])
+def test_a_question_of_a_client_that_was_idle_is_asked_again(
+    lost: int, expected: type[Reply], cluster: Cluster, client: CommitClient
+) -> None:
+    begin, step = one_question.begin, one_question.step
+    cluster.lost = {DescribeTransactionsRequest: lost}
+    found = client.run(begin(DESCRIBE, deadline=client.now() + 10), step).outcome
+    assert isinstance(found, expected)
+    assert cluster.now <= 112.0
+    cluster.lost, cluster.codes = {}, {DescribeTransactionsRequest: [16, 105, 0]}
+    found = client.run(begin(DESCRIBE, deadline=client.now() + 10), step).outcome
+    assert isinstance(found, Described)
+    assert found.error == 105
 
 
 def test_brokers_that_lack_something_are_named(cluster: Cluster, client: CommitClient) -> None:

@@ -84,7 +84,7 @@ def test_a_partition_that_moved_is_asked_for_again_where_it_is(code: int) -> Non
     world = World([1, 1])
     world.answer(world.sent()[1], code)
     assert world.sent() == {}
-    assert "from node 1" in world.lookup.missing()
+    assert "ListOffsets to node 1" in world.lookup.missing()
     assert world.metadata.next_update_at() < float("inf")
     lead(world.metadata, [1, 2], world.now, epoch=1)
     assert 0.07 < world.lookup.next_due_at(world.now) < 0.13

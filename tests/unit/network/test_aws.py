@@ -28,8 +28,9 @@ from spark_kafka_sink.errors import (
     KafkaException,
     SaslAuthenticationException,
 )
-from spark_kafka_sink.network.aws import _botocore_credentials
+from spark_kafka_sink.network.aws import AwsTokens, _botocore_credentials
 from spark_kafka_sink.network.login import SOURCES
+from spark_kafka_sink.network.option_values import OptionValues
 
 SECRET = "of-the-key/+"
 REGION = "eu-north-1"
@@ -103,6 +104,26 @@ def test_keys_of_the_environment_sign_a_token_that_the_broker_takes(
     assert len(set(broker.tokens)) == 1, "connections share a token"
 
 
+def test_a_profile_that_is_written_out_never_gets_a_token_of_a_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PROFILE_OF_TEST", "kafka")
+    sources = []
+    for name in ("${env:PROFILE_OF_TEST}", "kafka", "kafka"):
+        jaas = f'{MODULE} awsProfileName="{name}";'
+        options = producer_config(
+            {
+                "bootstrap.servers": "h:1",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "AWS_MSK_IAM",
+                "sasl.jaas.config": jaas,
+            }
+        )
+        sources.append(AwsTokens(options, OptionValues(options)).source)
+    assert sources[0] is not sources[1]
+    assert sources[1] is sources[2]
+
+
 def test_a_wrong_secret_is_an_error_at_once(
     broker: MskBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,11 +190,12 @@ class _Handler(BaseHTTPRequestHandler):
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         server.asked.append(form)
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + server.life_s))
+        (action,) = form["Action"]
         status, body = 200, (
-            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
-            "<AssumeRoleResult><Credentials><AccessKeyId>ROLEKEY</AccessKeyId>"
+            f'<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/">'
+            f"<{action}Result><Credentials><AccessKeyId>ROLEKEY</AccessKeyId>"
             "<SecretAccessKey>of-the-role</SecretAccessKey><SessionToken>of/session+=</SessionToken>"
-            f"<Expiration>{end}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+            f"<Expiration>{end}</Expiration></Credentials></{action}Result></{action}Response>"
         )  # fmt: skip
         if form["RoleArn"] == ["arn:aws:iam::000000000000:role/forbidden"]:
             status, body = (
@@ -211,6 +233,44 @@ def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts:
     assert [each["RoleSessionName"] for each in sts.asked] == [["spark-kafka-sink"], ["mine"]]
     url = base64.urlsafe_b64decode(broker.tokens[0] + "==").decode()
     assert "X-Amz-Security-Token=of%2Fsession%2B%3D" in url
+
+
+WRITER = "arn:aws:iam::000000000000:role/writer"
+
+
+@pytest.mark.parametrize(("named", "name"), [(None, "spark-kafka-sink"), ("mine", "mine")])
+def test_a_web_identity_s_session_has_a_name_that_stays(
+    broker: MskBroker,
+    sts: Sts,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: str | None,
+    name: str,
+) -> None:
+    (tmp_path / "token").write_text("of-the-pod")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", WRITER)
+    if named is not None:
+        monkeypatch.setenv("AWS_ROLE_SESSION_NAME", named)
+    log_in(broker)
+    (asked,) = sts.asked
+    assert asked["Action"] == ["AssumeRoleWithWebIdentity"]
+    assert asked["RoleSessionName"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("more", "name"), [("", "spark-kafka-sink"), ("role_session_name = mine\n", "mine")]
+)
+def test_a_session_of_a_profile_s_role_has_a_name_that_stays(
+    broker: MskBroker, sts: Sts, tmp_path: Path, more: str, name: str
+) -> None:
+    (tmp_path / "config").write_text(
+        f"[profile writer]\nrole_arn = {WRITER}\nsource_profile = kafka\n{more}"
+        "[profile kafka]\naws_access_key_id = FILEKEY\naws_secret_access_key = of-file\n"
+    )
+    log_in(broker, sasl_jaas_config=f'{MODULE} awsProfileName="writer";')
+    assert [each["RoleSessionName"] for each in sts.asked] == [[name]]
 
 
 def test_the_keys_of_a_role_are_not_logged(
@@ -253,8 +313,12 @@ def test_what_is_missing_is_told_before_any_connection(
             log_in(broker)
     with monkeypatch.context() as patch:
         patch.setenv("PYKAFKA_OAUTH_ALLOWED_URLS", "https://kafka.us-east-1.amazonaws.com/")
-        with pytest.raises(ConfigException, match="PYKAFKA_OAUTH_ALLOWED_URLS"):
+        with pytest.raises(ConfigException) as caught:
             log_in(broker)
+        assert str(caught.value).endswith(
+            "does not allow https://kafka.eu-north-1.amazonaws.com/, which the tokens of "
+            "AWS_MSK_IAM are for"
+        )
     assert broker.asked == []
 
 
@@ -268,7 +332,7 @@ def test_what_is_missing_is_told_before_any_connection(
             "with sasl.mechanism=OAUTHBEARER",
         ),
         ({"sasl_username": "u", "sasl_password": "p"}, "has no effect with AWS_MSK_IAM"),
-        ({"sasl_jaas_config": f"{MODULE} x=y;"}, "not one of AWS's"),
+        ({"sasl_jaas_config": f"{MODULE} x=y;"}, "an option that IAMLoginModule lacks"),
     ],
 )
 def test_options_that_cannot_be_are_refused(

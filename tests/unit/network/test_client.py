@@ -133,7 +133,7 @@ def test_a_broker_that_answers_with_broken_frames_is_asked_in_version_0_on_a_new
         world.poll()
     world.selector.say(2001, struct.pack(">ii", 4, 77))
     world.poll()
-    assert world.events == [NodeDown(1, "node 1 answered correlation id 77 where 0 was asked")]
+    assert world.events == [NodeDown(1, "node 1 answered with correlation id 77, expected 0")]
     world.selector.silent = False
     world.now += 1.0
     for _ in range(4):

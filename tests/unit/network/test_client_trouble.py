@@ -210,3 +210,64 @@ def test_nobody_is_warned_while_a_broker_answers_or_none_is_wanted(
             world.poll()
             world.now += 0.1
     assert warnings() == []
+
+
+def poll_until(world: World, end: float, *needed: int) -> None:
+    """Poll as long as rows wait for these nodes."""
+    while world.now < end:
+        world.client.connect(set(needed))
+        world.poll()
+        world.now += 0.1
+
+
+def named_by_bootstrap(nodes: dict[int, Node]) -> tuple[World, str]:
+    """Return a world whose bootstrap address has named these brokers, and that address."""
+    world = World()
+    world.client.send(metadata())
+    for _ in range(4):
+        world.poll()
+    world.client.set_nodes(nodes)
+    return world, f"bootstrap (127.0.0.1:{world.selector.connects[0]})"
+
+
+@pytest.mark.parametrize("others", [[], [2]], ids=["alone", "among others"])
+def test_an_advertised_address_that_cannot_be_reached_is_told_after_five_seconds(
+    others: list[int], warnings: Callable[[], list[str]]
+) -> None:
+    world, bootstrap = named_by_bootstrap({number: NODES[number] for number in (1, *others)})
+    world.selector.refuse.add(2001)
+    poll_until(world, 1.0, *others)
+    poll_until(world, 5.9, 1)
+    assert warnings() == [], "it is too early"
+    poll_until(world, 20.0, 1)
+    assert warnings() == [
+        "no broker that is needed has answered for 5 s, still trying: node 1 (127.0.0.1:2001): "
+        f"Connection refused; {bootstrap} returned this address: check the broker's "
+        "advertised.listeners"
+    ]
+
+
+def test_a_broker_that_is_down_is_told_if_it_is_the_only_one(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world, _ = named_by_bootstrap({1: NODES[1]})
+    poll_until(world, 1.0, 1)
+    world.selector.refuse.add(2001)
+    world.selector.break_port(2001)
+    poll_until(world, 20.0, 1)
+    (warning,) = warnings()
+    assert warning == (
+        "no broker that is needed has answered for 5 s, still trying: node 1 (127.0.0.1:2001): "
+        "Connection refused"
+    )
+
+
+def test_a_broker_that_is_down_is_not_told_while_others_answer(
+    warnings: Callable[[], list[str]],
+) -> None:
+    world, _ = named_by_bootstrap(NODES)
+    poll_until(world, 1.0, 1, 2)
+    world.selector.refuse.add(2002)
+    world.selector.break_port(2002)
+    poll_until(world, 20.0, 2)
+    assert warnings() == []

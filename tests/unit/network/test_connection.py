@@ -228,10 +228,10 @@ def test_whatever_a_broker_sends_every_request_is_answered_or_given_back_once(
 def test_an_answer_to_something_else_is_refused() -> None:
     connection, broker = ready()
     connection.send(ClientRequest(node_id=1, message=METADATA), 0.0)
-    with pytest.raises(ProtocolError, match="answered correlation id 77 where 1 was asked"):
+    with pytest.raises(ProtocolError, match="answered with correlation id 77, expected 1"):
         list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 77, BROKERS), 0.0))
     connection, broker = ready()
-    with pytest.raises(ProtocolError, match="where nothing was asked"):
+    with pytest.raises(ProtocolError, match="expected nothing"):
         list(connection.received(broker.frame(API_OF[MetadataRequest], 13, 1, BROKERS), 0.0))
 
 
@@ -310,7 +310,7 @@ def test_an_answer_to_a_request_that_wants_none_is_refused() -> None:
     connection.send(silent, 0.0)
     ((_, version, correlation_id),) = broker.read()
     answer = broker.frame(APIS[0], version, correlation_id, ProduceResponse(responses=[]))
-    with pytest.raises(ProtocolError, match="where nothing was asked"):
+    with pytest.raises(ProtocolError, match="expected nothing"):
         list(connection.received(answer, 0.0))
     assert connection.closed() == [silent]
 
@@ -326,7 +326,7 @@ def test_an_answer_that_comes_twice_is_refused_and_given_once() -> None:
     answered = next(answers)
     assert isinstance(answered, Answered)
     assert answered.request is requests[0]
-    with pytest.raises(ProtocolError, match="answered correlation id 1 where 2 was asked"):
+    with pytest.raises(ProtocolError, match="answered with correlation id 1, expected 2"):
         next(answers)
     assert connection.closed() == [requests[1]]
 

@@ -17,8 +17,10 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
 )
+from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
+from spark_kafka_sink.network.node_state import NodeState
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.wire import schema
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
@@ -189,6 +191,71 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
     assert isinstance(ready, NodeReady)
 
 
+def test_a_broker_that_hangs_up_after_the_login_does_not_expect_sasl() -> None:
+    broker = Broker()
+    broker.let_in()
+    broker.send()
+    state = NodeState(Node(id=1, host="host", port=1), connection=broker.connection)
+    assert state.why_closed(speaks_tls=False) == ""
+    assert not state.may_have_other_protocol(speaks_tls=False)
+
+
+class ChosenLast:
+    """A mechanism whose last token is the client's, as in GSSAPI."""
+
+    mechanism = "GSSAPI"
+    is_complete = False
+
+    def first(self) -> bytes:
+        """Return the first token."""
+        return b"first"
+
+    def step(self, challenge: bytes) -> bytes | None:
+        """Return the last token."""
+        if self.is_complete:
+            return None
+        assert challenge == b"offer"
+        self.is_complete = True
+        return b"choice"
+
+
+def test_a_bare_token_that_ends_the_exchange_gets_no_answer() -> None:
+    broker = Broker(Login(ChosenLast, "of principal 'p' by GSSAPI"))
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.announce_versions(TOKEN)
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    (ready,) = broker.connection.received(struct.pack(">i", 5) + b"offer", 0.0)
+    assert isinstance(ready, NodeReady)
+    broker.look()
+    assert [frame[4:] for frame in broker.bare] == [b"first", b"choice"]
+    # The next answer is that of the next request.
+    for _ in range(4):
+        assert broker.connection.sent() is None
+    broker.is_bare = False
+    request = broker.send()
+    assert broker.look() == [METADATA]
+    (answered,) = broker.answer(METADATA_ANSWER)
+    assert isinstance(answered, Answered)
+    assert answered.request is request
+
+
+def test_with_headers_the_last_token_gets_an_answer() -> None:
+    broker = Broker(Login(ChosenLast, "of principal 'p' by GSSAPI"))
+    broker.connection.connected(0.0)
+    broker.look()
+    broker.announce_versions()
+    broker.look()
+    broker.answer(handshake())
+    broker.look()
+    assert broker.answer(token(b"offer")) == []
+    assert broker.look() == [TOKEN]
+    (ready,) = broker.answer(token())
+    assert isinstance(ready, NodeReady)
+
+
 @pytest.mark.parametrize(
     ("refuse", "kind", "sentence"),
     [
@@ -200,7 +267,7 @@ def test_bare_tokens_follow_where_a_broker_has_nothing_else() -> None:
         (
             lambda b: b.answer(handshake(codes.ILLEGAL_SASL_STATE)),
             IllegalSaslStateException,
-            r"host:1 .*does not accept a SASL login there: .*security\.protocol",
+            r"host:1 .*does not accept a SASL login on this listener: .*security\.protocol",
         ),
         (
             lambda b: (

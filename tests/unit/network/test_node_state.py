@@ -1,4 +1,4 @@
-"""The choice of a node for requests to any node (NetworkClient.leastLoadedNode in Java)."""
+"""The choice of a node for requests (NetworkClient.leastLoadedNode), and why peers hang up."""
 
 from __future__ import annotations
 
@@ -77,3 +77,35 @@ def test_among_equals_chance_decides_so_that_clients_spread(kind: type) -> None:
     states = [kind(number) for number in range(4)]
     chosen = [least_loaded(states, 0.0, Random(seed)) for seed in range(100)]
     assert {each.node.id for each in chosen if each is not None} == {0, 1, 2, 3}
+
+
+# -- why a peer hangs up -------------------------------------------------------------------------
+
+
+def connected_by_tls(*, is_secured: bool) -> NodeState:
+    """Return a node with a connection in its TLS handshake, or after it."""
+    state = node(1)
+    state.connection = Connection(1, "client", 30.0, has_tls=True)
+    state.last_attempt = 0.0
+    state.connection.connected(0.0)
+    if is_secured:
+        state.connection.secured(0.0)
+    return state
+
+
+def test_only_a_peer_that_sends_no_tls_may_be_a_listener_without_tls() -> None:
+    state = connected_by_tls(is_secured=False)
+    assert "it may be a listener without TLS" in state.why_closed(speaks_tls=False)
+    assert state.may_have_other_protocol(speaks_tls=False)
+    assert state.why_closed(speaks_tls=True) == " in the TLS handshake without an error"
+    assert not state.may_have_other_protocol(speaks_tls=True)
+
+
+def test_a_peer_that_is_silent_after_the_tls_handshake_does_not_expect_tls() -> None:
+    state = connected_by_tls(is_secured=True)
+    said = [state.why_closed(speaks_tls=True), state.problem(3.0)]
+    expired = state.expired(31.0, 30.0)
+    assert expired is not None
+    for each in (*said, expired.reason):
+        assert "it may require a client certificate (ssl.keystore.*)" in each
+        assert "may expect TLS" not in each

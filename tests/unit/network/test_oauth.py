@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import socket
 import sys
 import threading
@@ -11,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -36,7 +37,8 @@ from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, SaslAuthenticationException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network import oauth
+from spark_kafka_sink.network import http, oauth
+from spark_kafka_sink.network.http import HttpException, HttpLimits
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security
@@ -194,6 +196,23 @@ def test_other_credentials_never_get_that_token(
         count = len(server.asked)
         first_message(options | change)
         assert len(server.asked) == count + 1
+
+
+def test_literal_credentials_never_get_a_token_of_a_reference(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = lambda asked: server.token(sub=asked.credentials[0])
+    server.life_s = 0.001
+    name = f"{OPTION}.client.credentials.client.id"
+    monkeypatch.setenv("CLIENT_OF_TEST", "alice")
+    first = security(by_secret(server.url) | {name: "${env:CLIENT_OF_TEST}"})
+    exchange(first)
+    monkeypatch.setenv("CLIENT_OF_TEST", "bob")
+    second = security(by_secret(server.url) | {name: "alice"})
+    exchange(second)
+    assert [asked.credentials[0] for asked in server.asked] == ["alice", "alice"]
+    for made in (first, second):
+        made.close()
 
 
 # -- assertions ----------------------------------------------------------------------------------
@@ -434,7 +453,7 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
         (config("ftp://h/"), "not the URL of a token endpoint"),
         (config("https://u:s3cret@h/"), "has a user or a blank in it"),
         (by_secret("file:///t") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
-         "is a file, which JwtBearerJwtRetriever cannot ask"),
+         "is the URL of a file, which JwtBearerJwtRetriever cannot use"),
         (by_secret("https://h/") | {f"{OPTION}.jwt.retriever.class": "FileJwtRetriever"},
          "is not a file"),
         (config("https://h/") | {f"{OPTION}.jwt.retriever.class": "JwtBearerJwtRetriever"},
@@ -574,6 +593,25 @@ def test_a_renewal_s_refusal_describes_the_token_of_the_renewal(
     assert first.first() != second.first()
     assert 'sub "second"' in str(login.user)
     assert made.principal == "second"
+
+
+@pytest.mark.parametrize("given", ["0", None])
+def test_no_limit_in_java_is_the_default_limit_here(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    limits: queue.Queue[HttpLimits] = queue.Queue()
+
+    def note(*arguments: Any) -> NoReturn:  # noqa: ANN401 - as `post`
+        limits.put(arguments[3])
+        raise HttpException("it is not asked")
+
+    monkeypatch.setattr(http, "post", note)
+    options = by_secret(server.url)
+    if given is not None:
+        options |= {f"sasl.login.{each}.timeout.ms": given for each in ("connect", "read")}
+    made = security(options)
+    assert limits.get(timeout=WAIT_S) == HttpLimits(10.0, 10.0)
+    made.close()
 
 
 @pytest.mark.parametrize("brokers", [[], [NODE]])

@@ -6,14 +6,16 @@ import os
 import re
 import socket
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
 import pytest
-from support.brokers.certificates import Authority
+from support.brokers.certificates import Authority, openssl
 from support.programs.forked import in_child
 
 from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -21,7 +23,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
 )
 from spark_kafka_sink.logs import _warn
-from spark_kafka_sink.model import Node
+from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.login import TokenSource
@@ -90,6 +92,74 @@ def test_a_user_that_a_reference_gives_is_not_shown(
     for said in (repr(login), str(caught.value)):
         assert SECRET not in said
         assert shown in said
+
+
+@pytest.mark.parametrize("written", [REFERENCE, f" {SECRET}\r\n"])
+def test_a_password_is_trimmed_as_in_java(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As a mounted secret that an editor has written; Java keeps the last of these blanks.
+    monkeypatch.setenv("SECRET_OF_A_TEST", f"\t{SECRET}\r\n")
+    options = {"sasl_mechanism": "PLAIN", "sasl_username": "u\xa0\n", "sasl_password": written}
+    assert first_token(security_protocol="SASL_SSL", **options) == f"\0u\xa0\0{SECRET}".encode()
+
+
+def test_values_inside_jaas_are_not_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_A_TEST", f" {SECRET} ")
+    options = {"sasl_mechanism": "PLAIN", "sasl_jaas_config": of_password(" u ", REFERENCE)}
+    assert first_token(security_protocol="SASL_SSL", **options) == f"\0 u \0 {SECRET} ".encode()
+
+
+def first_token(**options: str) -> bytes:
+    """Return what a client with these options sends first."""
+    login = security(**options).login(Node(id=1, host="h", port=1), 0.5)
+    assert login is not None
+    exchange = login.exchange()
+    assert exchange is not None
+    return exchange.first()
+
+
+def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path: Path) -> None:
+    client = Authority(tmp_path).leaf("client")
+    (tmp_path / "password").write_text("of-the-key\n")
+    key = openssl("pkcs8", "-topk8", "-passout", "pass:of-the-key", given=client.key)
+    made = security(
+        security_protocol="SSL",
+        ssl_keystore_key=key,
+        ssl_keystore_certificate_chain=client.chain,
+        ssl_key_password=f"${{directory:{tmp_path}:password}}",
+    )
+    assert made.layer(Node(id=1, host="h", port=1)) is not None
+
+
+@pytest.mark.parametrize(
+    ("is_task", "elapsed_s", "may_be"),
+    [(True, 9.9, True), (True, 10.1, False), (False, 0.0, False)],
+)
+def test_a_task_s_token_is_new_for_ten_seconds_whatever_the_clocks_say(
+    monkeypatch: pytest.MonkeyPatch,
+    is_task: bool,  # noqa: FBT001 - a parameter of the test
+    elapsed_s: float,
+    may_be: bool,  # noqa: FBT001
+) -> None:
+    options = {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": "p"}
+    day_ms = 86_400_000
+    # This machine's clock is a minute ahead of the driver's.
+    issued_ms = round(time.time() * 1000) - 60_000
+    token = DelegationToken(
+        owner="User:u",
+        issue_timestamp_ms=issued_ms,
+        expiry_timestamp_ms=issued_ms + day_ms,
+        max_timestamp_ms=issued_ms + 7 * day_ms,
+        token_id="id",
+        hmac=Secret("hmac"),
+    )
+    driver = producer_config({"bootstrap.servers": "h:1", "sasl.mechanism": "PLAIN", **options})
+    config = with_delegation_token(driver, token, "SCRAM-SHA-512")
+    now = 100.0
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)
+        made = Security(config, is_one_of_many=is_task)
+        now += elapsed_s
+        assert made.may_be_accepted_later is may_be
 
 
 def test_a_forked_child_has_none_of_its_parent_s_keys() -> None:

@@ -475,6 +475,18 @@ def test_the_end_is_told_and_heard(
     assert server.failure is None
 
 
+# An alert of the level warning: close_notify.
+CLOSE_NOTIFY: Final = bytes.fromhex("15 0303 0002 01 00")
+
+
+def test_an_end_that_is_told_in_the_handshake_is_no_refusal() -> None:
+    client = layer(TlsSettings(truststore=_ANY_ROOT))
+    client.outgoing()
+    assert client.received(CLOSE_NOTIFY) == b""
+    assert client.is_ended
+    assert not client.is_secured
+
+
 class _SServer:
     """`openssl s_server`, which renews its keys on command."""
 

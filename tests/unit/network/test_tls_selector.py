@@ -111,6 +111,24 @@ def test_sends_arrive_in_order_and_answers_come_decrypted(
     assert kinds[-1] is Closed
 
 
+# The second is the alert close_notify.
+@pytest.mark.parametrize("said", [b"", bytes.fromhex("15 0303 0002 01 00")])
+def test_an_end_in_the_handshake_is_an_end_of_the_connection(
+    selector: TlsSelector, authority: Authority, said: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        selector.connect(7, resolve(*listener.getsockname())[0], layer(authority.root))
+        connection, _ = listener.accept()
+        with connection:
+            happened = selector.poll(10.0)
+            # Without this, the close would be a reset.
+            connection.recv(10_000)
+            connection.sendall(said)
+        if not is_closed(happened):
+            happened = poll_until(selector, is_closed)
+    assert happened[-1] == Closed(7, "the broker closed the connection", speaks_tls=bool(said))
+
+
 def test_a_fault_behind_an_answer_ends_the_channel_at_once(
     selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
 ) -> None:

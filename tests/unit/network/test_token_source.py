@@ -123,7 +123,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     client.wait()
     assert endpoint.source.token() is first
     assert endpoint.source.problem() == ""
-    assert "the last token still serves" in caplog.text
+    assert "the last token is still used" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
     assert endpoint.source.problem() == "the endpoint gives no token: it cannot be reached: down"
@@ -214,6 +214,101 @@ def test_a_refused_token_is_fetched_anew() -> None:
     second = endpoint.respond(token(9000.0, "u"))
     client.wait()
     assert endpoint.source.token() is second
+
+
+# -- calls that do not return --------------------------------------------------------------------
+
+
+class Stuck:
+    """Calls that each return when a test says so, at the time of the test's clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.begun: queue.Queue[tuple[threading.Thread, queue.Queue[Answer]]] = queue.Queue()
+        self.source = TokenSource(
+            "tokens.stuck",
+            self.fetch,
+            TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(100, 10_000)),
+            Random(1),
+            lambda: self.now,
+        )
+
+    def fetch(self) -> OAuthBearerToken:
+        """Note the call, and return what a test puts in."""
+        answers: queue.Queue[Answer] = queue.Queue()
+        self.begun.put((threading.current_thread(), answers))
+        answer = answers.get(timeout=WAIT_S)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def call(self) -> tuple[threading.Thread, queue.Queue[Answer]]:
+        """Wait for the next call; return its thread, and where its result goes."""
+        return self.begun.get(timeout=WAIT_S)
+
+
+def test_a_call_that_does_not_return_is_made_again_in_another_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stuck, client = Stuck(), Client()
+    stuck.source.attach(client)
+    first, late = stuck.call()
+    stuck.now += 59
+    assert stuck.source.token() is None
+    assert stuck.begun.empty()
+    stuck.now += 2
+    assert stuck.source.token() is None
+    assert stuck.source.problem() == "tokens.stuck gives no token: no result after 60 s"
+    _, answers = stuck.call()
+    assert "no result after 60 s; it is asked again in another thread" in caplog.text
+    found = token(9000.0, "of the second")
+    answers.put(found)
+    client.wait()
+    assert stuck.source.token() is found
+    late.put(token(9000.0, "of the first"))
+    first.join(WAIT_S)
+    assert not first.is_alive()
+    assert stuck.source.token() is found
+
+
+@pytest.mark.parametrize(
+    ("result", "serves"),
+    [(token(9000.0), True), (token(1001.0), False), (TokenException("down"), False)],
+)
+def test_a_late_token_serves_where_there_is_no_other(
+    result: OAuthBearerToken | TokenException,
+    serves: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    stuck, client = Stuck(), Client()
+    stuck.source.attach(client)
+    first, late = stuck.call()
+    stuck.now += 61
+    stuck.source.token()
+    stuck.call()
+    late.put(result)
+    first.join(WAIT_S)
+    assert stuck.source.token() is (result if serves else None)
+    assert client.is_woken is serves
+
+
+def test_calls_that_do_not_return_take_few_threads() -> None:
+    stuck, client = Stuck(), Client()
+    stuck.source.attach(client)
+    calls = [stuck.call()]
+    for _ in range(8):
+        stuck.now += 61
+        stuck.source.token()
+        calls.append(stuck.call())
+    stuck.now += 61
+    stuck.source.token()
+    last = thread_of(stuck.source)
+    assert last is calls[-1][0], "no other thread is started"
+    # Each that returns makes room for another one.
+    thread, answers = calls[0]
+    answers.put(TokenException("at last"))
+    thread.join(WAIT_S)
+    stuck.source.token()
+    assert stuck.call()[0] is not last
 
 
 # -- who shares ----------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_a_batch_that_a_throttle_held_until_it_expired_says_for_how_long() -> No
     producer.now = 30.0
     producer.poll()
     (batch,) = producer.done()
-    assert "node 1 asked for a pause of 60000 ms, as brokers do where a quota" in str(batch.error)
+    assert "node 1 throttles this client for 60000 ms, as brokers do if a quota" in str(batch.error)
 
 
 def test_a_throttle_that_was_over_before_a_batch_began_is_not_blamed() -> None:

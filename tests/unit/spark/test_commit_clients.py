@@ -12,7 +12,12 @@ from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import TopicPartition
-from spark_kafka_sink.spark.commit_clients import close_all, commit_client, exception_of
+from spark_kafka_sink.spark.commit_clients import (
+    _lock,
+    close_all,
+    commit_client,
+    exception_of,
+)
 
 CONFIG = producer_config({"bootstrap.servers": "b:1"})
 RUN = Run(checked_owner("team", "app", "t"), "run", TopicPartition("log", 0), 2, 900_000)
@@ -57,15 +62,38 @@ def test_rights_on_transactional_ids_are_named_by_their_prefix() -> None:
     assert "--resource-pattern-type prefixed --transactional-id team/" in said
 
 
-def test_of_clients_that_are_lent_at_once_one_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[object] = []
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[CommitClient]:
+    """The clients that were closed; none is kept before the test and after it."""
+    close_all()
+    noted: list[CommitClient] = []
     close = CommitClient.close
 
     def note(client: CommitClient) -> None:
-        closed.append(client)
+        assert not _lock.locked(), "others wait while a client is closed"
+        noted.append(client)
         close(client)
 
     monkeypatch.setattr(CommitClient, "close", note)
+    return noted
+
+
+def test_only_the_clients_that_were_used_last_are_kept(closed: list[CommitClient]) -> None:
+    # A delegation token that is renewed is another configuration.
+    made: list[CommitClient] = []
+    with commit_client(CONFIG, "in use") as in_use:
+        for number in range(12):
+            with commit_client(CONFIG, f"log{number}") as client:
+                made.append(client)
+            with commit_client(CONFIG, "log0") as first:
+                assert first is made[0], "the one that is used again and again is kept"
+        assert closed == made[1:5]
+        assert in_use not in closed
+    close_all()
+    assert set(closed) == {*made, in_use}
+
+
+def test_of_clients_that_are_lent_at_once_one_is_kept(closed: list[CommitClient]) -> None:
     with commit_client(CONFIG, "log") as outer, commit_client(CONFIG, "log") as inner:
         assert inner is not outer
     assert closed == [outer]

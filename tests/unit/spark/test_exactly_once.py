@@ -151,10 +151,27 @@ def test_a_stream_is_checked_as_a_stream_before_it_starts() -> None:
 
 
 def test_rows_that_were_not_laid_out_are_refused() -> None:
+    unmarked: tuple[dict[str, int] | None, ...] = (None, {})
+    for laid_out in unmarked:
+        with pytest.raises(ConfigException, match="call atomic_layout"):
+            check_layout(options(exactlyOnce="single"), laid_out)
+    check_layout(options(exactlyOnce="single"), {"t": 1})
+    check_layout(options(exactlyOnce="two-phase"), None)
+    check_layout(options(), None)
+
+
+def test_a_layout_without_rows_names_no_topic_and_is_not_refused() -> None:
+    schema = StructType(
+        [
+            StructField("value", StringType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType(), metadata=as_metadata({})),
+        ]
+    )
+    given = {"kafka.bootstrap.servers": "b:1", "exactlyOnce": "single"}
+    check_options_and_columns(schema, given | {"txnAppId": "a", "txnVersion": "1"})
     with pytest.raises(ConfigException, match="call atomic_layout"):
-        check_layout(options(exactlyOnce="single"))
-    check_layout(options(exactlyOnce="two-phase"))
-    check_layout(options())
+        check_options_and_columns(StructType(schema.fields[:2]), given)
 
 
 def test_a_micro_batch_is_known_by_the_local_properties() -> None:
@@ -186,9 +203,10 @@ def test_a_micro_batch_is_known_by_the_local_properties() -> None:
     assert micro_batch_of(nothing.get) is None
 
 
+@pytest.mark.parametrize("is_retry", [False, True])
 @pytest.mark.parametrize("run_id", [RUN_ID, ""])
-def test_a_micro_batch_is_handed_on_by_options(run_id: str) -> None:
-    micro_batch = MicroBatch("q", 7, run_id, "a name")
+def test_a_micro_batch_is_handed_on_by_options(run_id: str, *, is_retry: bool) -> None:
+    micro_batch = MicroBatch("q", 7, run_id, "a name", is_retry)
     given = {**batch_id_option(7), **query_option(micro_batch)}
     assert micro_batch_in(given) == micro_batch
     assert micro_batch_in(batch_id_option(7)) is None
@@ -255,6 +273,9 @@ def test_a_task_knows_whether_its_micro_batch_was_written() -> None:
     assert not is_written(plan_after(), MicroBatch("q", 7, "second"))
     with pytest.raises(KafkaException, match="two saves of one micro-batch need different topics"):
         is_written(plan, MicroBatch("q", 7, "first"))
+    # A save that has failed may have been committed.
+    assert is_written(plan, MicroBatch("q", 7, "first", is_retry=True))
+    assert not is_written(plan, MicroBatch("q", 8, "first", is_retry=True))
     with pytest.raises(KafkaException, match="micro-batch 6 of query q is older than micro-b"):
         is_written(plan, MicroBatch("q", 6, "second"))
 

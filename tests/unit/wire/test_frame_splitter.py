@@ -67,6 +67,23 @@ def test_a_stream_that_ends_inside_a_frame_is_known_to(
     assert splitter.is_inside_frame
 
 
+@pytest.mark.parametrize(
+    ("splitter", "said", "cause"),
+    [
+        (FrameSplitter(1000), b"\x7f\xff\xff\xff", ": it may expect TLS"),
+        (FrameSplitter(1000, has_tls=True), b"\x7f\xff\xff\xff", ""),
+        (FrameSplitter(1000), b"HTTP", ": it speaks HTTP"),
+        (FrameSplitter(1000, has_tls=True), b"HTTP", ": it speaks HTTP"),
+    ],
+)
+def test_only_a_peer_without_tls_may_expect_tls(
+    splitter: FrameSplitter, said: bytes, cause: str
+) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        list(splitter.feed(said))
+    assert str(caught.value).endswith(f"the peer does not speak Kafka's protocol{cause}")
+
+
 def test_a_frame_does_not_change_when_the_received_bytes_do() -> None:
     received = bytearray(_stream([b"frame"]))
     (frame,) = FrameSplitter().feed(received)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from spark_kafka_sink.commit.log_record import CommitRecord, Place, RecordState
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
-from spark_kafka_sink.spark.commit_clients import commit_client
+from spark_kafka_sink.spark.commit_clients import commit_client, reply_to
 from spark_kafka_sink.spark.committing.exactly_once_commit import skipped_report
 from spark_kafka_sink.spark.committing.job_commit import publish
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink_options
@@ -36,10 +36,10 @@ def is_written(options: Mapping[str, str]) -> bool:
 
 
 def _record(options: SinkOptions, key: str, log_topic: str) -> CommitRecord | None:
-    """Return the commit record of application and topic, None if it does not exist.
+    """Return the commit log record of an application and its topic, None if there is no record.
 
     Also return None if the commit log cannot be read: the job will then raise the error.
     """
     with commit_client(options.producer, log_topic, options.brokers) as client:
-        (found,) = client.answers_to([ReadLog(key)])
+        found = reply_to(client, ReadLog(key))
     return found.reading.record if isinstance(found, LogRead) else None

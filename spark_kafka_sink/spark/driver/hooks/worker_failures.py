@@ -1,9 +1,9 @@
 """Replaces Spark's exceptions about failed workers by exceptions of the sink in the user's process.
 
 Spark raises the traceback of its Python worker. If a worker's Python cannot run the sink, the
-traceback names neither the worker nor a remedy. If rows of exactly once are lost, a program must be
-able to catch just that exception. The hooks of ``save()`` and ``start()`` raise an exception of the
-sink instead, with Spark's exception as its cause.
+traceback names neither the worker nor a remedy. If an exactly-once write has lost rows, a program
+must be able to catch just that exception. The hooks of ``save()`` and ``start()`` raise an
+exception of the sink instead, with Spark's exception as its cause.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Patch the methods of a streaming query that raise its failure, with `explained`."""
+    """Wrap the methods of a streaming query that raise its failure in `explained`."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 

@@ -24,6 +24,7 @@ settings are then not checked here.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -62,8 +63,8 @@ from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 class Write(NamedTuple):
     """The settings of a writer.
 
-    mode: None if the user set no mode. is_known: whether all settings are known. layouts: whether
-    there are columns, by the name of the method, such as partitionBy. options: with names in lower
+    mode: None if the user set no mode. is_known: whether all settings are known. layouts: for each
+    method such as partitionBy, whether it was called with columns. options: with names in lower
     case. query_name: the name of a streaming query, None without a name.
     """
 
@@ -257,7 +258,8 @@ class SparkWriter(NamedTuple):
     calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
     ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
     rows of a schema can be written. For Spark Connect it checks only options and columns, since the
-    client may not reach the cluster and the files of the server. set_mode: None for streams.
+    client may not reach the cluster and the files of the server. set_mode: sets the save mode of a
+    writer, None for streams.
     """
 
     module: str
@@ -327,6 +329,10 @@ WRITERS: Final = (
 )
 
 
+# Several threads may call `register` at once, and none may return before the hooks are there.
+_hooking: Final = threading.Lock()
+
+
 def hook_writers(name: str, *, is_connect: bool) -> None:
     """Patch Spark's writers for writes to the format `name`, as this module describes.
 
@@ -336,10 +342,11 @@ def hook_writers(name: str, *, is_connect: bool) -> None:
         if (kind.notes is None) is not is_connect:
             continue
         writer_class = getattr(import_module(kind.module), kind.name)
-        if is_first_time(writer_class):
-            if kind.notes is not None:
-                take_notes(writer_class, kind.notes)
-            setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
+        with _hooking:
+            if is_first_time(writer_class):
+                if kind.notes is not None:
+                    take_notes(writer_class, kind.notes)
+                setattr(writer_class, kind.method, _hooked(writer_class, kind, name))
 
 
 def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:

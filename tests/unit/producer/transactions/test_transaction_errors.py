@@ -305,7 +305,7 @@ def test_a_partition_that_the_answer_leaves_out_ends_the_transaction(
     transactions.manager.answered(request, response, COORDINATOR, transactions.now)
     assert transactions.state is S.ABORTABLE_ERROR
     named = ", ".join(f"{name}-0" for name in left_out)
-    assert f"from node 1 for {named}, which the broker's answer does not name" in str(
+    assert f"from node 1 for {named}, missing in the broker's response" in str(
         transactions.manager.error
     )
     transactions.finish(transactions.manager.begin_abort())
@@ -320,7 +320,7 @@ def test_offsets_that_the_answer_leaves_out_are_not_taken_for_committed() -> Non
     transactions.manager.answered(
         request, TxnOffsetCommitResponse(topics=[]), COORDINATOR, transactions.now
     )
-    assert "for read-1, which the broker's answer does not name" in str(result.error)
+    assert "for read-1, missing in the broker's response" in str(result.error)
     assert transactions.state is S.ABORTABLE_ERROR
 
 

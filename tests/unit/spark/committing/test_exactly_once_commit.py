@@ -72,15 +72,17 @@ class Modes:
     def __init__(self) -> None:
         self.committed: list[tuple[str, CommitRecord, int]] = []
         self.aborted: list[tuple[str, Plan]] = []
+        self.are_missing: list[bool | None] = []
         self.error: Exception | None = None
 
     def commit(self, name: str, record: CommitRecord, attempts: Sequence[object]) -> None:
         """Note a commit."""
         self.committed.append((name, record, len(attempts)))
 
-    def abort(self, name: str, plan: Plan) -> str:
+    def abort(self, name: str, plan: Plan, *, is_missing: bool | None = None) -> str:
         """Note an abort."""
         self.aborted.append((name, plan))
+        self.are_missing.append(is_missing)
         if self.error is not None:
             raise self.error
         return "it was aborted"
@@ -97,7 +99,9 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
             lambda _, __, record, attempts, ___, name=name: made.commit(name, record, attempts),
         )
         monkeypatch.setattr(
-            module, "abort_run", lambda _, plan, *__, name=name: made.abort(name, plan)
+            module,
+            "abort_run",
+            lambda _, plan, *__, name=name, **more: made.abort(name, plan, **more),
         )
     monkeypatch.setattr(exactly_once_commit, "kept_plan", lambda _: PLAN)
     return made
@@ -245,11 +249,11 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
         commit_micro_batch(options(), [written], batch_id)
         return capsys.readouterr().err
 
-    assert "come twice" not in said_of("q", 7, BEFORE)
-    assert "come twice" not in said_of("q", 0, None)
+    assert "written twice" not in said_of("q", 7, BEFORE)
+    assert "written twice" not in said_of("q", 0, None)
     said = said_of("new", 0, BEFORE)
     assert "query new is written as a new stream of application 'app' and topic t" in said
-    assert "as which query q wrote until micro-batch 6" in said
+    assert "for which query q wrote until micro-batch 6" in said
     said = said_of("q", 7, None)
     assert "micro-batch 7 of query q is the first that the commit log has of" in said
     for changed in ("txnAppId", "txnIdPrefix", "commitLogTopic", "cluster", "checkpointLocation"):
@@ -288,6 +292,9 @@ def test_an_abort_says_what_came_of_it_and_raises_nothing(
     abort_micro_batch(options(mode), [None])
     assert modes.aborted == [(mode.value, PLAN)] * 3
     assert capsys.readouterr().err.count("pykafka: it was aborted") == 3
+    abort_micro_batch(options(mode), [message(1), SkippedMessage(plan=PLAN)])
+    two_phase = [True, True, True, False]
+    assert modes.are_missing == (two_phase if mode is Mode.TWO_PHASE else [None] * 4)
     modes.error = KafkaException("nobody answers")
     abort_batch(options(mode, 7), PLAN, [None])
     said = capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,15 +16,21 @@ from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.options import sink_options
 
 OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
-IS_COMMITTED = f"the write of {OWNER} failed after it was decided, so it IS committed"
+IS_COMMITTED = f"the write of {OWNER} failed after the decision to commit it, so it IS committed"
 
 
 class Client:
     """The commit client: printed: what stderr had when each EndTxn(commit) came."""
 
-    def __init__(self, script: dict[Any, list[Reply]], capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self,
+        script: dict[Any, list[Reply]],
+        capsys: pytest.CaptureFixture[str],
+        transaction_version: int = 2,
+    ) -> None:
         self._script = FINE | script
         self._capsys = capsys
+        self._transaction_version = transaction_version
         self._now = 0.0
         self.printed: list[str] = []
 
@@ -34,7 +40,7 @@ class Client:
 
     def level(self, _: float) -> int:
         """Return the transaction.version."""
-        return 2
+        return self._transaction_version
 
     def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
         """Answer every question of a machine."""
@@ -44,9 +50,24 @@ class Client:
             ask = asked.pop(0).ask
             if kind_of(ask) == "commit":
                 self.printed.append(self._capsys.readouterr().err)
+            self._now += 0.1
             machine, more = step(machine, Answer(ask, self._script[kind_of(ask)][0]), self._now)
             asked += more
         return machine
+
+
+@pytest.fixture
+def lend(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], None]:
+    """A function that makes a client the one of the process."""
+
+    def lend(client: Client) -> None:
+        @contextmanager
+        def lent(*_: object) -> Iterator[Client]:
+            yield client
+
+        monkeypatch.setattr(two_phase_commit, "commit_client", lent)
+
+    return lend
 
 
 @pytest.mark.parametrize(
@@ -56,7 +77,7 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
     error: int,
     record: CommitRecord,
     lines: int,
-    monkeypatch: pytest.MonkeyPatch,
+    lend: Callable[[Client], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     script: dict[Any, list[Reply]] = {
@@ -64,16 +85,61 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
         ReadLog: [LogRead(LogReading(record, 3), end=4)],
     }
     client = Client(script, capsys)
-
-    @contextmanager
-    def lent(*_: object) -> Iterator[Client]:
-        yield client
-
-    monkeypatch.setattr(two_phase_commit, "commit_client", lent)
-    assert two_phase_commit.abort_run(OPTIONS, PLAN, ()) == IS_COMMITTED
+    lend(client)
+    assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False) == IS_COMMITTED
     said = (
-        f"pykafka: the write of {OWNER} is decided, so its transactions are committed now, which "
-        "takes at most 900000 ms\n"
+        f"pykafka: the commit log has the decision to commit the write of {OWNER}, so its "
+        "transactions are committed now, which takes at most 900000 ms\n"
     )
     assert "".join(client.printed) == said * lines
     assert client.printed[:1] == [said] * lines
+
+
+@pytest.mark.parametrize(
+    ("level", "is_missing", "seconds", "said"),
+    [
+        (2, False, 1, "nothing of it is visible"),
+        (2, True, 5, "nothing of it is visible"),
+        (
+            1, True, 5,
+            "nothing of it is visible; brokers abort what tasks still open, within 900000 ms",
+        ),
+    ],
+)  # fmt: skip
+def test_an_abort_waits_for_tasks_whose_messages_are_missing(
+    level: int,
+    seconds: int,
+    said: str,
+    lend: Callable[[Client], None],
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_missing: bool,
+) -> None:
+    client = Client({}, capsys, level)
+    lend(client)
+    line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=is_missing)
+    assert line == f"the write of {OWNER} was aborted: {said}"
+    assert seconds - 1 < client.now() < seconds + 1
+
+
+def test_an_abort_waits_for_longer_than_the_linger_time(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client({}, capsys)
+    lend(client)
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "kafka.linger.ms": "20000"}
+    two_phase_commit.abort_run(sink_options(given), PLAN, (), is_missing=True)
+    assert client.now() > 21
+
+
+@pytest.mark.parametrize(
+    ("level", "said"),
+    [(2, "which ends what is open"), (1, "or timed out; brokers abort what is open within 900000")],
+)
+def test_at_level_1_a_fenced_abort_says_that_it_may_have_timed_out(
+    level: int, said: str, lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lend(Client({"abort": [Ended(error=90)]}, capsys, level))
+    line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
+    assert line.startswith(f"the write of {OWNER} was superseded by a newer run")
+    assert said in line

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from spark_kafka_sink.spark.driver.hooks import writers
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.driver.hooks.writers import WRITERS, SparkWriter, Write
 
@@ -41,3 +46,57 @@ def test_the_arguments_of_the_last_call_come_last(
 
 def test_an_option_without_a_value_leaves_an_earlier_one() -> None:
     assert join_options({"a": "1"}, {"A": None, "B": 1.5}) == {"a": "1", "b": "1.5"}
+
+
+class Attempts:
+    """A lock that counts the threads that want it, or have returned without it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.changed = threading.Condition()
+        self.count = 0
+
+    def one_more(self) -> None:
+        """Count a thread."""
+        with self.changed:
+            self.count += 1
+            self.changed.notify_all()
+
+    def __enter__(self) -> None:
+        self.one_more()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_no_thread_that_registers_goes_on_before_the_hooks_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Writer:
+        def save(self) -> None: ...
+
+    module = ModuleType("writers_of_this_test")
+    module.Writer = Writer  # type: ignore[attr-defined] # as in a module of Spark
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    kind = WRITERS[0]._replace(module=module.__name__, name="Writer", notes=())
+    threads, plain, attempts = 8, Writer.save, Attempts()
+    together = threading.Barrier(threads)
+
+    def wait_for_the_others(*_: object) -> None:
+        with attempts.changed:
+            assert attempts.changed.wait_for(lambda: attempts.count >= threads - 1, 20)
+
+    def register(_: int) -> bool:
+        together.wait(20)
+        writers.hook_writers("pykafka", is_connect=False)
+        is_hooked = Writer.save is not plain
+        attempts.one_more()
+        return is_hooked
+
+    monkeypatch.setattr(writers, "WRITERS", (kind,))
+    monkeypatch.setattr(writers, "take_notes", wait_for_the_others)
+    monkeypatch.setattr(writers, "_hooking", attempts, raising=False)
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(register, range(threads))) == [True] * threads
+    assert getattr(Writer.save, "__wrapped__", None) is plain, "it was hooked twice"

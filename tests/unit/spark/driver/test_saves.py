@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -66,14 +67,28 @@ def test_the_query_is_the_application_if_none_is_named() -> None:
 def test_another_run_of_the_query_may_save_the_micro_batch_again() -> None:
     save(query=QUERY)
     save(query=QUERY._replace(run_id="the next run"))
-    assert list(saves._saves.values()) == [("q", "the next run", 7)]
+    assert list(saves._saves.values()) == [saves._Save("q", "the next run", 7)]
 
 
 def test_a_save_that_fails_may_be_tried_again() -> None:
-    with pytest.raises(OSError, match="lost"), only_save(GIVEN, 7, None):
-        raise OSError("lost")
-    assert not saves._saves
-    save()
+    are_retries = []
+    for error in (OSError("lost"), KeyboardInterrupt()):
+        with suppress(type(error)), only_save(GIVEN, 7, QUERY) as is_retry:
+            are_retries.append(is_retry)
+            raise error
+    with only_save(GIVEN, 7, QUERY) as is_retry:
+        are_retries.append(is_retry)
+    assert are_retries == [False, True, True]
+    with pytest.raises(ConfigException, match="two saves"):
+        save(7, QUERY)
+
+
+def test_only_the_same_micro_batch_of_the_same_run_is_a_retry() -> None:
+    for query, batch_id in ((QUERY._replace(run_id="the next run"), 7), (QUERY, 8)):
+        with pytest.raises(OSError, match="lost"), only_save(GIVEN, 7, QUERY):
+            raise OSError("lost")
+        with only_save(GIVEN, batch_id, query) as is_retry:
+            assert not is_retry
 
 
 def test_a_save_while_the_first_one_goes_on_is_refused() -> None:

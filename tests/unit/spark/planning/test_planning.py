@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
+from support.brokers.scripted_broker import ScriptedBroker
 
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.network import client, nodes
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import preflight
-from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.datasource import (
+    KafkaDataSource,
+    check_batch_write,
+    check_stream_write,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_partitioner,
@@ -29,6 +36,7 @@ from spark_kafka_sink.spark.planning.preflight import (
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.report import BadRowsReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter, MicroBatchWriter
+from spark_kafka_sink.wire.messages import METADATA
 
 SCHEMA = StructType().add("value", StringType())
 NAMES = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
@@ -407,3 +415,55 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
     checked = [sink_options(NAMES | other) for other in others] * 2
     found = [check_cluster(each, has_headers=False, may_remember=True) for each in checked]
     assert [each.partitions for each in found] == [1, 2, 3, 1, 2, 3]
+
+
+class SaidError(BaseException):
+    """Ends a call that would go on waiting after its warning."""
+
+
+@pytest.fixture
+def silent_address() -> Iterator[str]:
+    """The address of a listener that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def sasl_address() -> Iterator[str]:
+    """The address of a listener that closes connections at any request but ApiVersions."""
+    with ScriptedBroker() as broker:
+        broker.hangs_up_on.add(METADATA.key)
+        yield broker.address
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("silent_address", r"no broker has answered for 0 s, still trying"),
+        ("sasl_address", r"bootstrap \(127\.0\.0\.1:\d+\): .* it may expect SASL"),
+    ],
+)
+@pytest.mark.parametrize("check", [check_batch_write, check_stream_write])
+def test_a_check_that_waits_for_brokers_says_so_while_it_waits(
+    check: Callable[[StructType, Mapping[str, str]], None],
+    address: str,
+    said: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nodes, "_NO_RESPONSE_S", 0.0 if address == "silent_address" else 60.0)
+    options = NAMES | {"kafka.bootstrap.servers": request.getfixturevalue(address)}
+    options["kafka.max.block.ms"] = "10000"
+
+    class Ending(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.WARNING:
+                raise SaidError(record.getMessage())
+
+    handler, logger = Ending(), logging.getLogger(client.__name__)
+    logger.addHandler(handler)
+    try:
+        with pytest.raises(SaidError, match=said):
+            check(SCHEMA, options)
+    finally:
+        logger.removeHandler(handler)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.tasks.dead_letters import (
     ERROR_COLUMNS,
     BadBatch,
@@ -106,3 +111,43 @@ def test_bytes_that_are_no_text_are_replaced_at_any_depth(
     later = written(tmp_path, rows.slice(1, 2))
     assert later.column("headers").to_pylist() == headers_found[1:3]
     assert later.column("nested").to_pylist() == nested_found[1:3]
+
+
+BAD = BadBatch(pa.record_batch({"value": ["v"]}), np.zeros(1, np.uint8), np.arange(1))
+
+
+@contextmanager
+def full_disk(size_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    "go_on", [lambda letters: letters.take(BAD), DeadLetterFile.finish], ids=["take", "finish"]
+)
+def test_a_disk_that_becomes_full_is_told_by_the_option_and_leaves_no_file(
+    tmp_path: Path, go_on: Callable[[DeadLetterFile], object]
+) -> None:
+    letters = DeadLetterFile(tmp_path, "t", 0, 0)
+    letters.take(BAD)
+    (partial,) = tmp_path.iterdir()
+    found = f"option deadLetterPath is {tmp_path}, which cannot be written into (File too large) on"
+    with full_disk(partial.stat().st_size):
+        with pytest.raises(ConfigException, match=re.escape(found)):
+            go_on(letters)
+        letters.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_replaces_no_error_of_the_task(tmp_path: Path) -> None:
+    letters = DeadLetterFile(tmp_path, "t", 0, 0)
+    letters.take(BAD)
+    (partial,) = tmp_path.iterdir()
+    with full_disk(partial.stat().st_size):
+        letters.discard()
+    assert list(tmp_path.iterdir()) == []

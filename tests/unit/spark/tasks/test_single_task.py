@@ -17,9 +17,13 @@ from spark_kafka_sink.commit.questions import (
     ONGOING,
     ActiveProducer,
     Answer,
+    Ask,
     Described,
     DescribeProducers,
+    DescribeTransaction,
     ProducersDescribed,
+    Reply,
+    Unanswered,
 )
 from spark_kafka_sink.errors import KafkaException, TransactionAbortedException, api_exception
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
@@ -46,22 +50,31 @@ class Client:
     def __init__(self) -> None:
         self.asked: list[TopicPartition] = []
         self.writers: tuple[ActiveProducer, ...] = ()
-        self.described = Described(ONGOING, PRODUCER)
+        self.described: list[Reply] = [Described(ONGOING, PRODUCER)]
+        self._now = 0.0
         self.batch: bytes | None = None
 
     def now(self) -> float:
         """Return the time."""
-        return 0.0
+        return self._now
 
     def run(self, begun, step):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201 - as CommitClient
-        """Answer every question of a machine."""
+        """Answer every question of a machine, one second after the other."""
         machine, questions = begun
-        for question in questions:
-            assert isinstance(question.ask, DescribeProducers)
-            self.asked.append(question.ask.partition)
-            answer = Answer(question.ask, ProducersDescribed(self.writers))
-            machine, _ = step(machine, answer, 0.0)
+        asked = list(questions)
+        while machine.outcome is None:
+            ask = asked.pop(0).ask
+            self._now += 1.0
+            machine, more = step(machine, Answer(ask, self._reply(ask)), self._now)
+            asked += more
         return machine
+
+    def _reply(self, ask: Ask) -> Reply:
+        if isinstance(ask, DescribeTransaction):
+            return self.described.pop(0) if len(self.described) > 1 else self.described[0]
+        assert isinstance(ask, DescribeProducers)
+        self.asked.append(ask.partition)
+        return ProducersDescribed(self.writers)
 
     def log_ends(
         self, partitions: tuple[TopicPartition, ...], _: float
@@ -72,10 +85,6 @@ class Client:
     def batch_at(self, *_: object) -> bytes | None:
         """Return what the log has."""
         return self.batch
-
-    def answers_to(self, _: object) -> list[Described]:
-        """Describe the transaction."""
-        return [self.described]
 
 
 class Producer:
@@ -228,8 +237,8 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        (written(first_offset=39), "answered with offset 39, below 40"),
-        (written(went_back=(41, 42)), "answered with offset 41, below 43"),
+        (written(first_offset=39), "acknowledged with offset 39, below 40"),
+        (written(went_back=(41, 42)), "acknowledged with offset 41, below 43"),
         (
             written(duplicates=[replace(DUPLICATE, attempts=0)]),
             "was sent once: another attempt writes there.*or the topic has .*=LogAppendTime",
@@ -272,9 +281,11 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
 def test_an_error_says_why_the_transaction_is_no_longer_open(
     client: Client, producer: Producer, described: Described, sentence: str
 ) -> None:
-    client.described = described
     options = replace(OPTIONS, exactly_once=ExactlyOnce(Mode.SINGLE))
     given = (PLAN, options, producer, 0, 0)
-    joined = task_transaction.task_transaction(*given)  # type: ignore[arg-type]
-    with pytest.raises(KafkaException, match=sentence), joined:
-        raise api_exception(47, "the broker's own words")
+    # The broker has closed the connection of a client that was idle.
+    for before in ([], [Unanswered(13, "connection lost")]):
+        client.described = [*before, described]
+        joined = task_transaction.task_transaction(*given)  # type: ignore[arg-type]
+        with pytest.raises(KafkaException, match=sentence), joined:
+            raise api_exception(47, "the broker's own words")

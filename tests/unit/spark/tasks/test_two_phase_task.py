@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from support.pure.planned_run import OWNER, PLAN, SLOT, WRITER
 
+from spark_kafka_sink.commit import one_question
 from spark_kafka_sink.commit.outcomes import Claimed
-from spark_kafka_sink.commit.questions import Ended, EndTxn
+from spark_kafka_sink.commit.questions import Answer, Ended, EndTxn, Unanswered
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
@@ -40,9 +41,16 @@ class Scene:
         """Return the time."""
         return 0.0
 
-    def run(self, *_: object) -> Scene:
-        """Claim an id."""
-        return self
+    def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        """Claim an id, or take the first two requests to abort: the first one has no response."""
+        machine, questions = begun
+        if step is not one_question.step:
+            return self
+        for reply in (Unanswered(13, "connection lost"), Ended()):
+            (question,) = questions
+            self.calls.append(question.ask)
+            machine, questions = step(machine, Answer(question.ask, reply), 0.0)
+        return machine
 
     def join_transaction(self, *_: object, **__: object) -> None:
         """Note that the producer joins."""
@@ -53,11 +61,6 @@ class Scene:
         self.calls.append(("close", timeout))
         if self.closing_error is not None:
             raise self.closing_error
-
-    def answers_to(self, asks: list[Any]) -> list[Ended]:
-        """Note what is asked for."""
-        self.calls += asks
-        return [Ended()]
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def test_a_task_that_fails_closes_its_producer_before_it_aborts_the_transaction(
     scene.closing_error = closing_error
     fail(scene, pa.record_batch({"value": [b"a"]}))
     abort = EndTxn(OWNER.task_id(SLOT), WRITER, commit=False, version=5)
-    assert scene.calls == ["join", ("close", 0), abort]
+    assert scene.calls == ["join", ("close", 0), abort, abort]
 
 
 def test_a_task_that_fails_before_its_first_row_has_nothing_to_abort(scene: Scene) -> None:

@@ -1,0 +1,36 @@
+"""One question to a broker, which is asked again until a broker answers it.
+
+The broker closes a connection that was not used for some minutes. So the first request of a client
+that was idle may get no response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from spark_kafka_sink.commit.questions import Answer, Ask, Question, Reply
+from spark_kafka_sink.commit.steps import Step, received
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The state of the question. outcome: the last reply, None before it."""
+
+    ask: Ask
+    deadline: float
+    outcome: Reply | None = None
+
+
+def begin(ask: Ask, *, deadline: float) -> Step[Asking]:
+    """Return the state machine that asks one question, and the question."""
+    return Step(Asking(ask, deadline), (Question(ask),))
+
+
+def step(machine: Asking, answer: Answer, now: float) -> Step[Asking]:
+    """Return the state machine after an answer, with the question if it is asked again."""
+    if answer.ask != machine.ask:
+        return Step(machine)
+    at = received(*answer, now)
+    if at.asks_again and now < machine.deadline:
+        return Step(machine, (at.again(),))
+    return Step(replace(machine, outcome=answer.reply))
