@@ -7,17 +7,21 @@ brokers: in its plan, its tasks and its commit.
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
-from support.oracles.readers import read_with_confluent
+from support.oracles.readers import read_with_confluent, wait_for_transactions
 from support.spark.single_job import SingleJob, handed_over
 
 from exactly_once.moments import Moments, at, before_end, numbers
-from exactly_once.transactions import open_transactions, wait_for_timeouts
-from spark_kafka_sink.commit.questions import EndTxn
+from exactly_once.transactions import answer, open_transactions, wait_for_timeouts, wait_until
+from spark_kafka_sink.commit.questions import DescribeProducers, EndTxn, ProducersDescribed
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException, TornCommitException
+from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.spark.report import SkippedMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
@@ -221,3 +225,63 @@ def test_readers_see_all_rows_of_a_partition_or_none_while_a_job_commits(
     assert moments.pauses(lambda *_: True, read, lambda: handed_over(writer).commit(messages))
     assert seen[0] == []
     assert job.committed == values("job")
+
+
+class PollingReader:
+    """Reads a topic from its begin to its end again and again, in a thread of its own.
+
+    reads: what each of its reads has found, by partition.
+    """
+
+    def __init__(self, job: SingleJob) -> None:
+        self.reads: list[list[list[str]]] = []
+        self._job = job
+        self._is_over = threading.Event()
+
+    def read(self) -> None:
+        """Read until the reader is closed."""
+        while not self._is_over.is_set():
+            records = read_with_confluent(self._job.cluster.bootstrap, self._job.topic)
+            self.reads.append(
+                [
+                    [r.value.decode() for r in records if r.partition == number and r.value]
+                    for number in range(self._job.partitions)
+                ]
+            )
+
+    def close(self) -> None:
+        """End after this read."""
+        self._is_over.set()
+
+    def wait_for_read(self) -> list[list[str]]:
+        """Wait for a read that begins from now on; return what it found."""
+        known = len(self.reads)
+        # One may have begun before.
+        wait_until(lambda: len(self.reads) >= known + 2, "nothing is read")
+        return self.reads[known + 1]
+
+
+@pytest.mark.long(reason="it reads many rows again and again")
+def test_readers_see_all_rows_of_a_partition_or_none_from_the_plan_to_the_commit(
+    job: SingleJob, client: CommitClient
+) -> None:
+    many = {number: [f"{number}.{row}" for row in range(5000)] for number in range(4)}
+    all_rows = list(many.values())
+    nothing: list[list[str]] = [[]] * 4
+    reader = PollingReader(job)
+    with ThreadPoolExecutor(1) as executor, closing(reader):
+        reading = executor.submit(reader.read)
+        writer = job.plan()
+        messages = job.write(writer, many)
+        for number in range(4):
+            found = answer(client, DescribeProducers(TopicPartition(job.topic, number)))
+            assert isinstance(found, ProducersDescribed)
+            assert [each.transaction_start >= 0 for each in found.producers] == [True]
+        assert reader.wait_for_read() == nothing
+        handed_over(writer).commit(messages)
+        wait_for_transactions(job.cluster.bootstrap, job.topic)
+        assert reader.wait_for_read() == all_rows
+    reading.result()
+    for read in reader.reads:
+        for number, values_of_partition in enumerate(read):
+            assert values_of_partition in ([], many[number])

@@ -17,7 +17,8 @@ from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
-PRODUCE, FETCH, API_VERSIONS, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 1, 18, 22, 24, 26
+PRODUCE, FETCH, LIST_OFFSETS, API_VERSIONS = 0, 1, 2, 18
+INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 22, 24, 26
 DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
 ROWS = {0: ["a", "b"], 1: ["c"], 3: ["d"]}
 VALUES = ["a", "b", "c", "d"]
@@ -39,9 +40,11 @@ def test_a_commit_whose_response_or_request_is_lost_is_made_once(
 ) -> None:
     writer = job.plan()
     messages = job.write(writer, ROWS)
+    before = proxy.requests[END_TXN]
     lost = proxy.inject(Fault(kind=kind, api_key=END_TXN, times=times))
     handed_over(writer).commit(messages)
-    assert lost.happened.is_set()
+    assert lost.happened.is_set(), "all of them were lost"
+    assert proxy.requests[END_TXN] > before + times
     assert job.committed == VALUES
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
 
@@ -169,6 +172,7 @@ def test_transactions_whose_commits_are_answered_wrongly_twice_are_described(
         (DESCRIBE_PRODUCERS, "DescribeProducers"),
         (DESCRIBE_TRANSACTIONS, "DescribeTransactions"),
         (LIST_TRANSACTIONS, "ListTransactions"),
+        (LIST_OFFSETS, "ListOffsets"),
     ],
 )
 def test_a_broker_that_lacks_an_api_is_refused_before_a_row_is_sent(
@@ -183,13 +187,22 @@ def test_a_broker_that_lacks_an_api_is_refused_before_a_row_is_sent(
 
 
 @pytest.mark.long(reason="one of many faults; unit tests have its answer")
-def test_a_broker_that_does_not_check_who_is_in_a_transaction_is_refused(
-    job: SingleJob, proxy: FaultProxy
+@pytest.mark.parametrize(
+    ("api_key", "version", "said"),
+    [
+        (ADD_PARTITIONS, 3, "has AddPartitionsToTxn up to version 3"),
+        (LIST_OFFSETS, 4, "has ListOffsets up to version 4"),
+    ],
+)
+def test_a_broker_with_an_older_version_is_refused_before_a_row_is_sent(
+    job: SingleJob, proxy: FaultProxy, api_key: int, version: int, said: str
 ) -> None:
     close_all()
-    proxy.change_answers(API_VERSIONS, answers.only_up_to(ADD_PARTITIONS, 3))
-    with pytest.raises(UnsupportedVersionException, match="has AddPartitionsToTxn up to version 3"):
+    proxy.change_answers(API_VERSIONS, answers.only_up_to(api_key, version))
+    before = proxy.requests[PRODUCE]
+    with pytest.raises(UnsupportedVersionException, match=said):
         job.run(ROWS)
+    assert proxy.requests[PRODUCE] == before
 
 
 @pytest.mark.long(reason="one of many faults; unit tests have its answer")

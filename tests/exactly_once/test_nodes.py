@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from conftest import NewTopic, topic_maker
+from conftest import NewTopic, need_kafka, running_cluster, topic_maker
+from support.brokers import fetch_kafka
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values, read_with_confluent
 from support.spark.played_stream import PlayedStream
@@ -30,30 +31,39 @@ VALUES = ["a", "b", "c", "d"]
 BATCHES = 100
 
 
-@pytest.fixture
-def cluster(frail_kafka: KafkaCluster) -> KafkaCluster:
-    """Three nodes that a test may kill."""
-    return frail_kafka
+@pytest.fixture(scope="module", params=[fetch_kafka.NEWEST, fetch_kafka.OLD])
+def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaCluster]:
+    """Three nodes that a test may kill: Kafka 4 at level 2, and Kafka 3.9 at level 1."""
+    need_kafka()
+    with running_cluster(request.param, scratch / f"nodes-{request.param}", 3) as found:
+        yield found
 
 
 @pytest.fixture
-def new_topic(frail_kafka: KafkaCluster) -> NewTopic:
+def job(job: SingleJob) -> SingleJob:
+    """A job whose transactions do not end while nodes do, however slow the machine is."""
+    job.options["kafka.transaction.timeout.ms"] = "900000"
+    return job
+
+
+@pytest.fixture
+def new_topic(cluster: KafkaCluster) -> NewTopic:
     """Makes a topic with three replicas."""
-    return topic_maker(frail_kafka, replicas=3)
+    return topic_maker(cluster, replicas=3)
 
 
 @pytest.fixture
-def kill(frail_kafka: KafkaCluster) -> Iterator[Callable[[int], None]]:
+def kill(cluster: KafkaCluster) -> Iterator[Callable[[int], None]]:
     """Kills a node, which is started again after the test."""
     killed: list[int] = []
 
     def kill_one(node: int) -> None:
-        frail_kafka.kill(node)
+        cluster.kill(node)
         killed.append(node)
 
     yield kill_one
     for node in killed:
-        frail_kafka.start_node(node)
+        cluster.start_node(node)
 
 
 def leader(cluster: KafkaCluster, topic: str, partition: int) -> int:
@@ -82,16 +92,15 @@ def is_record(_: int, ask: Ask) -> bool:
     return isinstance(ask, WriteRecord)
 
 
-@pytest.mark.parametrize(
-    "moment", [is_record, before_end(1, of="pykafka/")], ids=["record", "decision"]
-)
+@pytest.mark.parametrize("comes", ["record", "decision"])
 def test_the_coordinator_dies_while_a_job_commits(
     job: SingleJob,
     cluster: KafkaCluster,
     kill: Callable[[int], None],
     moments: Moments,
-    moment: When,
+    comes: str,
 ) -> None:
+    moment: When = is_record if comes == "record" else before_end(1, of="pykafka/")
     writer = job.plan()
     messages = job.write(writer, ROWS)
     died: list[int] = []
@@ -155,28 +164,27 @@ def test_the_leader_of_a_partition_dies_while_a_task_writes(
     assert [each.value.decode() for each in records if each.value] == expected
 
 
+def restart_each(cluster: KafkaCluster) -> None:
+    """Restart one node after the other."""
+    for node in (1, 2, 3):
+        cluster.terminate(node)
+        cluster.start_node(node)
+
+
 def test_a_stream_goes_on_while_each_node_is_restarted(
     job: SingleJob, cluster: KafkaCluster, driver_folder: Path
 ) -> None:
     stream = PlayedStream(job)
-    is_over = threading.Event()
-
-    def restart_each() -> None:
-        for node in (1, 2, 3):
-            cluster.terminate(node)
-            cluster.start_node(node)
-        is_over.set()
-
-    restarts = threading.Thread(target=restart_each, daemon=True)
-    restarts.start()
-    written = 0
-    while written < BATCHES or not is_over.is_set():
-        stream.run(written, {number: [f"{written:05}.{number}"] for number in range(4)})
-        written += 1
-    restarts.join()
+    with ThreadPoolExecutor(1) as executor:
+        restarts = executor.submit(restart_each, cluster)
+        written = 0
+        while written < BATCHES or not restarts.done():
+            stream.run(written, {number: [f"{written:05}.{number}"] for number in range(4)})
+            written += 1
+        restarts.result()
     expected = [f"{batch:05}.{number}" for batch in range(written) for number in range(4)]
     assert committed_values(cluster.bootstrap, job.topic) == sorted(expected)
+    records = read_with_confluent(cluster.bootstrap, job.topic)
     for number in range(4):
-        records = read_with_confluent(cluster.bootstrap, job.topic)
         values = [r.value.decode() for r in records if r.value and r.partition == number]
         assert values == sorted(values)

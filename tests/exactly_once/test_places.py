@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark import unlucky_job
 from support.spark.spark_processes import environment, standalone_cluster, without_work_left
 from support.spark.unlucky import Outcome, run_unlucky_job
 from support.spark.unlucky_job import TASKS
+
+from exactly_once.transactions import open_transactions, wait_for_end
+from spark_kafka_sink.commit_client import CommitClient
 
 pytestmark = [
     pytest.mark.kafka,
@@ -41,35 +43,42 @@ SPECULATION = {
 
 
 def run(
-    conf: dict[str, str], cases: tuple[str, ...], cluster: KafkaCluster, options: dict[str, str],
+    conf: dict[str, str], topics: dict[str, str], cluster: KafkaCluster, options: dict[str, str],
     new_topic: NewTopic, folder: Path,
 ) -> dict[str, Outcome]:  # fmt: skip
-    """Run cases of the unlucky job, and check that no row is there twice."""
+    """Run cases of the unlucky job, each with its topic, and check that no row is there twice."""
     env = environment(sys.executable)
     env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    topics = {case: new_topic(TASKS) for case in cases}
     log = new_topic(1, {"cleanup.policy": "compact"})
     given = {**options, "commitLogTopic": log, "kafka.transaction.timeout.ms": "120000"}
     with without_work_left():
         outcomes = run_unlucky_job(conf, cluster.bootstrap, topics, folder, env, given)
-    assert {case: each.duplicates for case, each in outcomes.items()} == dict.fromkeys(cases, 0)
+    assert {case: each.duplicates for case, each in outcomes.items()} == dict.fromkeys(topics, 0)
     return outcomes
 
 
 def test_a_task_that_runs_again_writes_each_row_once(
-    cluster: KafkaCluster, mode: str, new_topic: NewTopic, tmp_path: Path
+    cluster: KafkaCluster, mode: str, new_topic: NewTopic, client: CommitClient, tmp_path: Path
 ) -> None:
     conf = {**CONF, "spark.master": "local-cluster[2,1,1024]"}
     options = {"exactlyOnce": mode}
     if mode == "single":
         # So that rows are sent before the input has ended.
         options["kafka.buffer.memory"] = str(4 << 20)
-    outcomes = run(conf, CASES, cluster, options, new_topic, tmp_path)
-    again = {case: max(each.attempts)[-1] for case, each in outcomes.items()}
-    assert set(again.values()) >= {"1"}, again
-    failed = {case for case, each in outcomes.items() if each.failed}
-    # An attempt whose rows are in the job's transaction cannot be undone alone.
-    assert failed == (set(CASES) if mode == "single" else set()), outcomes
+    topics = {case: new_topic(TASKS) for case in CASES}
+    outcomes = run(conf, topics, cluster, options, new_topic, tmp_path)
+    for topic in topics.values():
+        assert open_transactions(client, topic) == []
+    if mode == "single":
+        # An attempt whose rows are in the job's transaction cannot be undone alone.
+        for case, each in outcomes.items():
+            assert "another attempt of this task has written to" in each.failed, (case, each)
+        return
+    assert [case for case, each in outcomes.items() if each.failed] == [], outcomes
+    of_tasks = {case: each for case, each in outcomes.items() if case != "stage"}
+    for case, each in of_tasks.items():
+        assert any(mark.endswith("-1") for mark in each.attempts), (case, each)
+    assert outcomes["stage"].stages >= 2, outcomes
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +89,19 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_of_a_task_and_its_copy_one_counts(
-    master: str, cluster: KafkaCluster, new_topic: NewTopic, tmp_path: Path
+    master: str, cluster: KafkaCluster, new_topic: NewTopic, client: CommitClient, tmp_path: Path
 ) -> None:
     conf = {**CONF, **SPECULATION, "spark.master": master}
     options = {"exactlyOnce": "two-phase"}
-    (outcome,) = run(conf, ("slow",), cluster, options, new_topic, tmp_path).values()
+    topic = new_topic(TASKS)
+    (outcome,) = run(conf, {"slow": topic}, cluster, options, new_topic, tmp_path).values()
+    assert outcome.failed == ""
     copies = {mark for mark in outcome.attempts if not mark.endswith("-0")}
     assert len(copies) == 1, "no copy was made"
-    assert outcome.failed == ""
-    assert unlucky_job.ROWS
+    (copy,) = copies
+    task, _, _ = copy.partition("-")
+    assert f"{task}-0" in outcome.attempts, "the task that is slow had written rows"
+    owner = f"pykafka/slow/{topic}"
+    ends = {slot: wait_for_end(client, f"{owner}/{task}.{slot}") for slot in (0, 1)}
+    assert ends == {0: "CompleteAbort", 1: "CompleteCommit"}
+    assert open_transactions(client, topic) == []

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from typing import NamedTuple
 
 import pytest
@@ -17,11 +18,18 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.exactly_once]
 _LEVELS = pytest.mark.parametrize("level", ["level 2", "level 1"])
 
 
+class Result(NamedTuple):
+    """What a case came to: how often readers see each value of each topic, and the error."""
+
+    values: tuple[Counter[str], ...]
+    error: str | None
+
+
 class Application(NamedTuple):
-    """What an application came to: rows and errors by cluster and case, and its stderr."""
+    """What an application came to: a result by cluster and case, and its stderr."""
 
     mode: str
-    found: dict[str, dict[str, list[object]]]
+    found: dict[str, dict[str, Result]]
     said: str
 
 
@@ -39,7 +47,14 @@ def run(mode: str, folder: str, **clusters: str) -> Application:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-5000:]
-    return Application(mode, json.loads(done.stdout.splitlines()[-1]), done.stderr)
+    found = {
+        cluster: {
+            case: Result(tuple(map(Counter, values)), error)
+            for case, (*values, error) in cases.items()
+        }
+        for cluster, cases in json.loads(done.stdout.splitlines()[-1]).items()
+    }
+    return Application(mode, found, done.stderr)
 
 
 @pytest.fixture(scope="module", params=["single", "two-phase"])
@@ -55,23 +70,35 @@ def application(
     return run(request.param, folder, **clusters)
 
 
+def lines(*files: int) -> Counter[str]:
+    """Return the values of files."""
+    return Counter(f"{file}.{line}" for file in files for line in range(10))
+
+
+# What readers see after each case of a job.
+_ROWS = Counter(map(str, range(200)))
+_ONE_TASK = _ROWS + Counter(["0"])
+_SOME_TASKS = _ONE_TASK + Counter(["1", "2"])
+JOBS = {
+    "200 rows of 8 tasks": _ROWS,
+    "again": _ROWS,
+    "one task": _ONE_TASK,
+    "some empty tasks": _SOME_TASKS,
+    "no rows": _SOME_TASKS,
+    "rows for the version without rows": _SOME_TASKS,
+    "a task fails": _SOME_TASKS,
+    "and the job runs again": _SOME_TASKS + _ROWS,
+    "an attempt fails": _SOME_TASKS + _ROWS + _ROWS,
+}
+
+
 @_LEVELS
 def test_jobs_write_each_version_once(application: Application, level: str) -> None:
     found = application.found[level]
-    jobs = {name: found[name][0] for name in list(found)[:9]}
-    assert jobs == {
-        "200 rows of 8 tasks": 200,
-        "again": 200,
-        "one task": 201,
-        "some empty tasks": 203,
-        "no rows": 203,
-        "rows for the version without rows": 203,
-        "a task fails": 203,
-        "and the job runs again": 403,
-        "an attempt fails": 603,
-    }, found
-    failed = {name: found[name][1] for name in jobs if found[name][1] is not None}
-    assert set(failed) == {"a task fails"}, failed
+    jobs = {name: found[name].values[0] for name in JOBS}
+    assert jobs == JOBS
+    failed = {name for name in jobs if found[name].error is not None}
+    assert failed == {"a task fails"}, failed
     for line in (
         "skipped: version 1 of application cases was written",
         "skipped: version 3 of application cases was written",
@@ -86,11 +113,23 @@ def test_jobs_write_each_version_once(application: Application, level: str) -> N
 def test_a_layout_that_was_undone_fails_the_job_and_nothing_is_visible(
     application: Application, level: str
 ) -> None:
-    found = application.found[level]
     for case in ("a union", "another layout"):
-        rows, error = found[case]
-        assert rows == 603, found
+        (values,), error = application.found[level][case]
+        assert values == JOBS["an attempt fails"]
         assert "lay the rows out by atomic_layout" in str(error) or "another attempt" in str(error)
+
+
+# A deleted checkpoint begins another query, which has written nothing.
+STREAM = {
+    "two micro-batches": lines(1, 2),
+    "the last one again": lines(1, 2),
+    "another one": lines(1, 2, 3),
+    "it is stopped in a task": lines(1, 2, 3),
+    "and starts again": lines(1, 2, 3, 4),
+    "it is stopped in its commit": lines(1, 2, 3, 4, 5),
+    "and starts again after its commit": lines(1, 2, 3, 4, 5),
+    "its checkpoint is deleted": lines(1, 2, 3, 4, 5) + lines(1, 2, 3, 4, 5),
+}
 
 
 @_LEVELS
@@ -98,21 +137,24 @@ def test_a_stream_writes_each_micro_batch_once_also_if_it_is_stopped(
     application: Application, level: str
 ) -> None:
     found = application.found[level]
-    assert {name: found[name] for name in found if name in STREAM} == STREAM, found
+    assert {name: found[name] for name in STREAM} == {
+        name: Result((values,), None) for name, values in STREAM.items()
+    }
     assert "skipped: micro-batch 1 of query" in application.said
+    # At each level, its checkpoint is deleted.
+    assert application.said.count("is written as a new stream of") >= len(application.found)
 
 
-# A deleted checkpoint begins another query, which has written nothing.
-STREAM: dict[str, list[object]] = {
-    "two micro-batches": [20, None],
-    "the last one again": [20, None],
-    "another one": [30, None],
-    "it is stopped in a task": [30, None],
-    "and starts again": [40, None],
-    "it is stopped in its commit": [50, None],
-    "and starts again after its commit": [50, None],
-    "its checkpoint is deleted": [100, None],
+_FILES = lines(1, 2, 3, 4, 5)
+_NOTHING: Counter[str] = Counter()
+FUNCTIONS = {
+    "by a function": (_FILES, _NOTHING),
+    "the last one by it again": (_FILES, _NOTHING),
+    "one application and two topics": (_FILES + _FILES, _FILES),
+    "the last one of both again": (_FILES + _FILES, _FILES),
 }
+TWICE = "one application and one topic twice"
+BY_BOTH_OPTIONS = ("by both options", "the last one by both options again")
 
 
 @_LEVELS
@@ -120,19 +162,14 @@ def test_a_function_writes_each_micro_batch_once_to_each_of_its_topics(
     application: Application, level: str
 ) -> None:
     found = application.found[level]
-    written = {name: rows for name, rows in found.items() if name in FUNCTIONS}
-    assert {name: rows[:2] for name, rows in written.items()} == FUNCTIONS, found
-    errors = {name: rows[2] for name, rows in written.items() if rows[2] is not None}
-    assert list(errors) == ["one application and one topic twice"], errors
-    assert "two saves of one micro-batch need different topics" in str(errors)
-
-
-FUNCTIONS = {
-    "by a function": [50, 0],
-    "the last one by it again": [50, 0],
-    "one application and two topics": [100, 50],
-    "the last one of both again": [100, 50],
-    "one application and one topic twice": [110, 50],
-    "by both options": [160, 50],
-    "the last one by both options again": [160, 50],
-}
+    assert {name: found[name] for name in FUNCTIONS} == {
+        name: Result(values, None) for name, values in FUNCTIONS.items()
+    }
+    before, after = FUNCTIONS["the last one of both again"][0], found[TWICE].values[0]
+    # Spark takes the files in the order of their times, which may be the same.
+    assert before <= after
+    assert after - before in [lines(file) for file in (1, 2, 3, 4, 5)]
+    assert found[TWICE].values[1] == _FILES
+    assert "two saves of one micro-batch need different topics" in str(found[TWICE].error)
+    for name in BY_BOTH_OPTIONS:
+        assert found[name] == Result((after + _FILES, _FILES), None)

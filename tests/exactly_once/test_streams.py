@@ -36,8 +36,11 @@ def test_each_micro_batch_is_written_once_and_a_replay_only_compared(
     assert stream.committed == ["a", "b", "c", "d"]
 
 
-def test_what_cannot_be_a_replay_fails_with_both_numbers(stream: PlayedStream) -> None:
+def test_what_cannot_be_a_replay_fails_with_both_numbers(
+    stream: PlayedStream, capfd: pytest.CaptureFixture[str]
+) -> None:
     stream.run(4, {0: ["a", "b"]})
+    assert "is the first that the commit log has of" in capfd.readouterr().err
     with pytest.raises(KafkaException, match="was written by this run of the query already"):
         stream.run(4, {0: ["a", "b"]})
     stream.restart()
@@ -47,6 +50,7 @@ def test_what_cannot_be_a_replay_fails_with_both_numbers(stream: PlayedStream) -
         stream.run(3, {0: ["a"]})
     stream.query_id = "another query"
     stream.run(0, {1: ["c"]})
+    assert "query another query is written as a new stream of" in capfd.readouterr().err
     assert stream.committed == ["a", "b", "c"]
 
 

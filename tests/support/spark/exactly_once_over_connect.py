@@ -1,6 +1,6 @@
 """A program: a job and streams of Spark Connect in one mode of exactly once, each of them twice.
 
-Arguments: the server, the mode, the brokers, an empty folder. It prints one JSON object: the rows
+Arguments: the server, the mode, the brokers, an empty folder. It prints one JSON object: the values
 that readers see after each case, and the error.
 """
 
@@ -61,8 +61,9 @@ def main() -> None:
             error = None
         except Exception as failure:  # noqa: BLE001 - it is what the case came to
             error = str(failure)[:1500]
-        found[name] = [len(committed_values(bootstrap, topic)), error]
-        print(name, found[name], file=sys.stderr, flush=True)
+        values = committed_values(bootstrap, topic)
+        found[name] = [values, error]
+        print(name, len(values), error, file=sys.stderr, flush=True)
 
     def job() -> None:
         given = {**options, "txnAppId": "job", "txnVersion": "1"}

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
@@ -160,8 +161,8 @@ def main() -> None:
         failed = ""
         try:
             _run(spark, given, topic, case, Path(folder))
-        except Py4JJavaError as error:
-            failed = str(error)[:300]
+        except (Py4JJavaError, PySparkException) as error:
+            failed = str(error)
             _run(spark, given, topic, case, Path(folder))
         attempts = [mark.name for mark in (Path(folder) / case).glob("?-?")]
         said = {"case": case, "attempts": attempts, "stages": _stage_attempts(spark, case)}
