@@ -98,7 +98,7 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
-soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and a tenth as many random
+soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and fewer random
 	@$(TESTS_PATH) $(BIN)/python -m simulation --seeds $(or $(SEEDS),200000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --transactions --seeds $(or $(SEEDS),50000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation --sessions --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
@@ -106,7 +106,7 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, t
 	@$(TESTS_PATH) $(BIN)/python -m simulation.exactly_once --seeds 4 --versions 500 --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --seeds $(or $(SEEDS),20000) --first $(or $(FIRST),0)
 	@$(TESTS_PATH) $(BIN)/python -m simulation.threads --interrupts --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0)
-	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py
+	@FUZZ_EXAMPLES=$(or $(INPUTS),100000) exec $(BIN)/pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py tests/unit/wire/test_wire_oracle.py
 
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
 	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)

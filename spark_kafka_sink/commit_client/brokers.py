@@ -12,7 +12,13 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit_client.generators import NoReplyError, Steps, look_up_wait_s, refused
+from spark_kafka_sink.commit_client.generators import (
+    NoReplyError,
+    Steps,
+    left_out,
+    look_up_wait_s,
+    refused,
+)
 from spark_kafka_sink.errors import AuthenticationException, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient, RequestFuture
@@ -23,7 +29,6 @@ from spark_kafka_sink.wire.messages import (
     Request,
     Response,
 )
-from spark_kafka_sink.wire.primitives import ZERO_UUID
 from spark_kafka_sink.wire.transaction_messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -45,7 +50,6 @@ class Brokers:
         self._answered: set[int] = set()
         self._coordinators: dict[str, int] = {}
         self._leaders: dict[TopicPartition, int] = {}
-        self._topic_ids: dict[str, UUID] = {}
 
     @property
     def nodes(self) -> dict[int, Node]:
@@ -164,7 +168,6 @@ class Brokers:
         for topic in response.topics:
             if topic.error_code != codes.NONE:
                 raise refused(topic.error_code, what)
-            self._topic_ids[topic.name or ""] = topic.topic_id
             for each in topic.partitions:
                 if each.leader_id >= 0 and each.leader_id in self._nodes:
                     at = TopicPartition(topic.name or "", each.partition_index)
@@ -175,12 +178,20 @@ class Brokers:
             raise refused(codes.UNKNOWN_TOPIC_OR_PARTITION, what)
         return self._leaders[partition]
 
-    def topic_id(self, topic: str) -> UUID:
-        """Return the id of a topic as of the last look-up of a leader.
+    def topic_id(self, topic: str, node_id: int) -> Steps[UUID]:
+        """Return the id of a topic, as a node knows it. Raise the exceptions of `ask`.
 
-        A topic that is deleted and created again has another id. Brokers before 2.8 have no ids.
+        A topic that is deleted and created again has another id.
         """
-        return self._topic_ids.get(topic, ZERO_UUID)
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        response = yield from self.ask(node_id, request, MetadataResponse)
+        for found in response.topics:
+            if found.error_code != codes.NONE:
+                raise refused(found.error_code, f"the look-up of topic {topic}")
+            return found.topic_id
+        raise left_out("Metadata", node_id)
 
     def forget_coordinator(self, transactional_id: str) -> None:
         """Forget the coordinator of an id, so that the next request looks it up again."""

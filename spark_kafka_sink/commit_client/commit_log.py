@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from typing import Final
+from uuid import UUID
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import LogEntry, LogReader, encode
@@ -116,23 +117,25 @@ class CommitLog:
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
 
-    def _look_up(self) -> Steps[int]:
-        """Look up the leader of the log. Forget all records if the log is another topic now."""
-        self._brokers.forget_leader(self._log)
+    def _check_topic_id(self) -> Steps[UUID]:
+        """Forget all records if the log is another topic now. Return the id of the topic.
+
+        Its leader is asked, because only that broker has to be available.
+        """
         node_id = yield from self._brokers.leader(self._log)
-        topic_id = self._brokers.topic_id(self._log.topic)
+        topic_id = yield from self._brokers.topic_id(self._log.topic, node_id)
         if self._read and topic_id != self._topic_id:
             self._warnings.append(f"{self._log} was deleted and created again; {_AGAIN}")
             self._read.clear()
         self._topic_id = topic_id
-        return node_id
+        return topic_id
 
     def _read_to_end(self, key: str | None) -> Steps[tuple[LogReader, int]]:
         """Read up to the high watermark. Return the reader of `key`, and the offset reached.
 
         key: None for the records of all keys.
         """
-        yield from self._look_up()
+        yield from self._check_topic_id()
         end = yield from self._partitions.end(self._log)
         reader, position = self._read.get(key) or (LogReader(key), 0)
         if position > end:

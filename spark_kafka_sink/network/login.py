@@ -163,7 +163,7 @@ class TokenSource:
             self._renewal.failure, self._renewal.fetch_at = failure, now
             self._go_on()
         with safe_logging():
-            logger.warning("%s; it is asked again in another thread", self._described(failure))
+            logger.warning("%s; another thread tries again", self._described(failure))
 
     def _run(self) -> None:
         never_raise_from_logging()

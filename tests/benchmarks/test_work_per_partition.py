@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 import pyarrow as pa
-from benchmarks.test_work_per_row import ONE_BATCH_EACH, PLENTY, lines_of, values
 from support.pure.idle_producer import idle_producer
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
+from support.pure.work_about_rows import ONE_BATCH_EACH, PLENTY, lines_of, values
 
 from spark_kafka_sink.wire.frames import encode_request
 from spark_kafka_sink.wire.messages import PRODUCE

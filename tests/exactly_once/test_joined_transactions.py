@@ -331,11 +331,11 @@ def test_a_late_abort_of_an_older_transaction_does_not_touch_the_next(
     assert committed_values(cluster.bootstrap, topic) == ["next"]
 
 
+# At level 1, version 4 of EndTxn is that of the level: R3 keeps a late task out.
+@pytest.mark.parametrize("cluster", ["level 2"], indirect=True)
 def test_only_the_version_of_the_level_keeps_a_late_task_out(
     driver: Driver, cluster: KafkaCluster, new_topic: NewTopic, new_producer: NewTaskProducer
 ) -> None:
-    if driver.level == 1:
-        pytest.skip("version 4 is that of the level: R3 keeps a late task out")
     topic = new_topic(2)
     first, late = new_producer(), new_producer()
     driver.join(first)

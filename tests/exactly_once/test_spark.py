@@ -81,12 +81,11 @@ def test_jobs_write_each_version_once(application: Application, level: str) -> N
         assert line in application.said
 
 
+@pytest.mark.parametrize("application", ["single"], indirect=True)
 @_LEVELS
 def test_a_layout_that_was_undone_fails_the_job_and_nothing_is_visible(
     application: Application, level: str
 ) -> None:
-    if application.mode == "two-phase":
-        pytest.skip("it needs no layout")
     found = application.found[level]
     for case in ("a union", "another layout"):
         rows, error = found[case]

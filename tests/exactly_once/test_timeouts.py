@@ -78,11 +78,10 @@ def test_a_job_that_times_out_before_its_commit_fails_and_runs_again(
     assert job.committed == VALUES
 
 
+@pytest.mark.parametrize("mode", ["two-phase"], indirect=True)
 def test_a_timeout_between_the_commits_of_transactions_is_torn_and_says_what_is_lost(
-    job: SingleJob, mode: str, moments: Moments, client: CommitClient
+    job: SingleJob, moments: Moments, client: CommitClient
 ) -> None:
-    if mode == "single":
-        pytest.skip("it has one transaction")
     writer = job.plan()
     messages = job.write(writer, ROWS)
 

@@ -101,6 +101,15 @@ def test_a_listener_that_expects_tls_is_an_error_at_once() -> None:
         producer.partitions_for("t")
 
 
+def test_a_broker_that_ends_a_tls_handshake_is_tried_again() -> None:
+    close_notify = bytes.fromhex("15 0303 0002 01 00")
+    expected = "the broker closed the connection in the TLS handshake without an error"
+    with ScriptedBroker(close_notify) as peer:
+        options = config(peer.address, 1000) | {"security.protocol": "SSL"}
+        with KafkaProducer(options) as producer, pytest.raises(TimeoutException, match=expected):
+            producer.partitions_for("t")
+
+
 def test_a_listener_that_expects_sasl_is_told_as_one(broker: ScriptedBroker) -> None:
     broker.hangs_up_on = {METADATA}
     with (

@@ -67,14 +67,26 @@ def check(found: list[Record], rows: int) -> None:
             assert record.timestamp_ms == 1_700_000_000_000 + 1000 * n
 
 
-KINDS = ["idempotent", "plain"]
 CASES = [
-    *itertools.product(["none", "gzip", "snappy", "lz4", "zstd"], KINDS),
+    ("none", "idempotent"),
+    ("none", "plain"),
+    ("gzip", "plain"),
+    ("snappy", "idempotent"),
     ("lz4", "transactional"),
+    ("zstd", "idempotent"),
+]
+# A batch is split before its codec and its kind of sequences matter; each was seen above.
+_PAIRS = pytest.mark.long(reason="other pairs of the same codecs and kinds of producer")
+LONG_CASES = [
+    pytest.param(*case, marks=_PAIRS)
+    for case in itertools.product(
+        ["none", "gzip", "snappy", "lz4", "zstd"], ["idempotent", "plain"]
+    )
+    if case not in CASES
 ]
 
 
-@pytest.mark.parametrize(("codec", "kind"), CASES)
+@pytest.mark.parametrize(("codec", "kind"), [*CASES, *LONG_CASES])
 def test_every_row_is_written_by_smaller_batches(
     kafka: KafkaCluster, narrow_topic: str, codec: str, kind: str
 ) -> None:

@@ -66,11 +66,17 @@ def cluster(request: pytest.FixtureRequest, scratch: Path) -> Iterator[KafkaClus
         started.stop()
 
 
-_RESTARTS = pytest.mark.long(reason="it restarts the node, after which all versions do the same")
-LONG_BUT_FOR_THE_NEWEST = pytest.mark.parametrize(
-    "cluster",
-    ["4-version-2", *(pytest.param(each, marks=_RESTARTS) for each in ("4-version-1", "3"))],
-    indirect=True,
+def but_for_the_newest(is_long: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Return the mark of a test that is long on all clusters but the newest."""
+    others = (pytest.param(each, marks=is_long) for each in ("4-version-1", "3"))
+    return pytest.mark.parametrize("cluster", ["4-version-2", *others], indirect=True)
+
+
+RESTARTS = but_for_the_newest(
+    pytest.mark.long(reason="it restarts the node, after which all versions do the same")
+)
+BY_THE_CLIENT_ALONE = but_for_the_newest(
+    pytest.mark.long(reason="the client refuses or gives up rows alone, whatever the version")
 )
 
 
@@ -207,7 +213,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     assert committed_values(cluster.bootstrap, topic) == ["a", "b"]
 
 
-@LONG_BUT_FOR_THE_NEWEST
+@RESTARTS
 def test_a_commit_that_times_out_while_the_broker_is_down_is_called_again_and_commits(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -262,6 +268,7 @@ def test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_
     assert committed_values(cluster.bootstrap, small) == ["fits"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -280,6 +287,7 @@ def test_a_transaction_without_a_row_that_send_refused_is_not_committed(
     assert committed_values(cluster.bootstrap, topic) == ["again"]
 
 
+@BY_THE_CLIENT_ALONE
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
 def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_for_the_others(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer, end: str
@@ -318,6 +326,7 @@ def test_a_row_that_comes_while_a_transaction_ends_is_refused_and_its_end_waits_
     assert committed_values(cluster.bootstrap, topic) == sorted(["next", *expected])
 
 
+@BY_THE_CLIENT_ALONE
 def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -340,6 +349,7 @@ def test_a_row_whose_transaction_ends_while_it_is_serialized_is_refused(
     assert committed_values(cluster.bootstrap, topic) == ["next", "sent"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_a_row_whose_transaction_ends_while_it_waits_for_room_is_refused(
     cluster: KafkaCluster,
     topic: str,
@@ -369,6 +379,7 @@ def test_a_row_whose_transaction_ends_while_it_waits_for_room_is_refused(
     assert committed_values(cluster.bootstrap, topic) == ["next", "sent"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_a_row_that_cannot_be_put_into_a_batch_fails_the_commit(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -390,6 +401,7 @@ def test_a_row_that_cannot_be_put_into_a_batch_fails_the_commit(
     assert committed_values(cluster.bootstrap, topic) == ["good"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_closing_gives_up_the_rows_of_an_open_transaction_that_linger(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -401,6 +413,7 @@ def test_closing_gives_up_the_rows_of_an_open_transaction_that_linger(
     assert committed_values(cluster.bootstrap, topic) == []
 
 
+@BY_THE_CLIENT_ALONE
 def test_an_abort_does_not_wait_for_what_was_not_sent(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -416,6 +429,7 @@ def test_an_abort_does_not_wait_for_what_was_not_sent(
     assert committed_values(cluster.bootstrap, topic) == ["at once"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_records_need_a_transaction(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -448,6 +462,7 @@ def test_closing_aborts_what_is_open_so_that_readers_go_on(
     assert committed_values(cluster.bootstrap, topic) == ["later"]
 
 
+@BY_THE_CLIENT_ALONE
 def test_closing_sees_out_a_commit_that_timed_out(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:
@@ -549,6 +564,7 @@ def test_a_timeout_that_the_brokers_do_not_allow_is_refused_with_what_to_do(
         producer.init_transactions()
 
 
+@BY_THE_CLIENT_ALONE
 def test_delivery_errors_of_an_aborted_transaction_are_not_raised_later(
     cluster: KafkaCluster, topic: str, new_producer: NewProducer
 ) -> None:

@@ -278,7 +278,8 @@ def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damag
         "inputs: ",
         "python -m simulation.threads --interrupts --seeds 7 --first 0",
         "inputs: ",
-        "pytest -n auto --timeout 7200 tests/unit/wire/test_decode_fuzz.py",
+        "pytest -n auto --timeout 7200"
+        " tests/unit/wire/test_decode_fuzz.py tests/unit/wire/test_wire_oracle.py",
         "inputs: 100000",
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
+from support.spark import attached
 
 from spark_kafka_sink import write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
@@ -85,10 +87,11 @@ from spark_kafka_sink.errors import KafkaException
 
 remote, bootstrap, topic, mark = sys.argv[1:]
 if remote == "classic":
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    from support.spark import attached
+
+    spark = attached.session()
 else:
-    builder = SparkSession.builder.remote(remote)
-spark = builder.getOrCreate()
+    spark = SparkSession.builder.remote(remote).getOrCreate()
 source = mark + ".source"
 os.mkdir(source)
 with open(source + "/rows.txt", "w") as rows:
@@ -167,7 +170,8 @@ except TypeError as error:
 assert os.path.exists(mark)
 files = lines.writeStream.format("json").option("checkpointLocation", mark + ".other")
 files.trigger(availableNow=True).start(mark + ".lines", writer="a").awaitTermination()
-spark.stop()
+if remote != "classic":
+    spark.stop()
 print("all tried")
 '''
 
@@ -189,14 +193,12 @@ def test_register_has_save_and_start_refuse_before_a_shuffle(
     topic = new_topic(1)
     script, mark = tmp_path / "script.py", tmp_path / "mark"
     script.write_text(_SCRIPT)
-    remote = "classic" if kind == "classic" else request.getfixturevalue("connect").remote
-    done = subprocess.run(
-        [sys.executable, script, remote, kafka.bootstrap, topic, mark],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    if kind == "classic":
+        remote, run = kind, partial(attached.run, request.getfixturevalue("spark"))
+    else:
+        remote = request.getfixturevalue("connect").remote
+        run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=200)
+    done = run([sys.executable, script, remote, kafka.bootstrap, topic, mark])
     assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
     if remote == "classic":
         assert done.stderr.count("pykafka does not send the columns ") == 1

@@ -39,13 +39,14 @@ class Row:
 
 
 class Ledger:
-    """All rows by number. told: the errors that calls raised for rows of append."""
+    """All rows by number. is_reported: whether a call has raised an error for rows of append."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.rows: dict[int, Row] = {}
         self.appends = 0
         self.is_reported = False
+        self._logged_lost = 0
         # Whether a failure is expected.
         self.may_fail: Callable[[BaseException], bool] = lambda _: False
 
@@ -66,6 +67,10 @@ class Ledger:
         """Record the rows of an on_failure call."""
         for number in numbers:
             self.rows[number].failures += 1
+
+    def logged_lost(self, rows: int) -> None:
+        """Record how many rows are lost, as an interrupted `close` has logged."""
+        self._logged_lost = max(self._logged_lost, rows)
 
     # -- what is promised -------------------------------------------------------------------------
 
@@ -123,12 +128,17 @@ class Ledger:
 
     def _check_appends(self, visible: set[int]) -> None:
         """Check the rows that readers see; in transactions, these are the committed rows."""
+        lost = []
         for row in self.rows.values():
             is_lost = row.append is not None and row.is_taken and row.number not in visible
             is_reported = row.failures > 0 or self.is_reported or self._plan.is_transactional
-            _require(not is_lost or is_reported, f"{row} is lost and nobody got an error")
+            if is_lost and not is_reported:
+                lost.append(row)
             is_there = row.number in visible or not row.is_committed
             _require(is_there, f"{row} was committed and is not there")
+        logged = self._logged_lost
+        _require(not lost or logged > 0, f"{lost[:1]} is lost and nobody got an error")
+        _require(len(lost) <= logged, f"{len(lost)} rows are lost, but only {logged} in the log")
         broken_off = Counter(
             (row.append, row.number in visible)
             for row in self.rows.values()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+from unittest import mock
 
 from simulation.cluster import Cluster
 from simulation.threads.handed_in import handed_in
 from simulation.threads.interrupts import Interrupt
 from simulation.threads.plan import Plan, draw
+from simulation.threads.producer_log import ProducerLog
 from simulation.threads.program import Program
 from simulation.threads.sockets import Network
 from simulation.threads.world import World
+from spark_kafka_sink.client import base_producer
 
 # Requests in flight when a producer is closed have arrived by then.
 _SETTLED_S = 100.0
@@ -36,8 +39,12 @@ class Run:
         """Run it. Raise SimulationError if a guarantee is broken."""
         # Finalizers would run in any thread that makes garbage, at moments that no seed determines.
         gc.disable()
+        log = ProducerLog(self.world, self._program.ledger)
         try:
-            with handed_in(self.world, self._network):
+            with (
+                handed_in(self.world, self._network),
+                mock.patch.object(base_producer, "logger", log),
+            ):
                 self.world.run(self._program.main)
         finally:
             gc.enable()

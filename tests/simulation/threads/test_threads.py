@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from itertools import count
 from pathlib import Path
 from random import Random
 
 import pytest
+from support.pure.unreachable import NOBODY
 
 from simulation.batches import Batch
 from simulation.cluster import Cluster
@@ -20,8 +22,12 @@ from simulation.scheduler import Scheduler, SimulationError
 from simulation.threads.__main__ import failure, replay, replay_command
 from simulation.threads.ledger import Ledger
 from simulation.threads.plan import draw
+from simulation.threads.producer_log import ProducerLog
 from simulation.threads.run import Run
 from simulation.threads.world import SimulatedCondition, SimulatedLock, World
+from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import base_producer
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 SEEDS = 500
 CHUNK = 100
@@ -110,6 +116,44 @@ def test_a_committed_row_that_is_only_in_an_aborted_transaction_is_found() -> No
     ledger.rows[0].is_committed = True
     with pytest.raises(SimulationError, match="was committed and is not there"):
         ledger.check_logs(cluster, set())
+
+
+class ExitingInterceptor(ProducerInterceptor):
+    """Its close raises SystemExit."""
+
+    def close(self) -> None:
+        """Raise SystemExit."""
+        raise SystemExit
+
+
+@pytest.mark.parametrize(
+    ("logged", "found"),
+    [
+        (0, "is lost and nobody got an error"),
+        (1, "2 rows are lost, but only 1 in the log"),
+        (2, None),
+    ],
+)
+def test_lost_rows_are_reported_if_an_interrupted_close_logs_their_number(
+    logged: int, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = (draw(Random(seed), interrupts=False) for seed in count())
+    plan = next(plan for plan in plans if not plan.is_transactional)
+    cluster, ledger = Cluster(plan.shape, Scheduler(), Random(1)), Ledger(plan)
+    topic = plan.shape.partitions[0].topic
+    for number in ledger.give("caller", topic, 2, is_append=True):
+        ledger.rows[number].is_taken = True
+    monkeypatch.setattr(base_producer, "logger", ProducerLog(World(1), ledger))
+    interceptors = {"interceptor.classes": [ExitingInterceptor()]}
+    producer = KafkaProducer({"bootstrap.servers": NOBODY, **interceptors})
+    monkeypatch.setattr(producer._thread, "lost", lambda: +Counter({topic: logged}))
+    with pytest.raises(SystemExit):
+        producer.close()
+    if found is None:
+        ledger.check_logs(cluster, set())
+    else:
+        with pytest.raises(SimulationError, match=found):
+            ledger.check_logs(cluster, set())
 
 
 # -- what the world itself finds ------------------------------------------------------------------

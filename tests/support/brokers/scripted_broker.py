@@ -24,6 +24,9 @@ from spark_kafka_sink.wire.messages import (
 from spark_kafka_sink.wire.primitives import Writer
 from support.brokers.server import Server
 
+# The first byte of a TLS record of the handshake.
+_TLS_HANDSHAKE = b"\x16"
+
 
 class ScriptedBroker(Server):
     """Answers ApiVersions; answers Metadata with `metadata` and Produce with `produced`.
@@ -37,7 +40,8 @@ class ScriptedBroker(Server):
 
     hangs_up_on: the API keys of requests at which the connection is closed.
 
-    noise: the bytes that answer a connection's first request; the connection is then closed.
+    noise: the bytes that answer a connection's first request, or the start of a TLS handshake; the
+    connection is then closed.
     listens: the address, with port 0 for any. asked: the API keys of all requests so far.
     """
 
@@ -89,6 +93,10 @@ class ScriptedBroker(Server):
         splitter = FrameSplitter()
         try:
             while data := connection.recv(65536):
+                if self._noise is not None and data.startswith(_TLS_HANDSHAKE):
+                    connection.sendall(self._noise)
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return
                 for frame in splitter.feed(data):
                     key, version, correlation_id = struct.unpack_from(">hhi", frame)
                     self.asked.append(key)

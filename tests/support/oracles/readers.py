@@ -15,6 +15,7 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 _IDLE_S = 30
+_POLL_S = 0.02
 # More than any test or measurement reads.
 _TOPIC_BYTES = 4 << 30
 _PARTITION_BYTES = 256 << 20
@@ -212,9 +213,9 @@ def _read_topics(
         idle = 0
         while open_partitions:
             # consume() waits for all the messages asked for, so the wait is short.
-            messages = consumer.consume(10_000, timeout=0.1)
+            messages = consumer.consume(10_000, timeout=_POLL_S)
             idle = 0 if messages else idle + 1
-            if idle > _IDLE_S * 10:
+            if idle * _POLL_S > _IDLE_S:
                 raise TimeoutError(f"partitions {open_partitions} gave no end")
             for message in messages:
                 error, topic, partition = message.error(), message.topic(), message.partition()

@@ -30,6 +30,7 @@ from spark_kafka_sink.errors import (
     TransactionAbortedException,
     UnknownTopicOrPartitionException,
 )
+from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.transactions.state import TransactionState
 from spark_kafka_sink.wire.messages import MetadataResponse, MetadataResponseTopic
@@ -298,6 +299,29 @@ def test_ctrl_c_while_a_producer_closes_adds_nothing_to_its_time_limit_for_deliv
         # The last second is for callbacks.
         assert stuck.now == began_at + 2.0 + 1.0
         assert "not acknowledged in 1.0 s" in caplog.text
+
+
+class ExitingInterceptor(ProducerInterceptor):
+    """Its close raises SystemExit."""
+
+    def close(self) -> None:
+        """Raise SystemExit."""
+        raise SystemExit
+
+
+def test_a_close_that_times_out_and_whose_interceptor_exits_logs_the_lost_rows(
+    stuck: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with made(interceptor_classes=[ExitingInterceptor()]) as producer:
+        producer._state.metadata.track(TOPIC, stuck.now)
+        producer._state.metadata.update(answer([1]), stuck.now)
+        producer.send(TOPIC, b"v")
+        producer.append(TOPIC, pa.record_batch({"value": ["v"] * 3}))
+        with pytest.raises(SystemExit) as exited:
+            producer.close(2.0)
+        # SystemExit must reach the caller, so the TimeoutException can only be its context.
+        assert isinstance(exited.value.__context__, TimeoutException)
+        assert "after SystemExit: 4 record(s) (t: 4) were not delivered" in caplog.text
 
 
 def test_a_second_ctrl_c_ends_the_wait_for_deliveries_and_says_what_is_lost(

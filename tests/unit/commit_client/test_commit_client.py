@@ -603,6 +603,8 @@ def test_a_log_that_was_created_again_is_known_by_its_topic_id(
     (warning,) = client.take_warnings()
     assert "log-0 was deleted and created again; it is read again from its start" in warning
     assert len(cluster.asked(FetchRequest)) == 2
+    # Only the leader has to be available.
+    assert cluster.asked(MetadataRequest) == [None, 2, 2, 2, 2]
 
 
 def test_a_batch_is_read_back_from_the_leader_also_if_that_moves(

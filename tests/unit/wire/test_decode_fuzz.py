@@ -4,8 +4,8 @@ Every response of the registry is tried in every version. FUZZ_EXAMPLES is the n
 copies of one frame for each API, divided among its versions; these are fast to make. Slower cases
 are fewer: a tenth as many frames of random bytes for each version, and a hundredth as many random
 messages of each API, which contain garbage, are truncated, and have bytes after them. Without it
-there are 200 damaged copies for each version, and hypothesis's default of the others. FUZZ_SEED
-repeats the damage to the one frame.
+there are 60 damaged copies for each version, and ten examples of the others. FUZZ_SEED repeats the
+damage to the one frame.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from random import Random, SystemRandom
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.oracles.examples import EXAMPLES, one_in
 from support.oracles.kafka_schemas import at_version, message_schema, one_of_everything, trees
 from support.oracles.wire_messages import (
     EVERY_API,
@@ -37,8 +38,9 @@ from spark_kafka_sink.errors import ProtocolError
 from spark_kafka_sink.wire.frames import decode_response, response_correlation_id
 from spark_kafka_sink.wire.messages import APIS, Api
 
-_EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 _SEED = int(os.environ.get("FUZZ_SEED", SystemRandom().randrange(10**9)))
+
+_FEW_DAMAGED = 60
 
 # Of this thread's CPU, which a busy machine does not change; a frame takes about a ten-thousandth.
 _MOST_CPU_S = 1.0
@@ -58,13 +60,6 @@ HUGE_LENGTHS = [
 ]
 
 
-def _one_in(share: int) -> settings:
-    """Return settings for a fraction of FUZZ_EXAMPLES, or for the default number without it."""
-    if not _EXAMPLES:
-        return settings()
-    return settings(max_examples=max(1, _EXAMPLES // share))
-
-
 def _check_decodes_or_refuses(api: Api, version: int, frame: bytes) -> None:
     started = time.thread_time()
     try:
@@ -76,7 +71,7 @@ def _check_decodes_or_refuses(api: Api, version: int, frame: bytes) -> None:
     assert time.thread_time() - started < _MOST_CPU_S, f"decoding {frame.hex()} took too long"
 
 
-@_one_in(10)
+@one_in(10)
 @given(frame=GARBAGE)
 def test_garbage_is_a_message_or_a_protocol_error(frame: bytes) -> None:
     for api in APIS.values():
@@ -85,7 +80,7 @@ def test_garbage_is_a_message_or_a_protocol_error(frame: bytes) -> None:
 
 
 @EVERY_API
-@_one_in(100)
+@one_in(100)
 @given(data=st.data())
 def test_responses_with_garbage_inside_are_messages_or_protocol_errors(
     api: Api, data: st.DataObject
@@ -102,7 +97,7 @@ def test_responses_with_garbage_inside_are_messages_or_protocol_errors(
 
 
 @EVERY_API
-@_one_in(100)
+@one_in(100)
 @given(data=st.data())
 def test_a_response_that_is_cut_short_anywhere_is_refused(api: Api, data: st.DataObject) -> None:
     fields = response_schema(api).fields
@@ -115,7 +110,7 @@ def test_a_response_that_is_cut_short_anywhere_is_refused(api: Api, data: st.Dat
 
 
 @EVERY_API
-@_one_in(100)
+@one_in(100)
 @given(data=st.data())
 def test_bytes_behind_a_response_are_ignored(api: Api, data: st.DataObject) -> None:
     fields = response_schema(api).fields
@@ -202,7 +197,7 @@ def test_a_damaged_answer_is_a_message_or_a_protocol_error_and_takes_little_memo
     random = Random(f"{_SEED} {api.name} {version}")
     frame = _complete_frame(api, version)
     with traced_memory() as memory:
-        for _ in range(-(-_EXAMPLES // len(versions(api))) or 200):
+        for _ in range(-(-EXAMPLES // len(versions(api))) or _FEW_DAMAGED):
             damaged = _damaged(frame, random)
             try:
                 _check_decodes_or_refuses(api, version, damaged)
