@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
-from support.spark import attached
 
 from spark_kafka_sink import write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
@@ -87,11 +85,10 @@ from spark_kafka_sink.errors import KafkaException
 
 remote, bootstrap, topic, mark = sys.argv[1:]
 if remote == "classic":
-    from support.spark import attached
-
-    spark = attached.session()
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 else:
-    spark = SparkSession.builder.remote(remote).getOrCreate()
+    builder = SparkSession.builder.remote(remote)
+spark = builder.getOrCreate()
 source = mark + ".source"
 os.mkdir(source)
 with open(source + "/rows.txt", "w") as rows:
@@ -170,8 +167,7 @@ except TypeError as error:
 assert os.path.exists(mark)
 files = lines.writeStream.format("json").option("checkpointLocation", mark + ".other")
 files.trigger(availableNow=True).start(mark + ".lines", writer="a").awaitTermination()
-if remote != "classic":
-    spark.stop()
+spark.stop()
 print("all tried")
 '''
 
@@ -193,12 +189,14 @@ def test_register_has_save_and_start_refuse_before_a_shuffle(
     topic = new_topic(1)
     script, mark = tmp_path / "script.py", tmp_path / "mark"
     script.write_text(_SCRIPT)
-    if kind == "classic":
-        remote, run = kind, partial(attached.run, request.getfixturevalue("spark"))
-    else:
-        remote = request.getfixturevalue("connect").remote
-        run = partial(subprocess.run, capture_output=True, text=True, check=False, timeout=200)
-    done = run([sys.executable, script, remote, kafka.bootstrap, topic, mark])
+    remote = "classic" if kind == "classic" else request.getfixturevalue("connect").remote
+    done = subprocess.run(
+        [sys.executable, script, remote, kafka.bootstrap, topic, mark],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert done.stdout.endswith("all tried\n"), done.stderr[:5000]
     if remote == "classic":
         assert done.stderr.count("pykafka does not send the columns ") == 1
