@@ -67,7 +67,8 @@ def other_holdings(
     has = (
         "nothing of this transaction"
         if found is None or not holds
-        else f"records from offset {found.transaction_start} to sequence {found.last_sequence}"
+        else f"records from offset {found.transaction_start} on, up to sequence number "
+        f"{found.last_sequence}"
     )
     sentence = (
         f"{partition} holds {has}, though {written.records} records from offset "
@@ -84,7 +85,10 @@ def by_producer(
 
 
 def sequence_of(records: int) -> int:
-    """Return the sequence number of the last of `records` records; 0 follows after 2**31 - 1."""
+    """Return the sequence number of the last of `records` records.
+
+    The first record has the number 0. After 2**31 - 1, the numbers begin again at 0.
+    """
     return (records - 1) & MAX_SEQUENCE
 
 

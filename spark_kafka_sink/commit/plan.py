@@ -84,12 +84,12 @@ class Planning:
 
     version: the version of a batch job. It is None for a stream, because only tasks know the number
     of the micro-batch. lists: whether to list open transactions (D0). partitions: in mode `single`,
-    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an operator
-    lets the owner continue although rows of its last run are lost. leftovers: the open transactions
-    that D0 found, except the transactions that the record lists as decided. record: the owner's
-    record in the commit log. ends: the state machines that commit the decided transactions. offset:
-    the offset of the record DONE that this planning has written. is_proved: whether the record DONE
-    is committed, which proves that none of the leftovers is decided.
+    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an
+    administrator lets the owner continue although rows of its last run are lost. leftovers: the
+    open transactions that D0 found, except the transactions that the record lists as decided.
+    record: the owner's record in the commit log. ends: the state machines that commit the decided
+    transactions. offset: the offset of the record DONE that this planning has written. is_proved:
+    whether the record DONE is committed, which proves that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -140,7 +140,7 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     if at.asks_again or at.found is Verdict.FATAL:
-        return _over(machine, at.failure(f"{machine.run.owner} could not be planned"))
+        return _over(machine, at.failure(f"the write of {machine.run.owner} could not be planned"))
     return _STEPS[machine.state](machine, at)
 
 
@@ -222,7 +222,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass a reply on to the machine that sent the request, to commit a decided transaction."""
+    """Pass a reply on to the state machine that sent the request and commits a transaction."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:
@@ -256,8 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # The record has no run's name. A commit that finds the name of its own run in the log concludes
-    # that the run is decided.
+    # The record names no run: a commit that finds the name of its own run in the log concludes that
+    # the run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -379,7 +379,7 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether the operator accepts that the result of a transaction is unknown."""
+    """Return whether an administrator accepts that the result of a transaction is unknown."""
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 

@@ -255,15 +255,16 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
-            "the broker's response does not show that it took a batch for a duplicate, so mode "
-            "single could lose rows without an error: use exactlyOnce=two-phase"
+            "the commit log record was sent twice as a test, and the broker's response does not "
+            "show that it took a batch for a duplicate, so mode single could lose rows without an "
+            "error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
 
 
 def _flagged(plan: Plan) -> Failure:
-    """Return the failure for a record that was sent once, and is reported as a duplicate."""
+    """Return the failure for a record that was sent once, but is reported as a duplicate."""
     sentence = (
         f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
         f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "

@@ -323,8 +323,9 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
     The time left until the first timeout is computed without comparing two clocks. By the brokers'
     clock, the driver's transaction began ends_at - begun_at before that timeout. By the client's
-    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. Half of the
-    margin is for requests that have to be repeated, half for the commits that follow.
+    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. A margin
+    has to be left: half of it for requests that have to be repeated, half for the commits that
+    follow.
     """
     if machine.ends_at is None or machine.begun_at is None:
         return _decide(replace(machine, decides_by=machine.deadline))

@@ -1,9 +1,9 @@
 """A task of mode `two-phase` claims a transactional id before its first record.
 
-The task first checks that no newer plan has fenced its own plan (T2). Then it looks for a slot
-whose transactional id has no open transaction. It starts at the slot with the number of its
-attempt. It asks for the next epoch of that id (T3), which fences the task that used the slot
-before.
+The task first checks that no newer plan has fenced its own plan (T2). A slot is a number in a
+transactional id of the task's Spark partition (`names.TaskSlot`). The task looks for a slot whose
+transactional id has no open transaction, from the number of its attempt on. It asks for the next
+epoch of that id (T3), which fences the task that used the slot before.
 """
 
 from __future__ import annotations
