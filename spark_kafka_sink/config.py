@@ -505,7 +505,8 @@ def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
         found.append(ConfigProvider(each, of_it))
     if unread:
         raise ConfigException(
-            f"{Option(min(unread))} belongs to no provider: {Option(_PROVIDERS)} has to name it"
+            f"{Option(min(unread))} is an option of a provider that {Option(_PROVIDERS)} does not "
+            "name"
         )
     return tuple(found)
 
@@ -616,7 +617,8 @@ def _check_secured(config: ProducerConfig) -> None:
         others = {"sasl.jaas.config": jaas, "sasl.username": user}
         for other in (other for other, value in others.items() if value is not None):
             raise ConfigException(
-                f"{Option(name)} and {Option(other)} both say whom to log in: remove one of the two"
+                f"{Option(name)} and {Option(other)} both set the user that logs in: remove one of "
+                "the two"
             )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (

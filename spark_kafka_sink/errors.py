@@ -55,7 +55,10 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return `function` wrapped for another thread, to name options as in this thread."""
+    """Return a function that calls `function`, in any thread, with this thread's option names.
+
+    These are the names that `name_options` shows in messages.
+    """
     name = _option_name.get()
 
     def call() -> None:
@@ -469,9 +472,9 @@ class CommitFailedException(KafkaException):
 class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 
-    kind: the class of the exception that is raised for the code. advice: what a user who writes can
-    do, with option names in braces, None if there is no advice. `consumer.list_offsets` has the
-    advice for readers.
+    kind: the class of the exception that is raised for the code. advice: what users can do who
+    write records, with option names in braces, None if there is no advice. `consumer.list_offsets`
+    has the advice for users who read records.
     """
 
     code: int
@@ -733,7 +736,7 @@ _INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use
 
 
 def advice(code: int, *, topic: str | None = None) -> str | None:
-    """Return the advice for a user who writes about an error code, None if there is no advice.
+    """Return the advice about an error code for users who write records, None if there is none.
 
     topic: the topic that the error is about, None without one.
     """

@@ -118,8 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--abort",
         metavar="APPID",
-        help="end what jobs of this application have left open, as their next run would: what is "
-        "decided is committed, the rest is aborted, and a job that is still running fails",
+        help="end the transactions that jobs of this application have left open, as their next run "
+        "would: commit decided transactions, and abort all others; a job that is still running "
+        "fails",
     )
     action.add_argument(
         "--accept-torn",
@@ -391,8 +392,8 @@ def _undecided(found: Recovered) -> list[str]:
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
         f"open: {_count(found.undecided)} that no decision covers, since {since}; brokers abort "
-        f"the last at {until}. A job is running, or one has died: then its next run ends them, or "
-        f"--abort {found.found.owner.app_id}"
+        f"the last at {until}. A job is running, or a job has died. If it has died, its next run "
+        f"ends them, or --abort {found.found.owner.app_id}"
     ]
 
 
@@ -427,7 +428,7 @@ def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[s
         "transactions. Lost are:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "Write these rows again where they are needed, then let it go on: --accept-torn "
+        "If these rows are needed, write them again. Then let the owner continue: --accept-torn "
         f"--app-id {found.owner.app_id} --topic {found.owner.target}",
     ]
 

@@ -14,7 +14,7 @@ from spark_kafka_sink.commit.steps import Step, received
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The state of the request. outcome: the last reply, None if the request is sent again."""
+    """The state of the request. outcome: the last reply, None until it has arrived."""
 
     ask: Ask
     deadline: float

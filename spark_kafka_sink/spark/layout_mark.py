@@ -50,8 +50,8 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
     """Raise DataException if atomic_layout partitioned the rows for topics other than `topic`."""
     if laid_out and topic not in laid_out:
         message = (
-            f"{_for_topics(laid_out)}, and topic is {topic}: call atomic_layout with the options "
-            "of the write"
+            f"{_for_topics(laid_out)}, but the option topic is {topic}: call atomic_layout with "
+            "the options of the write"
         )
         raise DataException(message, topic=topic)
 
@@ -93,7 +93,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Compares the mark with each topic that a task writes to, and with its partition count, once.
+    """Checks once for each topic of a task that the mark has the topic and its partition count.
 
     partition_counts: works as `TaskProducer.partition_counts`.
     """

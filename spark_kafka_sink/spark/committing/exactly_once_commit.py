@@ -251,7 +251,10 @@ def _commit(
     messages: Sequence[WriterCommitMessage | None],
     report: CommitReport,
 ) -> None:
-    """Commit the rows of a run together with the owner's new record. Raise KafkaException."""
+    """Commit the rows of a run together with the owner's new record.
+
+    Raise KafkaException if they are not committed.
+    """
     attempts = _attempts(messages)
     written = f"{report.rows} rows were written in {report.seconds:.0f} s"
     if _mode(options) is Mode.SINGLE:

@@ -185,8 +185,9 @@ def check_cluster(
     brokers and the topic, after at most kafka.max.block.ms. Raise DataException if atomic_layout
     partitioned the rows for another partition count.
 
-    With a topic column, the topics are known only after atomic_layout. Otherwise the check is that
-    a broker responds, is not too old, and can create topics as requested.
+    If the rows have a topic column and were not laid out by atomic_layout, the topics are not
+    known. Then the check is only that a broker responds, is not too old, and can create topics as
+    requested.
     """
     laid_out = tuple(options.laid_out.items())
     mode = None if options.exactly_once is None else options.exactly_once.mode

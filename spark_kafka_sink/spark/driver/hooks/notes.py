@@ -22,7 +22,7 @@ def _last(_before: object, found: object) -> object:
 
 
 class Note(NamedTuple):
-    """How to record the calls of one writer method. Rejected calls are not recorded.
+    """How to record the calls of one writer method. A call that raises is not recorded.
 
     name: the name of the note. value: makes the note from the arguments of the method; if it
     returns None, the earlier note is kept. join: combines the earlier note and the new note.
