@@ -318,7 +318,7 @@ class InvalidTopicException(InvalidConfigurationException):
 
 
 class TopicAuthorizationException(AuthorizationException):
-    """The client may not write to the topic."""
+    """The client does not have the permission to write to the topic."""
 
 
 class ClusterAuthorizationException(AuthorizationException):
@@ -390,11 +390,11 @@ class InvalidTxnTimeoutException(ApiException):
 
 
 class TransactionalIdAuthorizationException(AuthorizationException):
-    """The client may not use the transactional id."""
+    """The client does not have the permission to use the transactional id."""
 
 
 class GroupAuthorizationException(AuthorizationException):
-    """The client may not commit offsets of the consumer group."""
+    """The client does not have the permission to commit offsets of the consumer group."""
 
 
 class IllegalGenerationException(ApplicationRecoverableException):
@@ -618,7 +618,7 @@ _ROWS: Final = (
         "UNKNOWN_PRODUCER_ID",
         UnknownProducerIdException,
         "the partition no longer has records of this producer: they were deleted, or the topic was "
-        "created again; write them again",
+        "created again; write the failed rows again",
     ),
     ErrorCode(60, "REASSIGNMENT_IN_PROGRESS", ApiException),
     ErrorCode(
@@ -628,7 +628,10 @@ _ROWS: Final = (
         "set delegation.token.secret.key on each broker and controller",
     ),
     ErrorCode(
-        62, "DELEGATION_TOKEN_NOT_FOUND", ApiException, "it has expired, or somebody has expired it"
+        62,
+        "DELEGATION_TOKEN_NOT_FOUND",
+        ApiException,
+        "its lifetime has ended, or somebody has expired it before",
     ),
     ErrorCode(63, "DELEGATION_TOKEN_OWNER_MISMATCH", ApiException, "only its owner may do that"),
     ErrorCode(

@@ -330,7 +330,8 @@ class _Command:
                 failure.error, found.owner.driver_id
             ),
             codes.TOPIC_AUTHORIZATION_FAILED: (
-                f"it needs READ on the topics of the rows, and READ and WRITE on {self._asked.log}"
+                "this command needs READ on the topics of the rows, and READ and WRITE on "
+                f"{self._asked.log}"
             ),
         }
         hint = hints.get(failure.error)

@@ -11,8 +11,8 @@ G2  on the driver: each partition has exactly the records that a task reports fo
     response.
 G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
     offset that the partition had before the first batch.
-G4  in a task: a batch that was sent once must not be acknowledged as a duplicate. A batch that was
-    sent again may be. Then the log must hold that batch at the acknowledged offset.
+G4  in a task: no batch that was sent only once is acknowledged as a duplicate. If a batch that was
+    sent again is acknowledged as a duplicate, the log holds that batch at the acknowledged offset.
 
 G1 and G2 are checked before the transaction is committed.
 """
@@ -29,7 +29,7 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import MAX_SEQUENCE
 
-_ADVICE = "lay the rows out by atomic_layout as the last step, and run the job again"
+_ADVICE = "lay the rows out by atomic_layout as the last step before the write, and run it again"
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:

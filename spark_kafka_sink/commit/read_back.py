@@ -5,7 +5,7 @@ connections to the other brokers but not to this client. Then it returns an old 
 plan that was made from such a response does not know the newest record, and would write that
 record's version twice. But a record that was acknowledged with acks=all is on every in-sync
 replica. So the log is read again until the record that was just written is found. If another run
-has committed a record in between, this run must not commit.
+has committed a record in between, this run does not commit.
 """
 
 from __future__ import annotations

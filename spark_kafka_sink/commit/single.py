@@ -7,7 +7,7 @@ recovered: a transaction that is not committed is aborted after its timeout or b
 
 Each task checks its partitions before its first record (`single_check`). This module contains the
 driver's commit and abort. If a check fails, the commit also aborts the transaction, because Spark
-may not call abort().
+does not always call abort().
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TaskState(Enum):
     LOOKING = "looks for a free slot [T2]"
     CLAIMING = "asks for the slot's next epoch [T3]"
     CLAIMED = "may write"
-    FAILED = "may not write"
+    FAILED = "is not allowed to write"
 
 
 class CommitState(Enum):
@@ -236,6 +236,6 @@ RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
 def moved(table: Mapping[_S, frozenset[_S]], source: _S, target: _S) -> _S:
     """Return `target`. Raise IllegalStateException if the table has no such transition."""
     if target not in table.get(source, frozenset()):
-        message = f"a machine cannot go from {source.name} to {target.name}"
+        message = f"the state machine has no transition from {source.name} to {target.name}"
         raise IllegalStateException(message)
     return target

@@ -106,8 +106,8 @@ class ExactlyOnce:
         """
         if batch_id is not None and self.version is not None:
             message = (
-                "option txnVersion does not go with write_batch, whose batch_id is the version: "
-                "remove it"
+                "option txnVersion does not go with write_batch, which uses its argument batch_id "
+                "as the version: remove it"
             )
             raise ConfigException(message)
         if query_id is not None:

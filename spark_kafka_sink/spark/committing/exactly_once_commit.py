@@ -191,7 +191,7 @@ def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | No
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
-    """Return the owner's record for this run, without the version or micro-batch that it writes."""
+    """Return the owner's next record, to which the caller adds the version or micro-batch."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     selected = _selected(options)
     return replace(

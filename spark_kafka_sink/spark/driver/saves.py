@@ -83,7 +83,7 @@ def only_save(
 
 
 def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
-    """Return the error message. is_known: whether the run of the query is known."""
+    """Return the error message for a second save. is_known: whether the query's run is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
         f"write_batch: this process has saved micro-batch {batch_id} of application {application} "

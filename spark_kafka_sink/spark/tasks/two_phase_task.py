@@ -1,7 +1,7 @@
 """A task of mode `two-phase`: one transaction for each attempt that has rows.
 
 Before its first row, the attempt claims a transactional id that no other attempt uses. Its
-transaction stays open when the task returns: the driver commits or aborts it. A failed attempt
+transaction stays open when the task ends: the driver commits or aborts it. A failed attempt
 aborts its transaction itself, if it can.
 """
 

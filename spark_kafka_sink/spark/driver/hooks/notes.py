@@ -43,7 +43,7 @@ def is_first_time(writer_class: Any) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Record the method calls of all writers of a class that are made from now on."""
+    """Record the method calls of all writers of a class that are created from now on."""
     init = writer_class.__init__
 
     @functools.wraps(init)

@@ -258,8 +258,8 @@ class SparkWriter(NamedTuple):
     calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
     ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
     rows of a schema can be written. For Spark Connect it checks only options and columns, since the
-    client may not reach the cluster and the files of the server. set_mode: sets the save mode of a
-    writer, None for streams.
+    client may have no access to the cluster and to the files of the server. set_mode: sets the save
+    mode of a writer, None for streams.
     """
 
     module: str
