@@ -55,7 +55,7 @@ class AttemptTransaction:
         producer: ProducerIdAndEpoch,
         acknowledged: Mapping[TopicPartition, AcknowledgedRecords],
     ) -> Self:
-        """Return the transaction of an attempt, all of whose records are in `acknowledged`."""
+        """Return the transaction of an attempt. acknowledged: all of its records by partition."""
         return cls(
             slot,
             producer,

@@ -29,7 +29,9 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import MAX_SEQUENCE
 
-_ADVICE = "lay the rows out by atomic_layout as the last step before the write, and run it again"
+_ADVICE = (
+    "lay the rows out by atomic_layout as the last step before the write, and run the job again"
+)
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:
@@ -136,8 +138,9 @@ def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
-            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, below "
-            f"{max(ack.log_end, ack.last_offset + 1)}: another attempt writes there; {_ADVICE}"
+            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, though "
+            f"the next offset was at least {max(ack.log_end, ack.last_offset + 1)}: another "
+            f"attempt writes there; {_ADVICE}"
         )
         return Failure(FailureKind.CONFLICT, sentence)
     if not ack.is_duplicate:

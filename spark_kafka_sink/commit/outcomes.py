@@ -100,7 +100,7 @@ class Torn:
         message = (
             f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
             f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
-            "if they are needed, write them again; to let the next run start, call python -m "
+            "if they are needed, write them again; to let the next run start, use python -m "
             f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
         )
         return TornCommitException(

@@ -393,8 +393,9 @@ def _reading(at: Received) -> LogReading:
 
 def _newer_format(machine: Planning, reading: LogReading) -> Failure:
     sentence = (
-        f"the record of {machine.run.owner} at offset {reading.offset} of {machine.run.log} "
-        f"cannot be read: {reading.newer_format}; use the newer version of spark-kafka-sink"
+        f"the commit log record of {machine.run.owner} at offset {reading.offset} of "
+        f"{machine.run.log} cannot be read: {reading.newer_format}; use the newer version of "
+        "spark-kafka-sink"
     )
     return Failure(FailureKind.NEWER_FORMAT, sentence)
 

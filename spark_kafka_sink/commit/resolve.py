@@ -204,7 +204,7 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
         is_deleted = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
         if is_deleted and machine.state is _S.READING_MARKER:
-            failure = _in_doubt(machine, "its topic is not there any more")
+            failure = _in_doubt(machine, "its topic no longer exists")
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
     return _STEPS[machine.state](machine, at)
 
@@ -256,8 +256,8 @@ def in_doubt(
 ) -> Failure:
     """Return the failure for a transaction whose result is not known. why: the reason."""
     sentence = (
-        f"what {transactional_id} wrote to {partition} from offset {first_offset} on may be "
-        f"committed or aborted: {why}"
+        f"the records that {transactional_id} wrote to {partition} from offset {first_offset} on "
+        f"may be committed or aborted: {why}"
     )
     return Failure(FailureKind.IN_DOUBT, sentence)
 

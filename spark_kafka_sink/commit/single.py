@@ -266,9 +266,10 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
 def _flagged(plan: Plan) -> Failure:
     """Return the failure for a record that was sent once, but is reported as a duplicate."""
     sentence = (
-        f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
-        f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
-        "mode single could lose rows without an error: set CreateTime, or use exactlyOnce=two-phase"
+        f"the broker reports the commit log record of {plan.run.owner} as a duplicate, though it "
+        f"was sent once: topic {plan.run.log.topic} may have "
+        "message.timestamp.type=LogAppendTime, where mode single could lose rows without an "
+        "error: set CreateTime, or use exactlyOnce=two-phase"
     )
     return Failure(FailureKind.NOT_FIT, sentence)
 
@@ -277,7 +278,7 @@ def _not_written(machine: Single, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the record of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _look(machine: Single) -> Step[Single]:
@@ -332,7 +333,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if again:
         return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
+        failure = at.failure(f"the commit log record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading, run = at.reply.reading, machine.plan.run.name
     if reading.record is not None and reading.record.run == run:

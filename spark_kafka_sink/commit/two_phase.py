@@ -406,7 +406,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if again:
         return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        failure = at.failure(f"the record of {run.owner} could not be read")
+        failure = at.failure(f"the commit log record of {run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading = at.reply.reading
     if reading.record is not None and reading.record.run == run.name:
