@@ -262,7 +262,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit the decided transactions of an owner."""
+        """Commit those open transactions of an owner that the commit log has decided to commit."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:

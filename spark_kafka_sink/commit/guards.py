@@ -135,7 +135,7 @@ class Acknowledged(NamedTuple):
 
 
 def check_ack(ack: Acknowledged) -> AckCheck | Failure:
-    """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
+    """Return what the task has to do after a response, or the failure of the check G3 or G4."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
             f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, though "

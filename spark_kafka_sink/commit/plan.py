@@ -165,7 +165,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first request of D0, or of D1 if D0 is skipped, and the state that sends it."""
+    """Return the first request of step D0, or of D1 if D0 is skipped, and the machine's state."""
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
@@ -242,7 +242,7 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _add_log(machine: Planning) -> Step[Planning]:
-    """Write the record DONE; at level 1, first add the log to the driver's transaction."""
+    """Write the record DONE. With transaction.version 1, first add the log to the transaction."""
     if machine.run.level >= 2:
         return _write_done(machine)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
@@ -306,7 +306,10 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _clean(machine: Planning) -> Step[Planning]:
-    """Abort the leftovers. First commit a record DONE, to prove that no newer run decided them."""
+    """Abort the transactions that older runs left open.
+
+    First commit a record DONE, to prove that no newer run has decided to commit them.
+    """
     if not machine.leftovers:
         return _finish(machine)
     return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)

@@ -141,7 +141,7 @@ _S = RecoveryState
 
 
 class Fate(Enum):
-    """The result of a decided transaction."""
+    """The result of a transaction that a commit log record says is to be committed."""
 
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"

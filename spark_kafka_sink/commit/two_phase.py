@@ -164,7 +164,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes the commit of the plan's run, which is decided already."""
+    """Return the machine that completes a commit, after the decision to commit was recorded."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -254,7 +254,7 @@ def _not_open(
 
 
 def _add(machine: Committing, adding: CommitState, writing: CommitState) -> Step[Committing]:
-    """Write the record; at level 1, first add the log to the driver's transaction."""
+    """Write the record. With transaction.version 1, first add the log to the transaction."""
     if machine.level >= 2:
         return _write(machine, writing)
     run = machine.plan.run

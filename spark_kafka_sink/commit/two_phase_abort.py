@@ -66,14 +66,15 @@ Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
 class Aborting:
     """The state of an abort.
 
-    producer: the driver's producer id and epoch; at level 2 each A1 raises the epoch. leftovers:
-    the open transactions to abort. is_proved: whether it is certain that the run is not and cannot
-    become decided. is_undecided: whether A1 proves this, provided that the log has no committed
-    record of the run. is_fenced: whether A1 was refused because the driver's epoch was raised, by
-    another run or by the commit of this one. empty_lists: the number of empty lists in a row.
-    settles_s: how many seconds to wait for running tasks. settles_at: when that wait ends, None
-    before the first list. is_missing: whether the driver lacks the commit message of a task.
-    decided: transactions that another run has decided to commit. This abort leaves them open.
+    producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
+    the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
+    is_proved: whether it is certain that the run is not and cannot become decided. is_undecided:
+    whether A1 proves this, provided that the log has no committed record of the run. is_fenced:
+    whether A1 was refused because the driver's epoch was raised, by another run or by the commit of
+    this one. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
+    for running tasks. settles_at: when that wait ends, None before the first list. is_missing:
+    whether the driver lacks the commit message of a task. decided: transactions that another run
+    has decided to commit. This abort leaves them open.
     """
 
     state: AbortState

@@ -33,7 +33,7 @@ def keep_plan(plan: Plan) -> None:
 
 
 def kept_plan(owner: Owner) -> Plan | None:
-    """Return the newest plan of an owner in this application, None if there is none."""
+    """Return the newest plan that this Spark application has stored for an owner, else None."""
     path = _path(owner)
     if path is None:
         return None

@@ -41,7 +41,7 @@ def commit_record(
     attempts: Sequence[AttemptTransaction],
     written: str,
 ) -> None:
-    """Commit the rows of a run together with the owner's new record.
+    """Commit the rows of a run together with the new commit log record `record`.
 
     written: a description of how many rows were written, for error messages. Raise KafkaException
     if the run is not committed, if this is not known, or if some of its rows are lost.
@@ -88,7 +88,7 @@ def abort_run(
     """End the open transactions of a failed run. Return a sentence for the user about the result.
 
     is_missing: whether the commit message of a task is missing, so that the task may still run. If
-    the run is decided, it cannot be aborted any more, and its transactions are committed.
+    the commit log has the decision to commit the run, its transactions are committed instead.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
@@ -129,7 +129,10 @@ def abort_run(
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a decided run. Return a sentence for the user about the result."""
+    """Commit the transactions of a run, because the decision to commit it is recorded.
+
+    Return a sentence for the user about the result.
+    """
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(
