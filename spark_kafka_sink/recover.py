@@ -235,7 +235,7 @@ class _Command:
             topic = "" if asked.topic is None else f" and topic {asked.topic}"
             message = (
                 f"application {asked.app_id!r}{topic} has no record in {asked.log}, and nothing "
-                f"open that this client may describe; known are: {known or 'none'}"
+                f"open that this client may describe; known applications: {known or 'none'}"
             )
             raise ConfigException(message)
         if not found:
@@ -300,7 +300,7 @@ class _Command:
         record = found.reading.record
         what = "its last run" if record is None else record.last_written
         return self._plan(
-            found, f"accepted: {what} counts as written, and the next run goes on",
+            found, f"accepted: {what} counts as written, and the next run can start",
             accepts_torn=True,
         )  # fmt: skip
 

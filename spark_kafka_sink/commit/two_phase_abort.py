@@ -230,9 +230,10 @@ def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
 def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     """List again until two lists in a row are empty, because tasks may still open transactions.
 
-    At level 2, a task that begins after A1 finds that its plan is no longer the newest. If a task
-    goes on to write after its transaction was aborted, brokers refuse its records. At level 1,
-    tasks in both cases may open another transaction at any time.
+    At level 2 (transaction.version 2), a task that begins after the abort of the driver's
+    transaction (A1) finds that its plan is no longer the newest. If a task goes on to write after
+    its transaction was aborted, brokers refuse its records. At level 1, tasks in both cases may
+    open another transaction at any time.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at

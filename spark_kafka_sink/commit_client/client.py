@@ -269,7 +269,7 @@ class CommitClient:
         return machine
 
     def now(self) -> float:
-        """Return the current time by the clock of the machines' deadlines, in seconds."""
+        """Return the time in seconds, by the clock that the deadlines of state machines use."""
         return self._clock()
 
     def take_warnings(self) -> list[str]:

@@ -107,12 +107,12 @@ class CommitLog:
         raise left_out("Produce", node_id)
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
-        """Read the records of one owner (one record key) up to the high watermark."""
+        """Read the records with one key, the driver id of an owner, up to the high watermark."""
         reader, end = yield from self._read_to_end(ask.key)
         return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
-        """Read the records of all owners (all record keys) up to the high watermark."""
+        """Read the records of all owners, with any key, up to the high watermark."""
         reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))

@@ -80,9 +80,10 @@ def append_coalesced(
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined. Call all methods except `end` with `changed` held.
+    """Batches that wait to be joined.
 
-    `changed` is released while batches are appended, since that calls the user's partitioner.
+    Callers hold the condition `changed` when they call any method except `end`. It is released
+    while batches are appended, because that calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
