@@ -106,6 +106,7 @@ _SENSORS = {
     "commit_transaction": "txn-commit",
     "abort_transaction": "txn-abort",
 }
+_ABORT: Final = "abort_transaction"
 _RESUMED = ("init_transactions", "commit_transaction", "abort_transaction")
 
 
@@ -176,8 +177,6 @@ class ProducerTransactions:
     def abort(self) -> None:
         """See KafkaProducer.abort_transaction."""
         self._end(self._manager.begin_abort)
-        # Failed records belong to the finished transaction.
-        self._state.take_delivery_error()
 
     @property
     def is_open(self) -> bool:
@@ -188,10 +187,13 @@ class ProducerTransactions:
         """Abort the open transaction of a producer that is being closed.
 
         If a commit or an abort has timed out, wait for it instead. Errors are kept for `close` to
-        raise. If the time is too short, the coordinator aborts the transaction.
+        raise, except for records that an abort has dropped. If the time is too short, the
+        coordinator aborts the transaction.
         """
         end = self._state.ask(self._open_end)
         if end is None:
+            if self._state.ask(self._has_unseen_abort):
+                self._keep(self._state.take_delivery_error())
             return
         unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
@@ -204,10 +206,19 @@ class ProducerTransactions:
             end = self._state.ask(self._open_end)
             if end is None:
                 break
-        # A caller that closes without a commit expects its records to be dropped.
         self._state.take_delivery_error()
+        self._keep(unseen)
+
+    def _keep(self, unseen: KafkaException | None) -> None:
+        # A caller that closes without a commit expects its records to be dropped.
         if not isinstance(unseen, TransactionAbortedException):
             self._state.keep_delivery_error(unseen)
+
+    def _has_unseen_abort(self) -> bool:
+        """Whether an abort has ended or is about to end, but its caller stopped waiting."""
+        unseen = self._manager.unseen_call
+        is_abort = unseen is not None and unseen.operation == _ABORT
+        return is_abort and self._state.fatal_error is None
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Return the call that ends the open transaction or continues its end.
@@ -278,6 +289,10 @@ class ProducerTransactions:
         def ended() -> bool | None:
             if not result.is_done:
                 return None
+            if result.operation == _ABORT:
+                # Failed records belong to the finished transaction. An interrupt after this method
+                # must find no error of theirs, because the abort cannot be repeated any more.
+                self._state.take_delivery_error()
             result.is_acknowledged = True
             return True
 

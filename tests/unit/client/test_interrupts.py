@@ -31,6 +31,7 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
+    IllegalStateException,
     KafkaException,
     TimeoutException,
     TransactionAbortedException,
@@ -320,6 +321,43 @@ def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_dro
             pool = state.accumulator.pool
             assert pool.available_bytes == pool.total_bytes, where
     assert moment > 50
+
+
+def write_in_the_next_transaction(producer: KafkaProducer) -> None:
+    """End the interrupted abort, and append a row in a new transaction."""
+    with contextlib.suppress(IllegalStateException):  # the abort had ended
+        producer.abort_transaction()
+    producer.begin_transaction()
+    producer.append(TOPIC, pa.record_batch({"value": ["y"]}))
+
+
+@pytest.mark.parametrize("go_on", [write_in_the_next_transaction, KafkaProducer.close])
+def test_an_error_of_rows_that_an_interrupted_abort_has_dropped_is_not_raised_later(
+    monkeypatch: pytest.MonkeyPatch, go_on: Callable[[KafkaProducer], None]
+) -> None:
+    clock = stop_time(monkeypatch)
+    moment, where = 0, None
+    while not moment or where is not None:
+        moment += 1
+        with in_transaction(clock.now) as (producer, transactions):
+            state = producer._state
+            producer.append(TOPIC, pa.record_batch({"value": ["x"]}))
+            with pytest.raises(TimeoutException):
+                producer.abort_transaction()
+            # As the I/O thread does: drop the batch, and end the transaction.
+            state._sender._follow_transaction(transactions.manager)
+            state._collect()
+            transactions.run()
+            assert isinstance(state.deliveries.error, TransactionAbortedException)
+            where = interrupted(producer.abort_transaction, moment)
+            if state.fatal_error is not None:  # in the middle of a change
+                continue
+            try:
+                go_on(producer)
+            except KafkaException as error:
+                error.add_note(f"interrupted at moment {moment}: {where}")
+                raise
+    assert moment > 30
 
 
 def reserved(producer: KafkaProducer, _: pytest.MonkeyPatch) -> Callable[[], None]:
