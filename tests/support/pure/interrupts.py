@@ -6,6 +6,7 @@ Python functions and at the end of C functions. A profiler is called at the same
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -39,6 +40,9 @@ def interrupted(
 
     # Python prints and ignores exceptions that are raised while it deletes an object.
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    # Callbacks of weak references to the garbage of other tests would swallow the exception.
+    collects = gc.isenabled()
+    gc.disable()
     sys.setprofile(look)
     try:
         call()
@@ -46,5 +50,7 @@ def interrupted(
         return where
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
         sys.unraisablehook = hook
     return where or None
