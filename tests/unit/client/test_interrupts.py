@@ -30,7 +30,11 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.client.producer_state import ProducerState
-from spark_kafka_sink.errors import KafkaException, TimeoutException
+from spark_kafka_sink.errors import (
+    KafkaException,
+    TimeoutException,
+    TransactionAbortedException,
+)
 from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
@@ -274,6 +278,44 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
                     end(producer)
                 sent += [request.call for request in transactions.run()]
                 assert len(sent) == 1, moment
+
+
+@pytest.mark.parametrize("config", [{}, {"partitioner_class": partitioner}])
+def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_drops(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, object]
+) -> None:
+    clock = stop_time(monkeypatch)
+    moment, where = 0, None
+    while not moment or where is not None:
+        moment += 1
+        with made(transactional_id="tid", max_block_ms=0, linger_ms=1000, **config) as producer:
+            state, feeder, transactions = producer._state, producer._feeder, PureTransactions()
+            with state.lock:
+                state.metadata.track(TOPIC, clock.now)
+            update_metadata(producer, answer([1]))
+            assert state.transactions is not None
+            transactions.manager = state.transactions
+            transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
+            transactions.writing()
+            sent = producer.send(TOPIC, b"x", partition=0)
+            (queue,) = feeder._pending.values()
+            where = None
+            with contextlib.suppress(TimeoutException):
+                where = interrupted(producer.abort_transaction, moment)
+            if state._interruption is not None:
+                continue
+            # The I/O thread would try again and again to finish a chunk that is over.
+            assert not any(chunk.is_over for chunk in feeder._pending), where
+            transactions.run()
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction()
+            transactions.run()
+            state.make_calls()
+            assert isinstance(sent.exception(0), TransactionAbortedException), where
+            assert (feeder._pending, queue.under_way) == ({}, None), where
+            pool = state.accumulator.pool
+            assert pool.available_bytes == pool.total_bytes, where
+    assert moment > 50
 
 
 def reserved(producer: KafkaProducer, _: pytest.MonkeyPatch) -> Callable[[], None]:
