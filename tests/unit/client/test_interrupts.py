@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -248,6 +248,24 @@ def test_a_close_that_gives_up_rows_can_be_repeated_wherever_it_was_interrupted(
     assert moment > 50
 
 
+@contextlib.contextmanager
+def in_transaction(
+    now: float, **config: object
+) -> Iterator[tuple[KafkaProducer, PureTransactions]]:
+    """Yield a producer with a topic of one partition and a transaction that takes rows."""
+    transactions = PureTransactions()
+    with made(transactional_id="tid", max_block_ms=0, linger_ms=1000, **config) as producer:
+        state = producer._state
+        with state.lock:
+            state.metadata.track(TOPIC, now)
+        update_metadata(producer, answer([1]))
+        assert state.transactions is not None
+        transactions.manager = state.transactions
+        transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
+        transactions.writing()
+        yield producer, transactions
+
+
 @pytest.mark.parametrize("end", [KafkaProducer.commit_transaction, KafkaProducer.abort_transaction])
 def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_for_all_rows(
     monkeypatch: pytest.MonkeyPatch, end: Callable[[KafkaProducer], None]
@@ -256,15 +274,8 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
     print(f"INTERRUPTS_SEED={SEED}")
     moments = random.Random(SEED).sample(range(1, 600), MOMENTS) if MOMENTS else range(1, 1000)
     for moment in moments:
-        with made(transactional_id="tid", max_block_ms=0, linger_ms=1000) as producer:
-            state, transactions = producer._state, PureTransactions()
-            with state.lock:
-                state.metadata.track(TOPIC, clock.now)
-            update_metadata(producer, answer([1]))
-            assert state.transactions is not None
-            transactions.manager = state.transactions
-            transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
-            transactions.writing()
+        with in_transaction(clock.now) as (producer, transactions):
+            state = producer._state
             producer.send(TOPIC, b"x", partition=0)
             with contextlib.suppress(TimeoutException):
                 interrupted(lambda: end(producer), moment)
@@ -288,15 +299,8 @@ def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_dro
     moment, where = 0, None
     while not moment or where is not None:
         moment += 1
-        with made(transactional_id="tid", max_block_ms=0, linger_ms=1000, **config) as producer:
-            state, feeder, transactions = producer._state, producer._feeder, PureTransactions()
-            with state.lock:
-                state.metadata.track(TOPIC, clock.now)
-            update_metadata(producer, answer([1]))
-            assert state.transactions is not None
-            transactions.manager = state.transactions
-            transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
-            transactions.writing()
+        with in_transaction(clock.now, **config) as (producer, transactions):
+            state, feeder = producer._state, producer._feeder
             sent = producer.send(TOPIC, b"x", partition=0)
             (queue,) = feeder._pending.values()
             where = None
