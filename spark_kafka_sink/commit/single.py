@@ -7,7 +7,7 @@ recovered: a transaction that is not committed is aborted after its timeout or b
 
 Each task checks its partitions before its first record (`single_check`). This module contains the
 driver's commit and abort. If a check fails, the commit also aborts the transaction, because Spark
-may not call abort().
+does not always call abort().
 """
 
 from __future__ import annotations
@@ -257,19 +257,21 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
-            "the broker's response does not show that it took a batch for a duplicate, so mode "
-            "single could lose rows without an error: use exactlyOnce=two-phase"
+            "the commit log record was sent twice as a test, and the broker's response does not "
+            "show that it took a batch for a duplicate, so mode single could lose rows without an "
+            "error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
 
 
 def _flagged(plan: Plan) -> Failure:
-    """Return the failure for a record that was sent once, and is reported as a duplicate."""
+    """Return the failure for a record that was sent once, but is reported as a duplicate."""
     sentence = (
-        f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
-        f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
-        "mode single could lose rows without an error: set CreateTime, or use exactlyOnce=two-phase"
+        f"the broker reports the commit log record of {plan.run.owner} as a duplicate, though it "
+        f"was sent once: topic {plan.run.log.topic} may have "
+        "message.timestamp.type=LogAppendTime, where mode single could lose rows without an "
+        "error: set CreateTime, or use exactlyOnce=two-phase"
     )
     return Failure(FailureKind.NOT_FIT, sentence)
 
@@ -278,7 +280,7 @@ def _not_written(machine: Single, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the record of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _look(machine: Single) -> Step[Single]:
@@ -333,7 +335,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if again:
         return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
+        failure = at.failure(f"the commit log record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading, run = at.reply.reading, machine.plan.run.name
     if reading.record is not None and reading.record.run == run:

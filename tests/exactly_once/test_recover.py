@@ -241,7 +241,7 @@ def test_a_torn_owner_fails_until_it_is_accepted(
 
     assert recover("--accept-torn", "--app-id", "job") == 0
     assert line in recover.out
-    assert "accepted: version 1 counts as written, and the next run goes on" in recover.out
+    assert "accepted: version 1 counts as written, and the next run can start" in recover.out
     assert recover("--accept-torn", "--app-id", "job") == 0
     assert "not torn: there is nothing to accept" in recover.out
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
@@ -369,7 +369,7 @@ def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     assert recover("--app-id", "jbo") == 2
     assert recover.out == ""
     assert "application 'jbo'" in recover.err
-    assert "known are: " in recover.err
+    assert "known applications: " in recover.err
     assert recover("--abort", "jbo") == 2
 
 

@@ -150,7 +150,7 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
     ),
     "G2, a batch that vanished": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 3, 20),))]}, (ATTEMPT,),
-        2, "t-0 holds records from offset 20 to sequence 3, though 5 records from offset 20 on",
+        2, "t-0 holds records from offset 20 on, up to sequence number 3, though 5 records",
     ),
     "G2, another first record": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 4, 19),))]}, (ATTEMPT,),
