@@ -2,9 +2,9 @@
 
 The rows of a chunk share one `SentRows`: an array of offsets, and for each row a reference to the
 result of its batch. When a batch ends, it sets the results of all its rows at once. A `RowFuture`
-has only the row's number, and computes the row's result when it is asked. So a future costs one
-small object to create and nothing to resolve; a `concurrent.futures.Future` costs a condition and a
-notification per row.
+has only the row's number, and computes the row's result when a caller asks for it. So a future
+costs one small object to create and nothing to resolve; a `concurrent.futures.Future` costs a
+condition and a notification per row.
 """
 
 from __future__ import annotations
@@ -261,8 +261,8 @@ class _Watch:
 
     is_notified: only changes under the condition, together with the `_state` that waiters read. So
     a thread that checks several futures and then waits for the unfinished futures sees each future
-    as either done or not done. pid: the process that created this object; in a forked child,
-    another thread may have held the lock at the fork.
+    as either done or not done. pid: the process that created this object. A forked child cannot use
+    the lock, because another thread may have held it at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")
@@ -319,7 +319,7 @@ class RowFuture(Future[RecordMetadata]):
         return False
 
     def running(self) -> bool:
-        """Return whether the record is neither acknowledged nor failed."""
+        """Return whether the record is not acknowledged yet and has not failed."""
         return not self._rows.is_done(self._row)
 
     def done(self) -> bool:

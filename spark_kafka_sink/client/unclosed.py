@@ -37,8 +37,8 @@ def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
 
 
-# By I/O thread, because the thread outlives a garbage-collected producer until its records are
-# delivered.
+# The key is the I/O thread, because after its producer was garbage-collected, the thread runs until
+# the records are delivered.
 _unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
 
 

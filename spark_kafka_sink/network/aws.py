@@ -70,8 +70,9 @@ class AwsTokens:
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
-            # With their variables unresolved, too: the source of a client with variables may have
-            # another identity after the next fetch.
+            # The options with unresolved variables are a part of the key, too: a variable may
+            # resolve to another identity at the next fetch, so a client with variables must not
+            # share its source with a client that has the same values without variables.
             (
                 *(options, region, self._region_of_hosts()),
                 *(config.sasl_jaas_config, config.config_providers),
@@ -188,7 +189,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         commands = _remove_commands(session.full_config)
         _name_role_sessions(session.full_config)
         if session.get_config_variable("region") is None:
-            # The roles of profiles are assumed there.
+            # botocore assumes the roles of profiles in this region.
             session.set_config_variable("region", region)
         if options.role is not None:
             client = session.create_client("sts", region_name=options.sts_region or region)
@@ -227,10 +228,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove the commands that would print credentials from botocore's profiles; return them.
+    """Remove each credential_process from botocore's profiles; return these commands.
 
-    It is not enough to remove the session's own provider of such credentials: botocore would still
-    run the commands of source profiles.
+    botocore would run these commands to get credentials. It is not enough to remove the session's
+    own provider of such credentials: botocore would still run the commands of source profiles.
     """
     found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
     return [command for command in found if command is not None]
@@ -239,8 +240,8 @@ def _remove_commands(config: Mapping[str, Any]) -> list[object]:
 def _name_role_sessions(config: Mapping[str, Any]) -> None:
     """Set the session name of the roles in botocore's profiles that have none.
 
-    botocore would name each session by the time. It reads the name for a web identity in the
-    environment from the profile, too.
+    Otherwise botocore would name each session by the time. If the environment configures a web
+    identity, botocore takes the session name from the profile, too.
     """
     profiles = config.get("profiles", {})
     # Without AWS_PROFILE, botocore uses this profile even if no file has it.

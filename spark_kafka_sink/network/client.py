@@ -476,7 +476,7 @@ class NetworkClient:
                 self._connection_lost(state, expired.reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
-        """Re-authenticate connections whose session has ended and whose requests wait.
+        """Re-authenticate each connection whose session has ended, if requests wait for it.
 
         The selector wakes up when a ticket or token is available.
         """

@@ -114,7 +114,10 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Record that the next frame is written. Return its request if that expects no response."""
+        """Record that the next frame is written.
+
+        Return its request if the request expects no response (acks=0), otherwise None.
+        """
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -394,7 +397,7 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Begin to re-authenticate, unless there are no credentials."""
-        # The session is still valid for a while. The next request tries again after an error.
+        # If this fails, the session is still valid for a while, and the next request tries again.
         with suppress(KafkaException):
             is_over = self._authenticator.is_over(now)
             if not self.go_on(now) and is_over and self.awaits_login_since is None:

@@ -435,8 +435,8 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 def _as_written(config: ProducerConfig) -> tuple[object, ...]:
     """Return the options that `OAuthSettings` come from, with their variables unresolved.
 
-    The source of a client with variables may have another identity after the next fetch, and so
-    must serve no client without them.
+    A variable may resolve to another identity at the next fetch. So a client with variables must
+    not share its source with a client without variables.
     """
     found = [
         getattr(config, each.name)

@@ -308,7 +308,8 @@ class TlsLayer:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLZeroReturnError:
-            # The broker rejects nobody by this: it may be shutting down, or have too many clients.
+            # A close_notify is no rejection: the broker may be shutting down, or have too many
+            # clients.
             self.is_ended = True
             return False
         except ssl.SSLError as error:

@@ -245,8 +245,8 @@ class RecordAccumulator:
         result of each record (see `RecordSpan`), None if nobody needs the results.
 
         Return the batches that became full. The caller must compress them outside the lock, and
-        they are not sent before `packed`. Memory that the batches keep is charged; the caller
-        returns the bytes that it reserved.
+        they are not sent before `packed`. Memory that the batches keep is charged; the caller then
+        releases the bytes that it reserved.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])

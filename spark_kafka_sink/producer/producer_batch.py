@@ -347,7 +347,7 @@ class ProducerBatch:
         return int(times.min()), int(times.max())
 
     def keep(self) -> None:
-        """Keep a copy of the bytes that were sent, also after `release` drops the records."""
+        """Keep a copy of the bytes that were sent, even after `release` drops the records."""
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:

@@ -300,7 +300,7 @@ def _null_header_keys(columns: SinkColumns) -> Bools | None:
 
 
 def _null_header_key(_columns: SinkColumns, _row: int) -> str:
-    return "headers has a header whose key is null: Kafka has no such header; give it a name"
+    return "headers has a header whose key is null, which Kafka does not allow: set a key"
 
 
 class RowRule(NamedTuple):

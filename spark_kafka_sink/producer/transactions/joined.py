@@ -262,7 +262,7 @@ class JoinedTransaction:
     # -- errors -----------------------------------------------------------------------------------
 
     def reported(self, error: KafkaException) -> KafkaException:
-        """Return the error that the owner of a batch gets for `error`."""
+        """Return the error to report for the records of a batch that failed with `error`."""
         return error
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - as in TransactionManager

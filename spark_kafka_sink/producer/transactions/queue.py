@@ -170,7 +170,10 @@ class TransactionQueue:
         self._in_flight = self.drop_first()
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether the context of a sent request is a request of this queue."""
+        """Return whether this queue sent the network request that has this context.
+
+        If so, the context is the TransactionalRequest.
+        """
         return isinstance(context, TransactionalRequest)
 
     def drop_first(self) -> TransactionalRequest:
