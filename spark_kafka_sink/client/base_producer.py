@@ -288,7 +288,7 @@ class BaseProducer:
         later; here, the value is measured at once. The groups are producer-metrics,
         producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
         lists all metrics with their units. A metric without a value, such as an average before the
-        first event, is NaN. Any thread may call this method, also after `close`.
+        first event, is NaN. Any thread may call this method, even after `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())

@@ -235,7 +235,7 @@ class RowQueue:
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
-        """Use metadata that has more partitions, also for the rows that wait in the chunk.
+        """Use metadata that has more partitions, even for the rows that wait in the chunk already.
 
         Metadata with fewer partitions is either older or belongs to a recreated topic. It is
         ignored, because waiting rows may have the numbers of the missing partitions.

@@ -270,7 +270,7 @@ class ChunkFeeder:
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
-        """Raise IllegalStateException in the partitioner, which would wait for its own rows."""
+        """Raise IllegalStateException if the partitioner makes this call: it would never end."""
         if self.is_in_partitioner:
             message = (
                 "a partitioner has called its own producer, which would wait for the partitioner: "
@@ -463,7 +463,7 @@ def _log_error(message: str, topic: str, error: BaseException) -> None:
 
 
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Return the error for the rows' futures."""
+    """Return the error for the futures of rows that could not be encoded."""
     if isinstance(error, KafkaException):
         return error
     message = f"the rows could not be encoded: {type(error).__name__}: {message_of(error)}"

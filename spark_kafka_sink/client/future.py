@@ -277,7 +277,7 @@ class _Watch:
         self.pid = os.getpid()
 
     def notify(self) -> None:
-        """Notify all waiters and done callbacks; the I/O thread calls this once."""
+        """Notify all waiters and call the done callbacks; the I/O thread calls this once."""
         self.notify_waiters()
         for callback in self.callbacks:
             call_in_io_thread(_DONE_CALLBACK, callback, self.future)

@@ -121,8 +121,8 @@ class ProducerState(ProducerLock):
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or in unfinished batches, by topic.
 
-        Lost are failed records of `append` whose error no call has raised yet, and rows of `send`
-        since `count_lost`.
+        Lost are the failed records of `append` whose error no call has raised yet, and the rows of
+        `send` that have failed since `count_lost` was called.
         """
         with self.lock:
             return self._failed + self.accumulator.undelivered()
@@ -430,7 +430,7 @@ class ProducerState(ProducerLock):
     def end_when_idle(self) -> None:
         """Make the I/O thread deliver its rows and then end; takes no lock, for a finalizer.
 
-        Garbage may be collected in any thread at any moment, also while that thread holds the lock.
+        Garbage may be collected in any thread at any moment, even while that thread holds the lock.
         The rows of a transaction are dropped, because no caller is left to commit it.
         """
         if self.transactions is not None:

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
 from spark_kafka_sink.client.producer_state import ProducerState
 
-# How many seconds the remaining deliveries may take when the program ends, also after Ctrl-C.
+# How many seconds the remaining deliveries may take when the program ends or after Ctrl-C.
 AT_EXIT_S: Final = 5.0
 # Closes a producer within a number of seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.

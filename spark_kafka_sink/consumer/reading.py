@@ -421,8 +421,8 @@ class Reading:
                 codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"
             )
         logger.warning(
-            "%s: the offsets %d to %d were deleted while they were to be read (retention); "
-            "going on at %d",
+            "%s: the records at offsets %d to %d were deleted (retention) before they were read; "
+            "reading continues at offset %d",
             partition.topic_partition, position, min(earliest, partition.end) - 1, earliest,
         )  # fmt: skip
         partition.position = earliest

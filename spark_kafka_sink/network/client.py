@@ -191,7 +191,7 @@ class NetworkClient:
         return sum(state.load for state in self._nodes)
 
     def connection_count(self) -> int:
-        """Return the number of connections, also those being made. Any thread may call this."""
+        """Return the number of connections, established or not yet. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:

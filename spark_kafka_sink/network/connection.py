@@ -243,7 +243,7 @@ class Connection:
         return self._splitter.is_inside_frame
 
     def take_outgoing(self) -> list[list[Buffer]]:
-        """Return the frames to write. The buffers of each frame are one send."""
+        """Return the frames to write, each as a list of buffers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 

@@ -126,7 +126,7 @@ class _Context:
         except GSSError as error:
             words = _words(error)
         raise SaslAuthenticationException(
-            f"what the broker sent for Kerberos is not valid: {words}"
+            f"the Kerberos token that the broker sent is not valid: {words}"
         )
 
 

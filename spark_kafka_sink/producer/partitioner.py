@@ -82,7 +82,7 @@ class StickyPartitioner:
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
         batch_bytes = max(1, load.batch_bytes)
-        # A row belongs to the stretch in which it begins, also if it ends after the stretch.
+        # A row belongs to the stretch in which it begins, even if it ends after the stretch.
         ends = np.cumsum(sizes) + self._bytes
         stretches = (ends - sizes) // batch_bytes
         self._bytes = int(ends[-1]) - int(stretches[-1]) * batch_bytes
@@ -430,7 +430,10 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """How long data waits for each node. Times are seconds; a timeout of 0 disables this."""
+    """How long data waits for each node; for partitioner.availability.timeout.ms.
+
+    Times are seconds. With a timeout of 0, nothing is measured, and no node counts as slow.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
