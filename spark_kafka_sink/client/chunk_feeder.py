@@ -485,7 +485,7 @@ def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaExceptio
         return error
     message = (
         f"{PARTITIONER_CLASS} raised {type(error).__name__} for {len(chunk)} row(s) of topic "
-        f"{chunk.topic}, which are not sent: {message_of(error)}"
+        f"{chunk.topic}, so these rows are not sent: {message_of(error)}"
     )
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error

@@ -61,12 +61,12 @@ class AwsTokens:
             )
         options, region = self._options(), self._region()
         url = endpoint(region)
-        values.check_url(url, f"{url}, which the tokens of AWS_MSK_IAM are for")
+        values.check_url(url, f"{url}, the URL for which AWS_MSK_IAM tokens are signed")
         if _environment_credentials(options) is None and find_spec("botocore") is None:
             raise ConfigException(
                 f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
-                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and to look further the Python "
-                "package botocore is needed on the driver and on each executor: "
+                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); to find credentials elsewhere, the "
+                "driver and each executor need the Python package botocore: "
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
@@ -133,7 +133,9 @@ class AwsTokens:
             raise TokenException(str(error), is_final=True) from None
         now = time.time()
         if credentials.expires_at is not None and credentials.expires_at < now + _LEAST_LIFE_S:
-            raise TokenException("AWS's credentials end within a minute, and are not renewed yet")
+            raise TokenException(
+                "AWS's credentials expire within a minute, and there are no new ones yet"
+            )
         return msk_token(credentials, region, now, _USER_AGENT)
 
 

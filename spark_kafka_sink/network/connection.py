@@ -486,7 +486,7 @@ class Connection:
             self._ask_api_versions(0, now)
             return []
         if not isinstance(response, ApiVersionsResponse):
-            message = f"node {self.node_id} answered ApiVersions with another response"
+            message = f"node {self.node_id} answered ApiVersions with a response to another API"
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]

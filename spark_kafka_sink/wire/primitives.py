@@ -257,7 +257,9 @@ def write_compact_string(out: bytearray, value: str | None) -> None:
 def _encoded(value: str) -> bytes:
     data = value.encode()
     if len(data) > 0x7FFF:
-        message = f"a string of {len(data)} bytes is longer than the 32767 that Kafka can carry"
+        message = (
+            f"a string of {len(data)} bytes is longer than the 32767 bytes that the protocol allows"
+        )
         raise ProtocolError(message)
     return data
 
