@@ -71,10 +71,11 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """A request on the wire.
+    """A request that was sent, and that has no response yet.
 
-    request: None for the connection's own requests, such as ApiVersions. throttled_s: the throttle
-    times of the broker since the request was sent, in seconds, which extend its timeout.
+    request: None for the connection's own requests, such as ApiVersions. throttled_s: the sum of
+    the broker's throttle times since the request was sent, in seconds. They extend the timeout of
+    the request.
     """
 
     request: ClientRequest | None

@@ -123,7 +123,7 @@ class NodeStates:
 
     @property
     def has_answering(self) -> bool:
-        """Whether any node, also a bootstrap address, is connected and has not failed since."""
+        """Whether any node, even a bootstrap address, is connected and has not failed since."""
         return any(state.answers for state in self)
 
     def silence_s(

@@ -179,7 +179,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
 
 @contextmanager
 def _key_file(text: str, origin: str) -> Iterator[str]:
-    """Return a path from which OpenSSL can read a key: in memory if possible, not on a disk.
+    """Return a path from which OpenSSL can read a key: a file in memory, or else on a disk.
 
     Raise ConfigException if neither is possible.
     """

@@ -238,7 +238,7 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the batch when it is sent; before it is packed, an upper bound."""
+        """The size of the batch when it is sent; before it is compressed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property

@@ -218,7 +218,7 @@ class JoinedTransaction:
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was rejected because of another producer of the transaction."""
+        """Return whether a batch was rejected because of another producer in this transaction."""
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- responses --------------------------------------------------------------------------------

@@ -411,7 +411,7 @@ class TransactionManager:
         return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - as in JoinedTransaction
-        """Return whether a batch was rejected because of another producer of the transaction."""
+        """Return whether a batch was rejected because of another producer in this transaction."""
         return False
 
     def reported(self, error: KafkaException) -> KafkaException:
