@@ -427,11 +427,13 @@ class ChunkFeeder:
                 self._give_up_one(chunk, queue, error)
 
     def _give_up_one(self, chunk: RowChunk, queue: RowQueue, error: KafkaException) -> None:
-        with self._appender.append_lock:
-            queue.take(chunk)
-            self._give_up(chunk, error)
-        if not chunk.is_partitioned:  # otherwise the partitioner's thread releases it
-            self._release(chunk, queue)
+        try:
+            with self._appender.append_lock:
+                queue.take(chunk)
+                self._give_up(chunk, error)
+        finally:
+            if chunk.is_over and not chunk.is_partitioned:  # else its partitioner's thread does it
+                self._release(chunk, queue)
 
     def _end_if_given_up(self, chunk: RowChunk) -> None:
         """Fail a chunk's rows if `give_up` was called: no thread will put them into batches."""
@@ -440,9 +442,14 @@ class ChunkFeeder:
                 self._give_up(chunk, self._given_up)
 
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
-        if not chunk.is_over:
-            self._fail(chunk, error)
+        try:
+            if not chunk.is_over:
+                self._fail(chunk, error)
             self._end(chunk)
+        except BaseException:  # an interrupt of a caller that aborts a transaction
+            if chunk.is_over:
+                self._end(chunk)
+            raise
 
 
 def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:

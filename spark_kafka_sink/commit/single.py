@@ -31,6 +31,7 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
+    PREPARE_COMMIT,
     Answer,
     Ask,
     Described,
@@ -64,7 +65,7 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
 # The states of the driver's transaction before anything is written in it.
-_NOTHING_OPEN: Final = frozenset((EMPTY, COMPLETE_COMMIT))
+_NOTHING_OPEN: Final = frozenset((EMPTY, PREPARE_COMMIT, COMPLETE_COMMIT))
 
 _S = SingleState
 
@@ -206,7 +207,8 @@ def _check_transaction(
     if described.producer != plan.producer:
         newer = is_newer(described, plan.producer)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
-    # At level 2, a plan that has written the record DONE begins with a transaction that has ended.
+    # At level 2, a plan that has written the record DONE begins with a transaction that has ended,
+    # whose markers may still be on their way.
     is_nothing = described.state in _NOTHING_OPEN and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)
