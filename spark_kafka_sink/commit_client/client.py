@@ -302,15 +302,6 @@ class CommitClient:
             self._client.poll(max(0.0, min(due, deadline) - now))
         return []
 
-    def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
-        """Send requests, and return the replies to all of them in the same order."""
-        asked = list(asks)
-        self.ask(Question(ask) for ask in asked)
-        found: dict[Ask, Reply] = {}
-        while len(found) < len(set(asked)):
-            found.update(self.answers())
-        return [found[ask] for ask in asked]
-
     def _resume_all(self) -> list[Answer]:
         found, still = [], []
         for ask, each in self._under_way:

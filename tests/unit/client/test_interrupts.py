@@ -113,7 +113,7 @@ class World:
                 assert (accumulator._held, accumulator._packing) == (set(), set())
                 assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
             else:
-                assert re.search("in the middle of a change|closed force", str(state.fatal_error))
+                assert re.search("interrupted a change|closed force", str(state.fatal_error))
         for row, future in self.futures.items():
             assert future.exception(ENOUGH_S) is not None
             assert self.delivered[row] == 1, row
@@ -400,7 +400,7 @@ def test_who_waits_for_memory_is_woken_also_where_the_caller_that_returns_it_is_
             signal = state._waiters.add()
             where = interrupted(give_back, moment)
             if state.fatal_error is not None:
-                assert "in the middle of a change" in str(state.fatal_error)
+                assert "interrupted a change" in str(state.fatal_error)
                 continue
             give_back()  # as after the interrupt of a caller
             assert not signal.locked(), where
