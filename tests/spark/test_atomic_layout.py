@@ -161,8 +161,7 @@ def test_a_spark_without_new_functions_has_the_same_layout(
     assert_one_task_each(old)
     assert tasks(old) == tasks(new)
     assert old.columns == new.columns
-    rows = old.orderBy(F.col("topic"), F.col("key"), old[0]).collect()
-    assert rows == new.orderBy(F.col("topic"), F.col("key"), new[0]).collect()
+    assert sorted(map(repr, old.collect())) == sorted(map(repr, new.collect()))
     of_hash = spark.range(1000).select(F.hash(F.col("id").cast("int"))).collect()
     assert [row[0] for row in of_hash] == _spark_hash(np.arange(1000, dtype=np.int32)).tolist()
 
