@@ -31,8 +31,8 @@ _FILES: Final = 4
 _COLUMNS: Final = (
     "--key", "carrier,flight", "--headers", "origin,dest,tailnum", "--timestamp", "time_hour",
 )  # fmt: skip
-# A JVM that lives for seconds compiles and collects little; these options save a fifth of its CPU
-# time.
+# A JVM that lives for seconds needs little JIT compilation and garbage collection; these options
+# save a fifth of its CPU time.
 _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Enough tasks for visible progress.
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
@@ -127,7 +127,7 @@ def _broker(processes: Children) -> Iterator[broker.Broker]:
 
 
 def check(address: str) -> None:
-    """Raise JobError if no broker answers."""
+    """Raise JobError if no broker responds at this address."""
     kafka, admin = _admin(address)
     try:
         admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
@@ -176,7 +176,7 @@ def _admin(address: str) -> tuple[Any, Any]:
 
 
 def what_next() -> str:
-    """Return the commands to try after the demo, in a new shell in this folder."""
+    """Return a text with commands to try after the demo, which work in a new shell."""
     folder = Path(sys.executable).parent
     inside = folder.is_relative_to(_ROOT)
     return _NEXT.format(folder=shlex.quote(str(folder.relative_to(_ROOT) if inside else folder)))

@@ -110,7 +110,7 @@ MODES: Mapping[str, Callable[[DataFrame, Mapping[str, str]], DataStreamWriter]] 
 
 @dataclass(slots=True)
 class Total:
-    """The numbers of rows and micro-batches that a run wrote; `last` is its last micro-batch."""
+    """The numbers of rows and micro-batches that a run wrote, and its last micro-batch's id."""
 
     rows: int = 0
     batches: int = 0

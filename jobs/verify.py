@@ -3,8 +3,8 @@ r"""Reads a topic with confluent-kafka and compares it with the source that was 
     spark-submit jobs/verify.py --bootstrap host:9092 --topic flights \
         --source data/flights.parquet --key carrier,flight --headers origin,dest
 
-In the argument groups source, rows to records, and Kafka, pass the same arguments as to produce.py
-or stream.py. The job compares the number of records, and a digest of their keys, values and
+Pass the same arguments as to produce.py or stream.py in the groups "source", "rows to records" and
+"Kafka" of --help. The job compares the number of records, and a digest of their keys, values and
 headers. Spark computes both for the source, and Python computes both for the topic. Exit code 0:
 source and topic agree; 1: they differ; 2: they could not be compared.
 """
@@ -37,7 +37,7 @@ _SHOWN_CHARACTERS = 160
 
 @dataclass(slots=True)
 class Topic:
-    """The digest of a topic, its number of records in each partition, and its first records."""
+    """The digest of a topic, the number of records in each partition, and a few records to show."""
 
     digest: digest.Digest = field(default_factory=digest.Digest)
     per_partition: Counter[int] = field(default_factory=Counter)
@@ -84,7 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def compare(expected: digest.Digest, topic: Topic, reported: Counter[int] | None) -> str | None:
-    """Return the first difference as text, None if source and topic agree."""
+    """Return the first difference as text, None if source and topic agree.
+
+    reported: the number of records in each partition, from the sink's report; None if the user did
+    not pass a report.
+    """
     found = topic.digest
     if found.records != expected.records:
         more = found.records - expected.records

@@ -23,7 +23,7 @@ class ExponentialBackoff:
 
     @classmethod
     def of_ms(cls, base_ms: int, max_ms: int) -> Self:
-        """Return a back-off for a delay and a maximum delay in milliseconds."""
+        """Return a back-off for a first delay and a maximum delay in milliseconds."""
         return cls(base_ms / 1000, max_ms / 1000)
 
     def delay_s(self, attempts: int, random: Random) -> float:

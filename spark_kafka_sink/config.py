@@ -80,8 +80,8 @@ class ProducerConfig(
     has it, 0: when it was sent.
     """
     enable_idempotence: bool = field(name="enable.idempotence", default=True)
-    """Retries cause no duplicates and keep the order; needs acks=all and at most 5 requests in
-    flight."""
+    """Whether retries cause no duplicates and keep the order; true needs acks=all and at most 5
+    requests in flight."""
     retries: NonNegative = 2**31 - 1
     """How often sending a batch is retried; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: NonNegative = field(name="delivery.timeout.ms", default=120_000)
@@ -289,7 +289,8 @@ class ProducerConfig(
     sasl_login_refresh_buffer_seconds: BufferTime = field(
         name="sasl.login.refresh.buffer.seconds", default=300
     )
-    """The minimum time between a token's refresh and its expiry; ignored if it expires too soon."""
+    """The minimum time between a token's refresh and its expiry; ignored if the token expires too
+    soon."""
     sasl_login_connect_timeout_ms: NonNegative | None = field(
         name="sasl.login.connect.timeout.ms", default=None
     )
@@ -505,7 +506,8 @@ def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
         found.append(ConfigProvider(each, of_it))
     if unread:
         raise ConfigException(
-            f"{Option(min(unread))} belongs to no provider: {Option(_PROVIDERS)} has to name it"
+            f"{Option(min(unread))} is an option of a provider that {Option(_PROVIDERS)} does not "
+            "name"
         )
     return tuple(found)
 
@@ -616,7 +618,8 @@ def _check_secured(config: ProducerConfig) -> None:
         others = {"sasl.jaas.config": jaas, "sasl.username": user}
         for other in (other for other, value in others.items() if value is not None):
             raise ConfigException(
-                f"{Option(name)} and {Option(other)} both say whom to log in: remove one of the two"
+                f"{Option(name)} and {Option(other)} both set the user that logs in: remove one of "
+                "the two"
             )
     key, chain = config.ssl_keystore_key, config.ssl_keystore_certificate_chain
     for name, location, texts in (
@@ -917,7 +920,10 @@ def _check_transactional(config: ProducerConfig) -> None:
 
 
 def _settle_delivery_timeout(config: ProducerConfig, options: Mapping[str, Any]) -> ProducerConfig:
-    """Increase delivery.timeout.ms to linger.ms + request.timeout.ms, as the Java client does."""
+    """Increase delivery.timeout.ms to at least linger.ms + request.timeout.ms.
+
+    Raise ConfigException if the user has set it to less. The Java client has the same rules.
+    """
     least = min(config.linger_ms + config.request_timeout_ms, 2**31 - 1)
     if config.delivery_timeout_ms >= least:
         return config

@@ -55,7 +55,10 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 
 
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
-    """Return `function` wrapped for another thread, to name options as in this thread."""
+    """Return a function that calls `function`, in any thread, with this thread's option names.
+
+    These are the names that `name_options` shows in messages.
+    """
     name = _option_name.get()
 
     def call() -> None:
@@ -315,7 +318,7 @@ class InvalidTopicException(InvalidConfigurationException):
 
 
 class TopicAuthorizationException(AuthorizationException):
-    """The client may not write to the topic."""
+    """The client does not have the permission to write to the topic."""
 
 
 class ClusterAuthorizationException(AuthorizationException):
@@ -387,11 +390,11 @@ class InvalidTxnTimeoutException(ApiException):
 
 
 class TransactionalIdAuthorizationException(AuthorizationException):
-    """The client may not use the transactional id."""
+    """The client does not have the permission to use the transactional id."""
 
 
 class GroupAuthorizationException(AuthorizationException):
-    """The client may not commit offsets of the consumer group."""
+    """The client does not have the permission to commit offsets of the consumer group."""
 
 
 class IllegalGenerationException(ApplicationRecoverableException):
@@ -469,9 +472,9 @@ class CommitFailedException(KafkaException):
 class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 
-    kind: the class of the exception that is raised for the code. advice: what a user who writes can
-    do, with option names in braces, None if there is no advice. `consumer.list_offsets` has the
-    advice for readers.
+    kind: the class of the exception that is raised for the code. advice: what users can do who
+    write records, with option names in braces, None if there is no advice. `consumer.list_offsets`
+    has the advice for users who read records.
     """
 
     code: int
@@ -615,7 +618,7 @@ _ROWS: Final = (
         "UNKNOWN_PRODUCER_ID",
         UnknownProducerIdException,
         "the partition no longer has records of this producer: they were deleted, or the topic was "
-        "created again; write them again",
+        "created again; write the failed rows again",
     ),
     ErrorCode(60, "REASSIGNMENT_IN_PROGRESS", ApiException),
     ErrorCode(
@@ -625,7 +628,10 @@ _ROWS: Final = (
         "set delegation.token.secret.key on each broker and controller",
     ),
     ErrorCode(
-        62, "DELEGATION_TOKEN_NOT_FOUND", ApiException, "it has expired, or somebody has expired it"
+        62,
+        "DELEGATION_TOKEN_NOT_FOUND",
+        ApiException,
+        "its lifetime has ended, or somebody has expired it before",
     ),
     ErrorCode(63, "DELEGATION_TOKEN_OWNER_MISMATCH", ApiException, "only its owner may do that"),
     ErrorCode(
@@ -733,7 +739,7 @@ _INTERNAL: Final = "is internal to Kafka, and producers may not write to it: use
 
 
 def advice(code: int, *, topic: str | None = None) -> str | None:
-    """Return the advice for a user who writes about an error code, None if there is no advice.
+    """Return the advice about an error code for users who write records, None if there is none.
 
     topic: the topic that the error is about, None without one.
     """

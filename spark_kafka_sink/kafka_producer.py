@@ -55,9 +55,10 @@ class KafkaProducer(BaseProducer):
 
     The end of a ``with`` block closes the producer, also after an error. All records that were sent
     before are delivered; after KeyboardInterrupt, this takes at most 5 s. If a program ends without
-    `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr. If
-    several threads append, their slices are appended one after another. A producer can be used only
-    in the process that created it, and not after a fork.
+    `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr.
+    Several threads may append: the producer cuts large Arrow batches into slices, and appends one
+    slice at a time. A producer can be used only in the process that created it, and not in a forked
+    child.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ _CREDENTIALS: Final = re.compile(r"(?!/[^/])([\w+.-]+://)?.*@", re.DOTALL)
 
 
 def masked(value: str) -> str:
-    """Return a value with ``***`` in place of everything before its last ``@``, except a scheme."""
+    """Return a value with ``***`` in place of all before its last ``@``, except a URL's scheme."""
     found = _CREDENTIALS.match(value)
     return value if found is None else f"{found[1] or ''}***@{value[found.end() :]}"
 

@@ -6,9 +6,9 @@ metrics.num.samples windows of metrics.sample.window.ms each. A window begins wi
 after the previous window ended. A window expires when it has had no value for num.samples times
 sample.window.ms (SampledStat).
 
-Two things differ from the Java classes. All statistics of a sensor use the same windows, and values
-can be collected in a list that is moved into the windows once a second. Recording a value then
-costs one append to a list. Measuring does not change a sensor, while in Java it resets expired
+Three things differ from the Java classes. All statistics of a sensor use the same windows. Values
+can be collected in a list that is moved into the windows once a second, so that recording a value
+costs only one append to a list. Measuring does not change a sensor, while in Java it resets expired
 windows.
 
 There is no clock and no lock: the time is an argument. Only one thread at a time may write to a

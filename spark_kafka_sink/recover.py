@@ -118,8 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--abort",
         metavar="APPID",
-        help="end what jobs of this application have left open, as their next run would: what is "
-        "decided is committed, the rest is aborted, and a job that is still running fails",
+        help="end the transactions that jobs of this application have left open, as their next run "
+        "would: commit decided transactions, and abort all others; a job that is still running "
+        "fails",
     )
     action.add_argument(
         "--accept-torn",
@@ -234,7 +235,7 @@ class _Command:
             topic = "" if asked.topic is None else f" and topic {asked.topic}"
             message = (
                 f"application {asked.app_id!r}{topic} has no record in {asked.log}, and nothing "
-                f"open that this client may describe; known are: {known or 'none'}"
+                f"open that this client may describe; known applications: {known or 'none'}"
             )
             raise ConfigException(message)
         if not found:
@@ -261,7 +262,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit the decided transactions of an owner."""
+        """Commit those open transactions of an owner that the commit log has decided to commit."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
@@ -299,7 +300,7 @@ class _Command:
         record = found.reading.record
         what = "its last run" if record is None else record.last_written
         return self._plan(
-            found, f"accepted: {what} counts as written, and the next run goes on",
+            found, f"accepted: {what} counts as written, and the next run can start",
             accepts_torn=True,
         )  # fmt: skip
 
@@ -329,7 +330,8 @@ class _Command:
                 failure.error, found.owner.driver_id
             ),
             codes.TOPIC_AUTHORIZATION_FAILED: (
-                f"it needs READ on the topics of the rows, and READ and WRITE on {self._asked.log}"
+                "this command needs READ on the topics of the rows, and READ and WRITE on "
+                f"{self._asked.log}"
             ),
         }
         hint = hints.get(failure.error)
@@ -391,8 +393,8 @@ def _undecided(found: Recovered) -> list[str]:
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
         f"open: {_count(found.undecided)} that no decision covers, since {since}; brokers abort "
-        f"the last at {until}. A job is running, or one has died: then its next run ends them, or "
-        f"--abort {found.found.owner.app_id}"
+        f"the last at {until}. A job is running, or a job has died. If it has died, its next run "
+        f"ends them, or --abort {found.found.owner.app_id}"
     ]
 
 
@@ -427,7 +429,7 @@ def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[s
         "transactions. Lost are:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "Write these rows again where they are needed, then let it go on: --accept-torn "
+        "If these rows are needed, write them again. Then let the owner continue: --accept-torn "
         f"--app-id {found.owner.app_id} --topic {found.owner.target}",
     ]
 

@@ -2,8 +2,8 @@
 
 It is a `KafkaProducer` without `send` for single rows, serializers and interceptors, so that the
 process of a task does not import them. It cannot begin or end a transaction. It can join a
-transaction that the driver has begun, and leave the transaction, and keeps its connections
-meanwhile. It also has the methods that only the tasks of a job need.
+transaction that the driver has begun, and leave it later; its connections stay open. It also has
+the methods that only the tasks of a job need.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class TaskProducer(BaseProducer):
         to the transaction; False if they were added already. withholds: whether to send nothing
         before `flush`, unless memory is short.
 
-        Rows that were appended before must be flushed. Raise IllegalStateException if they are not,
-        or if the producer is already in a transaction. After any later error, the transaction does
-        not have all rows. Close the producer then.
+        Call `flush` before, if rows were appended. Raise IllegalStateException if rows are not
+        flushed, or if the producer is already in a transaction. If any later call raises an error,
+        close the producer, because the transaction does not have all rows.
         """
         from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
 

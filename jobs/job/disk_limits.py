@@ -80,7 +80,8 @@ def _request(settings: dict[str, int]) -> bytes:
 
 def _problem(response: bytes) -> str | None:
     """Return the error in the only result of a response, None if there is none."""
-    # The 12 bytes before it are the correlation id, the throttle time, and the number of results.
+    # The 12 bytes before the error code are the correlation id, the throttle time, and the number
+    # of results.
     error, length = struct.unpack_from(">hh", response, 12)
     if not error:
         return None

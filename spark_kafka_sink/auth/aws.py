@@ -113,8 +113,8 @@ def msk_token(
 ) -> OAuthBearerToken:
     """Return a token that is valid from `now` on, in seconds since 1970.
 
-    The token expires with the credentials, if that is before the expiry of the signature, because
-    brokers then end the session.
+    If the credentials expire before the signature, the token has their expiry time, because brokers
+    end the session at that time.
     """
     url = f"{endpoint(region)}?{_signed_query(credentials, region, now)}"
     url += f"&User-Agent={_encoded(user_agent)}"

@@ -158,8 +158,8 @@ def refusal_hint(token: DelegationToken | None, now_ms: float) -> str:
             "tasks take less time"
         )
     return (
-        f"the token expires at {_utc(token.expiry_timestamp_ms)} or later: somebody may have "
-        "expired it, or this broker has another delegation.token.secret.key"
+        f"the token should be valid until {_utc(token.expiry_timestamp_ms)} at least: somebody may "
+        "have expired it before, or this broker has a different delegation.token.secret.key"
     )
 
 

@@ -103,7 +103,7 @@ def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
     if not _is_true(jaas, "useTicketCache"):
         raise ConfigException(
             f"{Option('sasl.jaas.config')} has neither useKeyTab=true nor useTicketCache=true: "
-            "there is no prompt for a password"
+            "this client does not prompt for a password, so set one of them"
         )
     return KerberosOptions(service, principal, cache=jaas.get("ticketCache") or None)
 

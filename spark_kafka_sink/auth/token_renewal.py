@@ -31,7 +31,7 @@ _FRESH_S: Final = 10.0
 
 
 class TokenException(Exception):
-    """There is no token. The message contains no secret.
+    """No token could be fetched. The message contains no secret.
 
     is_final: whether a retry would fail in the same way. retry_after_s: the delay in seconds that
     the endpoint requests, None if it does not request a delay.

@@ -121,7 +121,7 @@ class Slice:
 
     @property
     def to_spread(self) -> dict[str, TopicMetadata]:
-        """The topics with at least one row that may go to any partition."""
+        """The topics in which at least one row may go to any partition."""
         return topics_to_spread(self.rows, self.topics, self.hashes)
 
 
@@ -143,7 +143,7 @@ class SliceAppender:
             self._partitioner.spread_evenly(start)
 
     def slice(self, rows: Rows, sizes: Int64s, topics: list[TopicMetadata]) -> Slice:
-        """Return the `Slice` that `append` takes, with the hashes of the rows' keys."""
+        """Return rows as a `Slice` for `append`, with the hashes of their keys."""
         hashes = hash_keys(rows.columns.key) if self._partitioner.uses_keys else None
         return Slice(rows, sizes, topics, hashes)
 
@@ -179,7 +179,7 @@ class SliceAppender:
             raise
 
     def pack(self, pending: PendingAppend) -> None:
-        """Compress the batches that became full. The compression itself needs no lock."""
+        """Compress the batches that an append has filled, without holding the lock meanwhile."""
         if pending.full:
             for batch in pending.full:
                 batch.pack()
@@ -389,7 +389,7 @@ class ColumnProducer:
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call
     ) -> list[TopicMetadata]:
-        """Check explicit partition numbers, with new metadata if a number seems too high."""
+        """Check explicit partition numbers; if one is too high, check again with new metadata."""
         if rows.partitions is None:
             return topics
         checked = list(topics)
@@ -426,9 +426,9 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the creation time for batches with these rows.
+        """Return the creation time of batches whose first rows have waited since `lingers_since`.
 
-        It is at most linger.ms ago, so that the batches do not expire too early.
+        It is at most linger.ms ago, because delivery.timeout.ms counts from it.
         """
         if lingers_since is None:
             return None
@@ -439,7 +439,7 @@ def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaExceptio
     """Return the error of one Arrow batch as an error of the table that contains the batch.
 
     first_row: the number of the batch's first row in the table; rows: the number of rows of the
-    table. The given error may also be raised in another caller, so it is not changed.
+    table. The given error object is not changed, because another caller may raise it, too.
     """
     message = error.message
     if first_row:

@@ -61,7 +61,8 @@ def assemble(
         tags={"client-id": client_id},
     )
     network_metrics = NetworkMetrics(metrics)
-    # Only the producers of Spark tasks know brokers in advance, and tasks start at the same time.
+    # A producer that knows brokers in advance belongs to a Spark task. Many tasks start at the same
+    # time, so this producer is one of many.
     security = Security.of(config, is_one_of_many=bool(brokers), identity=identity)
     client = _make_client(config, client_id, random, network_metrics, security)
     try:

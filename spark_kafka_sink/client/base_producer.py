@@ -96,8 +96,9 @@ class BaseProducer:
                 identity=identity,
             )
             self._thread = thread
-            # None of these objects refers to the producer. The I/O thread refers to them, and could
-            # otherwise not end when the producer is garbage-collected.
+            # The I/O thread refers to these objects. None of them refers to the producer: otherwise
+            # a producer that nobody uses would never be garbage-collected, and its I/O thread would
+            # not end.
             self._caller = Caller(self._state, thread, config)
             self._appender = SliceAppender(self._state, config)
             self._row_feeder = feeder = self._make_feeder()
@@ -134,7 +135,10 @@ class BaseProducer:
     # -- what KafkaProducer overrides, because it also has rows and transactions ------------------
 
     def _make_feeder(self) -> ChunkFeeder | None:
-        """Make the parts for `send` and transactions; return the feeder, None without `send`."""
+        """Make the parts for `send` and transactions.
+
+        Return the feeder, which puts the rows of `send` into batches; None if there is no `send`.
+        """
         return None
 
     @property
@@ -241,10 +245,10 @@ class BaseProducer:
 
         This is for a job with several producers. The producer sends rows to all partitions of a
         topic before it returns to a partition. It sends few bytes to each partition at first,
-        unless the topic has more than 100 partitions. start: the position of the first partition
-        among the available partitions; use a different position for each producer. Without this
-        call, the producer spreads rows as the Java client does. If partitioner.class names a
-        partitioner of the Java client, that partitioner stays in use.
+        unless the topic has more than 100 partitions. start: the index, among the available
+        partitions of a topic, of the partition that gets rows first; use a different index for each
+        producer. Without this call, the producer spreads rows as the Java client does. If
+        partitioner.class names a partitioner of the Java client, that partitioner stays in use.
         """
         start = checked_number("start", start, 0, LARGEST_INT32)
         self._caller.check_open()
@@ -259,7 +263,7 @@ class BaseProducer:
     # -- flush and close --------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all earlier records are acknowledged or have failed, and callbacks have run.
+        """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. After the wait, raise
         the first delivery error of `append` since the last call that raised a delivery error. Raise
@@ -284,23 +288,24 @@ class BaseProducer:
         later; here, the value is measured at once. The groups are producer-metrics,
         producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
         lists all metrics with their units. A metric without a value, such as an average before the
-        first event, is NaN. Any thread may call this method, also after `close`.
+        first event, is NaN. Any thread may call this method, even after `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver all rows that were appended and sent, then close; a second call does nothing.
+        """Deliver all rows that were passed to `append` or `send`, then close the producer.
 
-        After Ctrl-C (KeyboardInterrupt), deliveries and callbacks get 5 s at most, and the number
-        of lost records is logged. If a second interrupt ends that wait, the call may be repeated.
+        If the producer is closed already, do nothing. After Ctrl-C (KeyboardInterrupt), wait at
+        most 5 s for deliveries and callbacks, and log the number of lost records. If a second
+        interrupt ends that wait, `close` may be called again to finish.
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes
         its own producer. For a callback that does not return, the call waits up to 5 s more. An
-        open transaction is aborted; with timeout 0, its coordinator aborts it after
-        transaction.timeout.ms. Serializers, interceptors and the partitioner are closed if they
-        have a ``close`` method.
+        open transaction is aborted. With timeout 0, this call does not abort it, and its
+        coordinator does so after transaction.timeout.ms. Serializers, interceptors and the
+        partitioner are closed if they have a ``close`` method.
 
         Unless timeout is 0, raise the first delivery error that was neither raised nor passed to a
         callback. If there is no such error, raise the first error of closing a serializer or the
@@ -336,7 +341,8 @@ class BaseProducer:
     ) -> None:
         """Close, unless the producer is closed already.
 
-        is_final: whether an interrupt ends the wait for deliveries.
+        is_final: whether an interrupt of the wait for deliveries also stops the I/O thread; if not,
+        the caller may close again.
         """
         started = time.monotonic()
         if self._is_closing:
@@ -379,7 +385,7 @@ class BaseProducer:
     def _stop(
         self, timeout: float | None, started: float, last_callbacks_s: float
     ) -> KafkaException | None:
-        """End the I/O thread, fail its rows, and close the plugins; return their first error."""
+        """End the I/O thread, fail its rows, and close the plugins; return the first error."""
         error = KafkaException("Producer is closed forcefully.")
         self._state.count_lost()
         wait_s = None if timeout is None else _join_s(started + timeout, last_callbacks_s)

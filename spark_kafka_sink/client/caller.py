@@ -32,7 +32,7 @@ from spark_kafka_sink.producer.producer_batch import ProducerBatch, unfinished
 
 
 class Caller:
-    """The part of a producer that its public methods use.
+    """The checks and waits of the public methods of a producer.
 
     Public methods first call a `before_…` method. The `raise_if_…` methods may be called with or
     without the producer's lock, so that waits can call them.
@@ -54,7 +54,7 @@ class Caller:
         return Call(self._deadline(), self.raise_if_unusable)
 
     def row_call(self) -> Call:
-        """Return a `Call` for rows of `send`, whose delivery errors are raised by their futures."""
+        """Return a `Call` for rows of `send`; the futures of the rows raise the delivery errors."""
         return Call(self._deadline(), self.raise_if_closed)
 
     def _deadline(self) -> float:

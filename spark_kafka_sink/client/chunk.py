@@ -170,11 +170,11 @@ def next_chunk_bytes(used_bytes: int, age_s: float) -> int:
 class RowQueue:
     """The current chunk of one topic.
 
-    under_way: the chunk whose rows are being put into batches, also after the thread that did so
-    was interrupted. With a user's partitioner, the next chunk waits until this one is finished.
-    room: the free bytes of the current chunk, -1 without a chunk; rows: the number of rows in the
-    current chunk. partitions: the number of partitions of the topic, from the metadata of the
-    current or the last chunk; 0 before the first chunk.
+    under_way: the chunk whose rows a thread is putting into batches. If the thread is interrupted,
+    the chunk stays here until another thread has finished it. With a user's partitioner, the next
+    chunk waits until this one is finished. room: the free bytes of the current chunk, -1 without a
+    chunk; rows: the number of rows in the current chunk. partitions: the number of partitions of
+    the topic, from the metadata of the current or the last chunk; 0 before the first chunk.
     """
 
     __slots__ = ("chunk", "chunk_bytes", "lock", "partitions", "room", "rows", "topic", "under_way")
@@ -231,11 +231,11 @@ class RowQueue:
             return future
 
     def has(self, partition: int | None) -> bool:
-        """Return whether the chunk may take a row for a partition; only certain with the lock."""
+        """Return whether the chunk may take a row for a partition; reliable only with the lock."""
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:
-        """Use metadata that has more partitions, also for the rows that wait in the chunk.
+        """Use metadata that has more partitions, even for the rows that wait in the chunk already.
 
         Metadata with fewer partitions is either older or belongs to a recreated topic. It is
         ignored, because waiting rows may have the numbers of the missing partitions.
@@ -275,7 +275,7 @@ class RowQueue:
             return self.under_way is chunk
 
     def may_take_up(self, chunk: RowChunk) -> bool:
-        """Return whether `take_up` would take the chunk now; only certain with the lock."""
+        """Return whether `take_up` would take the chunk now; reliable only with the lock."""
         is_untouched = not (chunk.is_over or chunk.is_handed_over)
         return is_untouched and (self.under_way is None or self.under_way is chunk)
 

@@ -8,8 +8,8 @@ lock takes a chunk out of its queue, so rows are appended in the order in which 
 
 With a user's partitioner, these threads only hand a chunk over: a thread of `PartitionerThreads`
 calls the partitioner, and then adds the rows to batches. The topic's next chunk has to wait for
-that. The partitioner is called without any lock. Errors are logged by the I/O thread, without a
-lock and after the rows have ended, because a log handler may call the producer.
+that. The partitioner is called without any lock. The I/O thread logs errors after it has failed the
+rows, and holds no lock then, because a log handler may call the producer.
 
 If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
 rows. In the second case, the I/O thread puts the rows into batches.
@@ -168,7 +168,7 @@ class ChunkFeeder:
             raise
 
     def _end(self, chunk: RowChunk) -> None:
-        """Mark a chunk as finished, and return its memory; may be called twice."""
+        """Mark a chunk as finished, and release its memory; may be called twice."""
         chunk.is_over = True
         if chunk.pending.size_bytes:
             self._state.give_back(chunk.pending)
@@ -203,10 +203,10 @@ class ChunkFeeder:
     # -- a user's own partitioner -----------------------------------------------------------------
 
     def _hand_over(self, chunk: RowChunk, queue: RowQueue) -> bool:
-        """Hand a chunk to a partitioner thread; return False if it is done or has to wait.
+        """Hand a chunk to a partitioner thread; return False if the chunk is done or has to wait.
 
-        A chunk has to wait while the topic's previous chunk is with the partitioner. If an
-        interrupted caller has not started the thread, it is started here.
+        A chunk has to wait while the topic's previous chunk is with the partitioner. If an earlier
+        caller was interrupted before it started the thread, the thread is started here.
         """
         if not queue.take_up(chunk):
             return False
@@ -215,7 +215,7 @@ class ChunkFeeder:
                 self._threads.run(partial(self._partition, chunk, queue))
                 chunk.is_handed_over = True
             except RuntimeError as error:
-                message = f"no thread could be started to call {PARTITIONER_CLASS} in: {error}"
+                message = f"the thread that calls {PARTITIONER_CLASS} could not be started: {error}"
                 failure = KafkaException(message, topic=chunk.topic)
                 failure.__cause__ = error
                 self._give_up_one(chunk, queue, failure)
@@ -270,7 +270,7 @@ class ChunkFeeder:
         return self._threads.is_current
 
     def check_not_in_partitioner(self) -> None:
-        """Raise IllegalStateException in the partitioner, which would wait for its own rows."""
+        """Raise IllegalStateException if the partitioner makes this call: it would never end."""
         if self.is_in_partitioner:
             message = (
                 "a partitioner has called its own producer, which would wait for the partitioner: "
@@ -310,9 +310,9 @@ class ChunkFeeder:
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
         """Put all rows that were sent before into batches.
 
-        deadline: until when to wait for the partitioner, None to wait until the rows have failed
-        after delivery.timeout.ms; topics: None for all topics. Raise TimeoutException if the
-        partitioner is not done in time.
+        deadline: until when to wait for the partitioner. If it is None, the wait ends when the
+        partitioner is done, or when the rows fail because delivery.timeout.ms has passed. topics:
+        None for all topics. Raise TimeoutException if the partitioner is not done in time.
         """
         if not self._has_begun:
             return
@@ -427,22 +427,29 @@ class ChunkFeeder:
                 self._give_up_one(chunk, queue, error)
 
     def _give_up_one(self, chunk: RowChunk, queue: RowQueue, error: KafkaException) -> None:
-        with self._appender.append_lock:
-            queue.take(chunk)
-            self._give_up(chunk, error)
-        if not chunk.is_partitioned:  # otherwise the partitioner's thread releases it
-            self._release(chunk, queue)
+        try:
+            with self._appender.append_lock:
+                queue.take(chunk)
+                self._give_up(chunk, error)
+        finally:
+            if chunk.is_over and not chunk.is_partitioned:  # else its partitioner's thread does it
+                self._release(chunk, queue)
 
     def _end_if_given_up(self, chunk: RowChunk) -> None:
-        """Fail a chunk's rows if the producer has given up: no thread will resume it."""
+        """Fail a chunk's rows if `give_up` was called: no thread will put them into batches."""
         if self._given_up is not None:
             with self._appender.append_lock:
                 self._give_up(chunk, self._given_up)
 
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
-        if not chunk.is_over:
-            self._fail(chunk, error)
+        try:
+            if not chunk.is_over:
+                self._fail(chunk, error)
             self._end(chunk)
+        except BaseException:  # an interrupt of a caller that aborts a transaction
+            if chunk.is_over:
+                self._end(chunk)
+            raise
 
 
 def _any_may_go_on(pending: list[tuple[RowChunk, RowQueue]]) -> bool | None:
@@ -463,7 +470,7 @@ def _log_error(message: str, topic: str, error: BaseException) -> None:
 
 
 def _encoding_failure(chunk: RowChunk, error: BaseException) -> KafkaException:
-    """Return the error for the rows' futures."""
+    """Return the error for the futures of rows that could not be encoded."""
     if isinstance(error, KafkaException):
         return error
     message = f"the rows could not be encoded: {type(error).__name__}: {message_of(error)}"
@@ -485,7 +492,7 @@ def _partitioner_failure(chunk: RowChunk, error: BaseException) -> KafkaExceptio
         return error
     message = (
         f"{PARTITIONER_CLASS} raised {type(error).__name__} for {len(chunk)} row(s) of topic "
-        f"{chunk.topic}, which are not sent: {message_of(error)}"
+        f"{chunk.topic}, so these rows are not sent: {message_of(error)}"
     )
     failure = KafkaException(message, topic=chunk.topic)
     failure.__cause__ = error

@@ -2,9 +2,9 @@
 
 The rows of a chunk share one `SentRows`: an array of offsets, and for each row a reference to the
 result of its batch. When a batch ends, it sets the results of all its rows at once. A `RowFuture`
-has only the row's number, and computes the row's result when it is asked. So a future costs one
-small object to create and nothing to resolve; a `concurrent.futures.Future` costs a condition and a
-notification per row.
+has only the row's number, and computes the row's result when a caller asks for it. So a future
+costs one small object to create and nothing to resolve; a `concurrent.futures.Future` costs a
+condition and a notification per row.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class SentRows:
         return self._end(row) is not None
 
     def wait(self, row: int, timeout: float | None) -> _End:
-        """Wait until the row has a result, and return it. Raise TimeoutError."""
+        """Wait until the row has a result, and return it. Raise TimeoutError if it comes late."""
         end = self._end(row)
         if end is not None:
             return end
@@ -261,8 +261,8 @@ class _Watch:
 
     is_notified: only changes under the condition, together with the `_state` that waiters read. So
     a thread that checks several futures and then waits for the unfinished futures sees each future
-    as either done or not done. pid: the process that created this object; in a forked child,
-    another thread may have held the lock at the fork.
+    as either done or not done. pid: the process that created this object. A forked child cannot use
+    the lock, because another thread may have held it at the fork.
     """
 
     __slots__ = ("callbacks", "condition", "future", "is_notified", "lock", "pid", "waiters")
@@ -277,7 +277,7 @@ class _Watch:
         self.pid = os.getpid()
 
     def notify(self) -> None:
-        """Notify all waiters and done callbacks; the I/O thread calls this once."""
+        """Notify all waiters and call the done callbacks; the I/O thread calls this once."""
         self.notify_waiters()
         for callback in self.callbacks:
             call_in_io_thread(_DONE_CALLBACK, callback, self.future)
@@ -319,7 +319,7 @@ class RowFuture(Future[RecordMetadata]):
         return False
 
     def running(self) -> bool:
-        """Return whether the record is neither acknowledged nor failed."""
+        """Return whether the record is not acknowledged yet and has not failed."""
         return not self._rows.is_done(self._row)
 
     def done(self) -> bool:

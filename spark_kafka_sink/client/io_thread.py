@@ -192,7 +192,7 @@ class ProducerThread:
     def _end(self) -> None:
         """Fail the rows that will not be sent, so that no caller waits for them."""
         state = self._state
-        error = state.fatal_error or KafkaException("the producer ended before this was sent")
+        error = state.fatal_error or KafkaException("the producer ended before the record was sent")
         # Do this even if no batch is unfinished, for a caller that is encoding rows at this time.
         state.give_up(error)
         try:

@@ -4,7 +4,7 @@ A caller may be interrupted anywhere (by KeyboardInterrupt, or by any exception 
 handler). ``with self.lock, self._change:`` guards a change, during which the accumulator or a batch
 is inconsistent. An interrupt inside a change ends the producer with an error, because half a change
 could lose records or send them twice. Everything else may be interrupted: waits and encoding hold
-no lock, and it does no harm if a caller returns its reserved memory twice.
+no lock, and it does no harm if a caller releases its reserved memory twice.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class ProducerLock(ABC):
     def _interrupted(self, error: BaseException) -> None:
         """End the producer, because one of its changes was interrupted."""
         what = type(error).__name__
-        message = f"{what} came in the middle of a change to the producer's batches: make another"
+        message = (
+            f"{what} interrupted a change to the producer's batches, so the producer cannot be "
+            "used any more: create another producer"
+        )
         failure = KafkaException(message)
         failure.__cause__ = error
         # The I/O thread fails the batches, because signals do not interrupt it.

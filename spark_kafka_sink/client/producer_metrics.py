@@ -211,7 +211,7 @@ class ProducerMetrics:
         sensors.records_per_request.add(records)
 
     def answered(self, event: Answered) -> None:
-        """Record the metrics of a response, if the request has a response."""
+        """Record the metrics of a response; do nothing for a request without one (acks=0)."""
         response = event.response
         if response is None:
             return

@@ -121,8 +121,8 @@ class ProducerState(ProducerLock):
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or in unfinished batches, by topic.
 
-        Lost are failed records of `append` whose error no call has raised yet, and rows of `send`
-        since `count_lost`.
+        Lost are the failed records of `append` whose error no call has raised yet, and the rows of
+        `send` that have failed since `count_lost` was called.
         """
         with self.lock:
             return self._failed + self.accumulator.undelivered()
@@ -218,8 +218,8 @@ class ProducerState(ProducerLock):
 
         topics: the topics of the rows, which are marked as used. to_spread: the topics with rows
         that may go to any partition. Return the `TopicLoad` of each topic in `to_spread`. The
-        caller must return the bytes with `release`, also if this raises, unless `put_in` has
-        returned them.
+        caller must call `release` afterwards, even if this method raises. That is not necessary
+        after `put_in`, which releases the bytes.
         """
         pool = self.accumulator.pool
 
@@ -278,7 +278,7 @@ class ProducerState(ProducerLock):
         created_at: float | None,
         owner: SpanOwner | None,
     ) -> None:
-        """Append encoded rows to the held batches, end `hold`, and return the reserved bytes.
+        """Append encoded rows to the held batches, end `hold`, and release the reserved memory.
 
         check: raises if rows may not be appended now; created_at: the time since which the rows
         have waited, None for now; owner: notified about each row's result, None if nobody needs it.
@@ -321,7 +321,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of rows; may be called twice."""
+        """Release the memory that was reserved for rows; may be called twice."""
         with self.lock:
             # Notify first: if an interrupt comes, a second call then does the rest. The woken
             # callers still wait for the lock.
@@ -329,7 +329,7 @@ class ProducerState(ProducerLock):
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Return everything that an append holds; the I/O thread gets batches to compress."""
+        """Release what an append holds. Batches that are not compressed go to the I/O thread."""
         with self.lock:
             self.let_go(pending)
             self.give_back(pending)
@@ -416,7 +416,10 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def hurry(self) -> None:
-        """Send lingering rows at once, and begin to count lost rows, except in a transaction."""
+        """Send lingering rows at once, and begin to count lost rows.
+
+        Do nothing if the producer is transactional.
+        """
         if self.transactions is None:
             with self.lock:
                 self._is_in_hurry = True
@@ -427,7 +430,7 @@ class ProducerState(ProducerLock):
     def end_when_idle(self) -> None:
         """Make the I/O thread deliver its rows and then end; takes no lock, for a finalizer.
 
-        Garbage may be collected in any thread at any moment, also while that thread holds the lock.
+        Garbage may be collected in any thread at any moment, even while that thread holds the lock.
         The rows of a transaction are dropped, because no caller is left to commit it.
         """
         if self.transactions is not None:

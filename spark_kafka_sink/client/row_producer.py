@@ -252,7 +252,7 @@ class RowProducer:
     def _make_room(
         self, queue: RowQueue, partition: int | None, size_bytes: int, call: Call
     ) -> None:
-        """Fetch the partition's metadata, put a full chunk into batches, or begin a chunk."""
+        """Make room for a row: fetch metadata, put a full chunk into batches, or begin a chunk."""
         full = queue.chunk
         if full is not None and queue.has(partition):
             self._feeder.convert(full, queue, call.deadline)

@@ -131,7 +131,7 @@ class ProducerTransactions:
     """The transactional calls of a producer that has a transactional.id.
 
     drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline. drop_rows:
-    fails those that are in no batch yet; takes the error of the transaction.
+    fails the rows that are in no batch yet; takes the error of the transaction.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class ProducerTransactions:
         """Abort the open transaction of a producer that is being closed.
 
         If a commit or an abort has timed out, wait for it instead. Errors are kept for `close` to
-        raise. If the time is too short, the coordinator aborts the transaction.
+        raise. If the timeout passes first, the coordinator aborts the transaction later.
         """
         end = self._state.ask(self._open_end)
         if end is None:
@@ -235,7 +235,7 @@ class ProducerTransactions:
 
         If the rows were sent first, rows that another thread sends meanwhile would not be part of
         the transaction. An abort drops them, and so waits for no partitioner. After an interrupt
-        (KeyboardInterrupt), EndTxn waits until the call is repeated.
+        (KeyboardInterrupt), EndTxn is not sent until the call is repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)

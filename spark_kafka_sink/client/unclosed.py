@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
 from spark_kafka_sink.client.producer_state import ProducerState
 
-# How many seconds the remaining deliveries may take when the program ends, also after Ctrl-C.
+# How many seconds the remaining deliveries may take when the program ends or after Ctrl-C.
 AT_EXIT_S: Final = 5.0
 # Closes a producer within a number of seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
@@ -37,8 +37,8 @@ def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
         warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
 
 
-# By I/O thread, because the thread outlives a garbage-collected producer until its records are
-# delivered.
+# The key is the I/O thread, because after its producer was garbage-collected, the thread runs until
+# the records are delivered.
 _unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
 
 

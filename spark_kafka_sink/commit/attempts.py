@@ -40,8 +40,8 @@ class AcknowledgedRecords(Protocol):
 class AttemptTransaction:
     """The records that a task attempt wrote in a transaction.
 
-    slot: the slot of the attempt's transactional id. It is None in mode `single`, in which all
-    attempts write in the driver's transaction.
+    slot: the Spark partition and the number in the attempt's transactional id. It is None in mode
+    `single`, in which all attempts write in the driver's transaction.
     """
 
     slot: TaskSlot | None
@@ -55,7 +55,7 @@ class AttemptTransaction:
         producer: ProducerIdAndEpoch,
         acknowledged: Mapping[TopicPartition, AcknowledgedRecords],
     ) -> Self:
-        """Return the transaction of an attempt whose records are all acknowledged."""
+        """Return the transaction of an attempt. acknowledged: all of its records by partition."""
         return cls(
             slot,
             producer,
@@ -97,9 +97,8 @@ class Run:
 class Plan:
     """The plan of a run.
 
-    producer: the producer id and epoch of the driver's transactional id, which the plan got by
-    InitProducerId. record: the owner's record in the commit log, None if the owner has no record
-    yet.
+    producer: the producer id and epoch that InitProducerId returned for the driver's transactional
+    id. record: the owner's record in the commit log, None if the owner has no record yet.
     """
 
     run: Run

@@ -11,8 +11,8 @@ G2  on the driver: each partition has exactly the records that a task reports fo
     response.
 G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
     offset that the partition had before the first batch.
-G4  in a task: a batch that was sent once must not be acknowledged as a duplicate. A batch that was
-    sent again may be. Then the log must hold that batch at the acknowledged offset.
+G4  in a task: no batch that was sent only once is acknowledged as a duplicate. If a batch that was
+    sent again is acknowledged as a duplicate, the log holds that batch at the acknowledged offset.
 
 G1 and G2 are checked before the transaction is committed.
 """
@@ -29,7 +29,9 @@ from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import MAX_SEQUENCE
 
-_ADVICE = "lay the rows out by atomic_layout as the last step, and run the job again"
+_ADVICE = (
+    "lay the rows out by atomic_layout as the last step before the write, and run the job again"
+)
 
 
 def two_writers(attempts: Iterable[AttemptTransaction]) -> Failure | None:
@@ -67,7 +69,8 @@ def other_holdings(
     has = (
         "nothing of this transaction"
         if found is None or not holds
-        else f"records from offset {found.transaction_start} to sequence {found.last_sequence}"
+        else f"records from offset {found.transaction_start} on, up to sequence number "
+        f"{found.last_sequence}"
     )
     sentence = (
         f"{partition} holds {has}, though {written.records} records from offset "
@@ -84,7 +87,10 @@ def by_producer(
 
 
 def sequence_of(records: int) -> int:
-    """Return the sequence number of the last of `records` records; 0 follows after 2**31 - 1."""
+    """Return the sequence number of the last of `records` records.
+
+    The first record has the number 0. After 2**31 - 1, the numbers begin again at 0.
+    """
     return (records - 1) & MAX_SEQUENCE
 
 
@@ -129,11 +135,12 @@ class Acknowledged(NamedTuple):
 
 
 def check_ack(ack: Acknowledged) -> AckCheck | Failure:
-    """Return what the task has to do after a response, or the failure if G3 or G4 is violated."""
+    """Return what the task has to do after a response, or the failure of the check G3 or G4."""
     if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
         sentence = (
-            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, below "
-            f"{max(ack.log_end, ack.last_offset + 1)}: another attempt writes there; {_ADVICE}"
+            f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, though "
+            f"the next offset was at least {max(ack.log_end, ack.last_offset + 1)}: another "
+            f"attempt writes there; {_ADVICE}"
         )
         return Failure(FailureKind.CONFLICT, sentence)
     if not ack.is_duplicate:

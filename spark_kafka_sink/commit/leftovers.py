@@ -36,7 +36,7 @@ def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
 
 
 def open_transaction(at: Received) -> Leftovers:
-    """Return the transaction that a response describes if it is open, else an empty set."""
+    """Return a set of the transaction that a response describes; empty if it is not open."""
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
         return frozenset()
     if at.found is not Verdict.DONE or at.reply.state != ONGOING:

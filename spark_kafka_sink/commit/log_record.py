@@ -13,8 +13,9 @@ The next control record (marker) of a record's producer shows whether the record
 (`LogReader`). A reader that stopped at the last stable offset would miss records above the first
 open transaction of any other application. Then the missed version would be written twice.
 
-A client with the right to write to the log could make an owner skip a version. Records outside a
-transaction, and records whose key does not match their value, are ignored with a warning.
+A client with the right to write to the log could write a record that makes an owner skip a version.
+Records outside a transaction, and records whose key does not match their value, are ignored with a
+warning.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class VersionSet:
                 raise ValueError("its versions are not in order")
             bounds.append(distance + (bounds[-1] if bounds else 0))
         if len(bounds) % 2:
-            raise ValueError("its last version has no end")
+            raise ValueError("its last interval of versions has no end")
         return cls(tuple(zip(bounds[::2], bounds[1::2], strict=True)), floor)
 
 
@@ -159,9 +160,9 @@ class CommitRecord:
     micro-batch that was written last. written_at: in milliseconds since 1970, by the driver's
     clock. version: the version that was written last, None if a micro-batch was written last.
 
-    These fields are for operators, because an owner's id may be a hash. They are empty if they are
-    not known. application: the name of the Spark application. query: the name of the streaming
-    query. checkpoint: the checkpoint location of the stream.
+    Administrators recognize the owner by the following fields, because its application id may be a
+    hash. A field is empty if it is not known. application: the name of the Spark application.
+    query: the name of the streaming query. checkpoint: the checkpoint location of the stream.
     """
 
     state: RecordState
@@ -268,7 +269,10 @@ def decode(key: str, value: bytes | None) -> CommitRecord:
     if not isinstance(content, dict) or not _is_int(content.get("v")):
         raise ValueError("its value has no format")
     if content["v"] > _FORMAT:
-        raise NewerFormatError(f"it has format {content['v']}, this version knows {_FORMAT}")
+        raise NewerFormatError(
+            f"it has format {content['v']}, and this version of the package reads only format "
+            f"{_FORMAT}"
+        )
     if content.get("id") != key:
         raise ValueError("its value belongs to another owner than its key")
     try:
@@ -381,7 +385,7 @@ NOTHING: Final = LogReading()
 
 
 class LogReader:
-    """Reads the commit log batch by batch, and keeps the newest records.
+    """Reads the commit log batch by batch, and keeps the newest records of each owner.
 
     key: the driver id of the only owner whose records are kept, None to keep the records of all
     owners.

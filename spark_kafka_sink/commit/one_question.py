@@ -1,4 +1,4 @@
-"""One question to a broker, which is asked again until a broker answers it.
+"""One request to a broker, which is sent again until its reply needs no retry.
 
 The broker closes a connection that was not used for some minutes. So the first request of a client
 that was idle may get no response.
@@ -14,7 +14,7 @@ from spark_kafka_sink.commit.steps import Step, received
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The state of the question. outcome: the last reply, None before it."""
+    """The state of the request. outcome: the last reply, None until it has arrived."""
 
     ask: Ask
     deadline: float
@@ -22,12 +22,12 @@ class Asking:
 
 
 def begin(ask: Ask, *, deadline: float) -> Step[Asking]:
-    """Return the state machine that asks one question, and the question."""
+    """Return the state machine that sends one request, and this request."""
     return Step(Asking(ask, deadline), (Question(ask),))
 
 
 def step(machine: Asking, answer: Answer, now: float) -> Step[Asking]:
-    """Return the state machine after an answer, with the question if it is asked again."""
+    """Return the state machine after a reply, with the request if it has to be sent again."""
     if answer.ask != machine.ask:
         return Step(machine)
     at = received(*answer, now)

@@ -34,7 +34,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A task may write with this slot's transactional id, producer id and epoch."""
+    """A task may write with the transactional id of a slot. producer: its producer id and epoch."""
 
     slot: TaskSlot
     producer: ProducerIdAndEpoch
@@ -55,8 +55,9 @@ class Committed:
 class LostTransaction(NamedTuple):
     """A transaction of a decided run that was aborted, so that its rows are lost.
 
-    records: the number of Kafka records of the transaction in one partition, which the entry of the
-    transaction in the commit log names. The task may have written to other partitions, too.
+    records: the number of Kafka records that the transaction has in one partition. The commit log
+    names this partition in the transaction's entry. The task may have written to other partitions,
+    too.
     """
 
     transaction: DecidedTransaction
@@ -99,8 +100,7 @@ class Torn:
         message = (
             f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
             f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
-            "write them "
-            "again where they are needed, and let the next run go on: python -m "
+            "if they are needed, write them again; to let the next run start, use python -m "
             f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
         )
         return TornCommitException(
@@ -134,7 +134,7 @@ class Undecided:
         """Return the exception for the user."""
         message = (
             f"it is not known whether the write of {owner} is committed: {self.failure.sentence}; "
-            "run it again, which writes the rows only if they are not"
+            "run it again: it writes the rows only if they are not committed"
         )
         return KafkaException(message)
 
@@ -153,8 +153,8 @@ class Aborted:
 class CommittedBefore:
     """The run cannot be aborted, because its transaction was committed before.
 
-    At level 1 (transaction.version 1), it may instead be a transaction to which no partition was
-    added.
+    At level 1 (transaction.version 1), another cause is possible: the transaction has no partition.
+    The coordinator returns the same error code for both.
     """
 
 
@@ -169,8 +169,8 @@ class Decided:
 class Superseded:
     """A newer run of the owner has fenced this run, and ends its transactions.
 
-    At level 1 (transaction.version 1), the transaction may have timed out instead. The rows may
-    have been committed before.
+    At level 1 (transaction.version 1), it is also possible that no newer run exists and that the
+    transaction timed out. The rows may have been committed before the fencing.
     """
 
 

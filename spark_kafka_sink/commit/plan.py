@@ -84,12 +84,12 @@ class Planning:
 
     version: the version of a batch job. It is None for a stream, because only tasks know the number
     of the micro-batch. lists: whether to list open transactions (D0). partitions: in mode `single`,
-    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an operator
-    lets the owner continue although rows of its last run are lost. leftovers: the open transactions
-    that D0 found, except the transactions that the record lists as decided. record: the owner's
-    record in the commit log. ends: the state machines that commit the decided transactions. offset:
-    the offset of the record DONE that this planning has written. is_proved: whether the record DONE
-    is committed, which proves that none of the leftovers is decided.
+    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an
+    administrator lets the owner continue although rows of its last run are lost. leftovers: the
+    open transactions that D0 found, except the transactions that the record lists as decided.
+    record: the owner's record in the commit log. ends: the state machines that commit the decided
+    transactions. offset: the offset of the record DONE that this planning has written. is_proved:
+    whether the record DONE is committed, which proves that none of the leftovers is decided.
     """
 
     state: PlanState
@@ -140,7 +140,7 @@ def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
     if at.asks_again or at.found is Verdict.FATAL:
-        return _over(machine, at.failure(f"{machine.run.owner} could not be planned"))
+        return _over(machine, at.failure(f"the write of {machine.run.owner} could not be planned"))
     return _STEPS[machine.state](machine, at)
 
 
@@ -165,7 +165,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first request of D0, or of D1 if D0 is skipped, and the state that sends it."""
+    """Return the first request of step D0, or of D1 if D0 is skipped, and the machine's state."""
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
@@ -222,7 +222,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass a reply on to the machine that sent the request, to commit a decided transaction."""
+    """Pass a reply on to the state machine that sent the request and commits a transaction."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:
@@ -242,7 +242,7 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _add_log(machine: Planning) -> Step[Planning]:
-    """Write the record DONE; at level 1, first add the log to the driver's transaction."""
+    """Write the record DONE. With transaction.version 1, first add the log to the transaction."""
     if machine.run.level >= 2:
         return _write_done(machine)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
@@ -256,8 +256,8 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _done_record(machine: Planning) -> CommitRecord:
-    # The record has no run's name. A commit that finds the name of its own run in the log concludes
-    # that the run is decided.
+    # The record names no run: a commit that finds the name of its own run in the log concludes that
+    # the run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
@@ -306,7 +306,10 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _clean(machine: Planning) -> Step[Planning]:
-    """Abort the leftovers. First commit a record DONE, to prove that no newer run decided them."""
+    """Abort the transactions that older runs left open.
+
+    First commit a record DONE, to prove that no newer run has decided to commit them.
+    """
     if not machine.leftovers:
         return _finish(machine)
     return _abort_leftovers(machine) if machine.is_proved else _add_log(machine)
@@ -379,7 +382,7 @@ def _lost(machine: Planning) -> bool:
 
 
 def _accepts(machine: Planning, failure: Failure) -> bool:
-    """Return whether the operator accepts that the result of a transaction is unknown."""
+    """Return whether an administrator accepts that the result of a transaction is unknown."""
     return machine.accepts_torn and failure.kind is FailureKind.IN_DOUBT
 
 
@@ -393,8 +396,9 @@ def _reading(at: Received) -> LogReading:
 
 def _newer_format(machine: Planning, reading: LogReading) -> Failure:
     sentence = (
-        f"the record of {machine.run.owner} at offset {reading.offset} of {machine.run.log} "
-        f"cannot be read: {reading.newer_format}; use the newer version of spark-kafka-sink"
+        f"the commit log record of {machine.run.owner} at offset {reading.offset} of "
+        f"{machine.run.log} cannot be read: {reading.newer_format}; use the newer version of "
+        "spark-kafka-sink"
     )
     return Failure(FailureKind.NEWER_FORMAT, sentence)
 

@@ -1,9 +1,9 @@
 """The requests that the exactly-once state machines let the caller send, and the replies.
 
-A machine returns questions. Each `Question` holds a request (an object of a class in `Ask`). The
-machine gets each reply as an `Answer`. `commit_client` sends the requests. It finds the coordinator
-of a transactional id and the leader of a partition, but it does not decide what to send. If a
-request gets no response, the reply is `Unanswered`.
+A machine returns objects of the class `Question`: a request (an object of a class in `Ask`), and
+how to send it. The machine gets each request with its reply as an `Answer`. `commit_client` sends
+the requests. It finds the coordinator of a transactional id and the leader of a partition, but it
+does not decide what to send. If a request gets no response, the reply is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is an application and its target topic.
@@ -120,7 +120,8 @@ class DescribeProducers:
 class ReadMarker:
     """Read the marker of a producer's transaction in a partition.
 
-    offset: of a record of the transaction. producer: the producer id and epoch of its records.
+    offset: the offset of a record of the transaction. producer: the producer id and epoch of the
+    transaction's records.
     """
 
     partition: TopicPartition
@@ -280,7 +281,7 @@ class MarkerRead:
 
     records: the number of the producer's records between the offset and the marker. is_gone:
     whether the marker may have been deleted, because the offset is below the start of the log, or
-    because the log has a later transaction of the producer, and not the marker of this one.
+    because the log has a later transaction of the producer, and no marker of this transaction.
     """
 
     marker: Marker | None = None

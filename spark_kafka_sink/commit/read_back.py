@@ -5,7 +5,7 @@ connections to the other brokers but not to this client. Then it returns an old 
 plan that was made from such a response does not know the newest record, and would write that
 record's version twice. But a record that was acknowledged with acks=all is on every in-sync
 replica. So the log is read again until the record that was just written is found. If another run
-has committed a record in between, this run must not commit.
+has committed a record in between, this run does not commit.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the request to send again if the log was not read as far as `offset` yet, else ().
+    """Return the request to send again if the log was not read as far as `offset` yet.
 
-    Return () also after the deadline.
+    Return () if the log was read as far as that, and after the deadline.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:
@@ -31,18 +31,19 @@ def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
 def check(
     at: Received, owner: Owner, run: str, offset: int, followed: CommitRecord | None
 ) -> Failure | None:
-    """Return a failure unless the owner's record at `offset` follows the record that the plan read.
+    """Check that the owner's record at `offset` follows the record that the plan read.
 
+    Return None if it does, else a failure.
     run: the name of the run in the record at `offset`. followed: the record that the plan read,
     None if the owner had no record.
     """
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        return at.failure(f"the record of {owner} could not be read")
+        return at.failure(f"the commit log record of {owner} could not be read")
     reading = at.reply.reading
     if at.reply.end <= offset:
         sentence = (
-            f"the record of {owner} was written, and the leader of the commit log does not have it "
-            "yet: another broker leads the log"
+            f"the commit log record of {owner} was written, and the broker that was asked as the "
+            "leader of the commit log does not have it yet: another broker may be the leader now"
         )
         return Failure(FailureKind.NO_ANSWER, sentence)
     if reading.undecided is None or reading.undecided.run != run:
@@ -54,7 +55,7 @@ def check(
     if reading.record == followed:
         return None
     sentence = (
-        f"another run of {owner} has written the commit log, and this run was planned without that "
-        "record: run it again"
+        f"another run of {owner} has written a record to the commit log, and this run was planned "
+        "without that record: run it again"
     )
     return Failure(FailureKind.SUPERSEDED, sentence)

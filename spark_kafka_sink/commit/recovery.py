@@ -4,10 +4,10 @@ An owner is an application and its target topic. A run of an owner is "decided" 
 state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
 committed.
 
-An operator runs the recovery, possibly while a job of the owner is running. So the recovery never
-asks for an epoch, aborts no transaction and writes no record. It only sends EndTxn(commit) for the
-transactions of a record in state DECIDED, which the running job or the owner's next plan would also
-do. The record stays DECIDED, because only a driver with the current epoch can write DONE.
+An administrator runs the recovery, possibly while a job of the owner is running. So the recovery
+never asks for an epoch, aborts no transaction and writes no record. It only sends EndTxn(commit)
+for the transactions of a record in state DECIDED. The running job or the owner's next plan would
+also do this. The record stays DECIDED, because only a driver with the current epoch can write DONE.
 
 `begin_survey` starts a state machine that reads the records of all owners and lists the open
 transactions. `begin` starts the recovery of one owner. It asks for the state of each transaction
@@ -141,7 +141,7 @@ _S = RecoveryState
 
 
 class Fate(Enum):
-    """The result of a decided transaction."""
+    """The result of a transaction that a commit log record says is to be committed."""
 
     COMMITTED = "its rows are visible"
     OPEN = "it is still to be committed"
@@ -302,7 +302,7 @@ def _read_markers(machine: Recovering) -> Step[Recovering]:
 def _fate_at_coordinator(
     owner: Owner, described: Mapping[str, Described], decided: DecidedTransaction
 ) -> Fate | None:
-    """Return the result of a decided transaction, None if its coordinator does not know it."""
+    """Return the result of a transaction, None if its coordinator does not know the result."""
     found = described.get(owner.task_id(decided.slot))
     if found is None:
         return None

@@ -102,7 +102,7 @@ def begin(
 class Resolvings:
     """The commits of several transactions.
 
-    places: the places of the machines, by what `_name_of` returns for their questions.
+    places: the indexes of the machines, by what `_name_of` returns for their requests.
     """
 
     machines: tuple[Resolving, ...] = ()
@@ -139,7 +139,7 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the part of a question that only questions about the same transaction have."""
+    """Return the id in a request that only requests about the same transaction have."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""
@@ -197,13 +197,14 @@ def step(machine: Resolving, answer: Answer, now: float) -> Step[Resolving]:
     at = received(*answer, now)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    # A client that may not describe the transactional id may still be allowed to read the marker.
+    # A client without the right to describe the transactional id can have the right to read the
+    # marker.
     is_final = at.asks_again or at.found is Verdict.FATAL
     if is_final and machine.state is not _S.DESCRIBING:
         failure = at.failure(f"{machine.transactional_id} could not be committed")
         is_deleted = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
         if is_deleted and machine.state is _S.READING_MARKER:
-            failure = _in_doubt(machine, "its topic is not there any more")
+            failure = _in_doubt(machine, "its topic no longer exists")
         return _over(replace(machine, failure=failure), _S.UNKNOWN)
     return _STEPS[machine.state](machine, at)
 
@@ -221,9 +222,10 @@ def _ended_again(machine: Resolving, at: Received) -> Step[Resolving]:
 
 
 def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a coordinator describes this producer's transaction, open or ended.
+    """Return whether a coordinator has described this producer's transaction, open or ended.
 
-    From version 5 of EndTxn on, the coordinator raises the epoch by one when the transaction ends.
+    described: the producer id and epoch in its response. From version 5 of EndTxn on, the
+    coordinator raises the epoch by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near
@@ -252,10 +254,10 @@ def _marker_read(machine: Resolving, at: Received) -> Step[Resolving]:
 def in_doubt(
     transactional_id: str, partition: TopicPartition, first_offset: int, why: str
 ) -> Failure:
-    """Return the failure for a transaction that has ended but whose marker cannot be read."""
+    """Return the failure for a transaction whose result is not known. why: the reason."""
     sentence = (
-        f"what {transactional_id} wrote to {partition} from offset {first_offset} on may be "
-        f"committed or aborted: {why}"
+        f"the records that {transactional_id} wrote to {partition} from offset {first_offset} on "
+        f"may be committed or aborted: {why}"
     )
     return Failure(FailureKind.IN_DOUBT, sentence)
 

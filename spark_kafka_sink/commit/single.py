@@ -7,7 +7,7 @@ recovered: a transaction that is not committed is aborted after its timeout or b
 
 Each task checks its partitions before its first record (`single_check`). This module contains the
 driver's commit and abort. If a check fails, the commit also aborts the transaction, because Spark
-may not call abort().
+does not always call abort().
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
+    PREPARE_COMMIT,
     Answer,
     Ask,
     Described,
@@ -64,7 +65,7 @@ from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import Marker
 
 # The states of the driver's transaction before anything is written in it.
-_NOTHING_OPEN: Final = frozenset((EMPTY, COMPLETE_COMMIT))
+_NOTHING_OPEN: Final = frozenset((EMPTY, PREPARE_COMMIT, COMPLETE_COMMIT))
 
 _S = SingleState
 
@@ -206,7 +207,8 @@ def _check_transaction(
     if described.producer != plan.producer:
         newer = is_newer(described, plan.producer)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
-    # At level 2, a plan that has written the record DONE begins with a transaction that has ended.
+    # At level 2, a plan that has written the record DONE begins with a transaction that has ended,
+    # whose markers may still be on their way.
     is_nothing = described.state in _NOTHING_OPEN and not covered and plan.run.level >= 2
     if described.state != ONGOING and not is_nothing:
         return _timed_out(plan)
@@ -255,19 +257,21 @@ def _probed(machine: Single, at: Received) -> Step[Single]:
         return _abort(machine, _not_written(machine, at))
     if isinstance(at.reply, Written) and not at.reply.is_duplicate:
         sentence = (
-            "the broker's response does not show that it took a batch for a duplicate, so mode "
-            "single could lose rows without an error: use exactlyOnce=two-phase"
+            "the commit log record was sent twice as a test, and the broker's response does not "
+            "show that it took a batch for a duplicate, so mode single could lose rows without an "
+            "error: use exactlyOnce=two-phase"
         )
         return _abort(machine, Failure(FailureKind.NOT_FIT, sentence))
     return _look(machine)
 
 
 def _flagged(plan: Plan) -> Failure:
-    """Return the failure for a record that was sent once, and is reported as a duplicate."""
+    """Return the failure for a record that was sent once, but is reported as a duplicate."""
     sentence = (
-        f"the broker reports the record of {plan.run.owner} as a duplicate, though it was sent "
-        f"once: topic {plan.run.log.topic} may have message.timestamp.type=LogAppendTime, where "
-        "mode single could lose rows without an error: set CreateTime, or use exactlyOnce=two-phase"
+        f"the broker reports the commit log record of {plan.run.owner} as a duplicate, though it "
+        f"was sent once: topic {plan.run.log.topic} may have "
+        "message.timestamp.type=LogAppendTime, where mode single could lose rows without an "
+        "error: set CreateTime, or use exactlyOnce=two-phase"
     )
     return Failure(FailureKind.NOT_FIT, sentence)
 
@@ -276,7 +280,7 @@ def _not_written(machine: Single, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the record of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _look(machine: Single) -> Step[Single]:
@@ -331,7 +335,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if again:
         return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        failure = at.failure(f"the record of {machine.plan.run.owner} could not be read")
+        failure = at.failure(f"the commit log record of {machine.plan.run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading, run = at.reply.reading, machine.plan.run.name
     if reading.record is not None and reading.record.run == run:

@@ -35,7 +35,10 @@ class Checking:
 
 
 def begin(plan: Plan, partitions: tuple[TopicPartition, ...], *, deadline: float) -> Step[Checking]:
-    """Return the machine that checks a task's partitions, and its questions to leaders."""
+    """Begin to check a task's partitions.
+
+    Return the state machine, with its first requests to the leaders of the partitions.
+    """
     asks = tuple(DescribeProducers(each) for each in partitions)
     machine = Checking(plan, deadline, frozenset(asks), None if asks else Clear())
     return Step(machine, tuple(map(Question, asks)))
@@ -50,7 +53,7 @@ def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
         return Step(machine, (at.again(),))
     partition = answer.ask.partition
     if not isinstance(at.reply, ProducersDescribed) or at.found is not Verdict.DONE:
-        failure = at.failure(f"{partition} could not be checked for another attempt")
+        failure = at.failure(f"it is not known whether another attempt wrote to {partition}")
         return Step(replace(machine, outcome=failure))
     if guards.is_taken(at.reply.producers, machine.plan.producer):
         sentence = (

@@ -35,7 +35,7 @@ class PlanState(Enum):
     CLEANING = "aborts transactions that older runs left open [D4]"
     ADDING = "adds all partitions to the transaction of mode single"
     PLANNED = "tasks may run"
-    SKIPPED = "the version is written"
+    SKIPPED = "the version was written before"
     TORN = "an older run has lost rows"
     FAILED = "nothing was written"
 
@@ -47,7 +47,7 @@ class TaskState(Enum):
     LOOKING = "looks for a free slot [T2]"
     CLAIMING = "asks for the slot's next epoch [T3]"
     CLAIMED = "may write"
-    FAILED = "may not write"
+    FAILED = "is not allowed to write"
 
 
 class CommitState(Enum):
@@ -106,7 +106,7 @@ class SingleState(Enum):
     DONE = "all rows are visible"
     UNDECIDED = "the next run finds out whether it is committed"
     ABORTED = "nothing is visible"
-    SUPERSEDED = "a newer run has the id, or the transaction timed out"
+    SUPERSEDED = "a newer run uses the transactional id, or the transaction timed out"
     FAILED = "no row is visible, and the transaction times out if it was not aborted"
 
 
@@ -123,9 +123,12 @@ class ResolveState(Enum):
 
 
 class RecoveryState(Enum):
-    """The state of an operator's recovery of one owner, whose job may be running meanwhile."""
+    """The state of a recovery that an administrator runs for the transactions of one owner.
 
-    DESCRIBING = "asks for each transaction that is open or decided"
+    The owner's job may be running at the same time.
+    """
+
+    DESCRIBING = "asks for the state of each open or decided transaction"
     READING_MARKERS = "reads how decided transactions have ended, and changes nothing"
     ENDING = "commits the decided transactions"
     RECOVERED = "the open, committed and lost transactions are known"
@@ -233,6 +236,6 @@ RECOVERY: Final[Mapping[RecoveryState, frozenset[RecoveryState]]] = {
 def moved(table: Mapping[_S, frozenset[_S]], source: _S, target: _S) -> _S:
     """Return `target`. Raise IllegalStateException if the table has no such transition."""
     if target not in table.get(source, frozenset()):
-        message = f"a machine cannot go from {source.name} to {target.name}"
+        message = f"the state machine has no transition from {source.name} to {target.name}"
         raise IllegalStateException(message)
     return target

@@ -1,9 +1,9 @@
-"""The parts that all exactly-once state machines share: steps, answers and failures.
+"""The parts that all exactly-once state machines share: steps, replies and failures.
 
-A machine is a frozen value. A question is a request that the machine lets the caller send to a
-broker, and an answer is the reply. ``step(machine, answer, now)`` returns the machine in its next
-state and its next questions. The machine has ended once its `outcome` is set. It ignores the answer
-to a question that it does not wait for.
+A machine is a frozen value. It lets the caller send requests to brokers, each as a `Question`.
+``step(machine, answer, now)`` takes a request with its reply (`Answer`). It returns the machine in
+its next state, and the next requests to send. The machine has ended once its `outcome` is set. It
+ignores the reply to a request that it does not wait for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
-# Seconds until a question is asked again. The short pause is for CONCURRENT_TRANSACTIONS: brokers
+# Seconds until a request is sent again. The short pause is for CONCURRENT_TRANSACTIONS: brokers
 # write a marker within a few milliseconds. A new leader or coordinator takes longer.
 _SHORT_PAUSE_S: Final = 0.02
 PAUSE_S: Final = 0.1
@@ -57,33 +57,33 @@ M = TypeVar("M")
 
 
 class Step(NamedTuple, Generic[M]):
-    """A machine in its new state, and the questions to send now."""
+    """A machine in its new state, and the requests to send now."""
 
     machine: M
     questions: tuple[Question, ...] = ()
 
 
 class Waiting(Protocol):
-    """A machine that can wait for the answers to several questions at once."""
+    """A machine that can wait for the replies to several requests at once."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def waiting(self) -> frozenset[Ask]:
-        """The questions that have no answer yet."""
+        """The requests that have no reply yet."""
 
 
 W = TypeVar("W", bound=Waiting)
 
 
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
-    """Return the step in which a machine sends these requests and waits for their answers."""
+    """Return the step in which a machine sends these requests and waits for their replies."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
     return Step(replace(machine, waiting=frozenset(asks)), questions)
 
 
 class Received(NamedTuple):
-    """An answer with its meaning, and the time when it arrived."""
+    """A request, the reply to it, what the reply means, and the time when it arrived."""
 
     ask: Ask
     reply: Reply
@@ -92,17 +92,20 @@ class Received(NamedTuple):
 
     @property
     def asks_again(self) -> bool:
-        """Whether the same question has to be asked again."""
+        """Whether the same request has to be sent again."""
         return self.found in (Verdict.RETRY, Verdict.LOOK_UP)
 
     @property
     def is_missing(self) -> bool:
-        """Whether a broker does not know the partition: it may be new there, or deleted."""
+        """Whether a broker does not know the partition of a DescribeProducers request.
+
+        The partition may be so new that the broker does not know it yet, or it was deleted.
+        """
         is_unknown = self.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
         return is_unknown and isinstance(self.ask, DescribeProducers)
 
     def again(self) -> Question:
-        """Return the same question, to be asked again after a pause."""
+        """Return the same request, to be sent again after a pause."""
         error = self.reply.error
         pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else PAUSE_S
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
@@ -121,7 +124,7 @@ class FailureKind(Enum):
     """The reason why a machine failed."""
 
     SUPERSEDED = "superseded by a newer run"
-    TIMED_OUT = "the transaction is no longer open, or not for long enough"
+    TIMED_OUT = "the transaction is no longer open, or times out too soon"
     REFUSED = "a broker refused"
     NO_ANSWER = "no broker has answered in time"
     CONFLICT = "two attempts wrote to one partition"
@@ -183,7 +186,7 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the set of requests (`Ask`) that the questions contain."""
+    """Return the requests (`Ask`) without how to send them, as a set."""
     return frozenset(question.ask for question in questions)
 
 

@@ -164,7 +164,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes the commit of the plan's run, which is decided already."""
+    """Return the machine that completes a commit, after the decision to commit was recorded."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -254,7 +254,7 @@ def _not_open(
 
 
 def _add(machine: Committing, adding: CommitState, writing: CommitState) -> Step[Committing]:
-    """Write the record; at level 1, first add the log to the driver's transaction."""
+    """Write the record. With transaction.version 1, first add the log to the transaction."""
     if machine.level >= 2:
         return _write(machine, writing)
     run = machine.plan.run
@@ -323,8 +323,9 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
     The time left until the first timeout is computed without comparing two clocks. By the brokers'
     clock, the driver's transaction began ends_at - begun_at before that timeout. By the client's
-    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. Half of the
-    margin is for requests that have to be repeated, half for the commits that follow.
+    clock, it began after `asked_at`, so at most now - asked_at of this time has passed. A margin
+    has to be left: half of it for requests that have to be repeated, half for the commits that
+    follow.
     """
     if machine.ends_at is None or machine.begun_at is None:
         return _decide(replace(machine, decides_by=machine.deadline))
@@ -405,7 +406,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if again:
         return Step(machine, again)
     if not isinstance(at.reply, LogRead) or at.found is not Verdict.DONE:
-        failure = at.failure(f"the record of {run.owner} could not be read")
+        failure = at.failure(f"the commit log record of {run.owner} could not be read")
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     reading = at.reply.reading
     if reading.record is not None and reading.record.run == run.name:

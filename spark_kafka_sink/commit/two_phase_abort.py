@@ -7,9 +7,9 @@ with `two_phase.begin_forward`. Otherwise the transactions of all tasks are abor
 was fenced: then a newer run ends them.
 
 Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
-two lists in a row are empty, for at most five seconds. If a task has sent no message, it may not
-have sent its first row yet, and two empty lists prove nothing: then the open transactions are
-listed for the whole time.
+two lists in a row are empty, for at most five seconds. If the driver has no commit message of a
+task, that task may still be running and may open its transaction later. Two empty lists then prove
+nothing, so the open transactions are listed for the whole five seconds.
 """
 
 from __future__ import annotations
@@ -66,14 +66,15 @@ Outcome: TypeAlias = Aborted | Decided | Superseded | Failure
 class Aborting:
     """The state of an abort.
 
-    producer: the driver's producer id and epoch; at level 2 each A1 raises the epoch. leftovers:
-    the open transactions to abort. is_proved: whether it is certain that the run is not and cannot
-    become decided. is_undecided: whether A1 proves this, provided that the log has no committed
-    record of the run. is_fenced: whether A1 was refused because the driver's epoch was raised, by
-    another run or by the commit of this one. empty_lists: the number of empty lists in a row.
-    settles_s: how many seconds to wait for running tasks. settles_at: when that wait ends, None
-    before the first list. is_missing: whether the driver lacks the message of a task. decided:
-    transactions that another run has decided to commit, so that they must not be aborted.
+    producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
+    the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
+    is_proved: whether it is certain that the run is not and cannot become decided. is_undecided:
+    whether A1 proves this, provided that the log has no committed record of the run. is_fenced:
+    whether A1 was refused because the driver's epoch was raised, by another run or by the commit of
+    this one. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
+    for running tasks. settles_at: when that wait ends, None before the first list. is_missing:
+    whether the driver lacks the commit message of a task. decided: transactions that another run
+    has decided to commit. This abort leaves them open.
     """
 
     state: AbortState
@@ -106,9 +107,9 @@ def begin(
     """Return the state machine that aborts, and its first request to a broker.
 
     attempts: the task attempts whose commit messages the driver has. There may be other attempts.
-    is_missing: whether the message of a task is missing, so that the task may still run. settles_s:
-    for how many seconds such a task is waited for; it opens its transaction within the linger time
-    after its first row.
+    is_missing: whether the commit message of a task is missing, so that the task may still run.
+    settles_s: for how many seconds to wait until such a task has opened its transaction, which it
+    does within the linger time after its first row.
     """
     owner = plan.run.owner
     known = frozenset(
@@ -170,14 +171,14 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     if at.found is Verdict.COMMITTED_OR_EMPTY:
         return asking(_moved(machine, _S.ASKING), DescribeTransaction(driver))
     # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
-    # the record DONE, and not the transaction of the record DECIDED. And it is read after a
-    # fencing: the commit of this run raised the epoch if it has written DONE.
+    # the record DONE, and not the transaction of the record DECIDED. It is also read if A1 was
+    # fenced: the commit of this run raises the epoch when it writes DONE.
     machine = replace(machine, is_undecided=at.found is Verdict.DONE, is_fenced=is_fenced)
     return asking(_moved(machine, _S.READING), ReadLog(driver))
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Find out what the response to A1 meant at level 1: committed, or without partitions."""
+    """Find out if the driver's transaction was committed or had no partition, at level 1."""
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
@@ -229,9 +230,10 @@ def _cleaned(machine: Aborting, at: Received) -> Step[Aborting]:
 def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     """List again until two lists in a row are empty, because tasks may still open transactions.
 
-    At level 2, a task that begins after A1 finds that its plan is no longer the newest, and one
-    that goes on after the abort of its transaction is refused. At level 1, both may open another
-    transaction at any time.
+    At level 2 (transaction.version 2), a task that begins after the abort of the driver's
+    transaction (A1) finds that its plan is no longer the newest. If a task goes on to write after
+    its transaction was aborted, brokers refuse its records. At level 1, tasks in both cases may
+    open another transaction at any time.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at

@@ -1,9 +1,9 @@
 """A task of mode `two-phase` claims a transactional id before its first record.
 
-The task first checks that no newer plan has fenced its own plan (T2). Then it looks for a slot
-whose transactional id has no open transaction. It starts at the slot with the number of its
-attempt. It asks for the next epoch of that id (T3), which fences the task that used the slot
-before.
+The task first checks that no newer plan has fenced its own plan (T2). A slot is a number in a
+transactional id of the task's Spark partition (`names.TaskSlot`). The task looks for a slot whose
+transactional id has no open transaction, from the number of its attempt on. It asks for the next
+epoch of that id (T3), which fences the task that used the slot before.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def step(machine: Claiming, answer: Answer, now: float) -> Step[Claiming]:
         return Step(machine)
     at = received(*answer, now)
     if now >= machine.deadline and at.found is not Verdict.DONE:
-        return _fail(machine, at.failure(f"no transactional id for {_task(machine)}"))
+        return _fail(machine, at.failure(f"no transactional id was claimed for {_task(machine)}"))
     if at.asks_again and machine.state is not _S.CLAIMING:
         return Step(machine, (at.again(),))
     if at.found is Verdict.FATAL:
-        return _fail(machine, at.failure(f"no transactional id for {_task(machine)}"))
+        return _fail(machine, at.failure(f"no transactional id was claimed for {_task(machine)}"))
     return _STEPS[machine.state](machine, at)
 
 
@@ -111,4 +111,4 @@ def _fail(machine: Claiming, failure: Failure) -> Step[Claiming]:
 
 
 def _task(machine: Claiming) -> str:
-    return f"partition {machine.slot.partition} of {machine.plan.run.owner}"
+    return f"Spark partition {machine.slot.partition} of {machine.plan.run.owner}"

@@ -50,8 +50,8 @@ class Verdict(Enum):
     RESOLVE = "committed or aborted: find out"
     COMMITTED = "the transaction was committed, so it cannot be aborted"
     COMMITTED_OR_EMPTY = "the transaction was committed, or had no partition"
-    FENCED = "a newer run has the id"
-    FENCED_OR_ABORTED = "a newer run has the id, or the transaction was aborted by its timeout"
+    FENCED = "a newer run uses the transactional id"
+    FENCED_OR_ABORTED = "a newer run uses the id, or the transaction was aborted by its timeout"
     NOT_FOUND = "brokers do not have it"
     FATAL = "asking again does not help"
 

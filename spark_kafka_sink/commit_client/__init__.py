@@ -1,6 +1,7 @@
 """CommitClient: sends the requests of the exactly-once state machines to brokers.
 
-The state machines of the package `commit` decide what to request, and when, and what a reply means.
+The state machines of the package `commit` decide what to request, when to send a request, and what
+a reply means.
 This package finds the broker to ask: the coordinator of a transactional id, the leader of a
 partition, or every broker. It imports neither numpy nor Arrow, because the processes in which Spark
 plans and commits do not need them.

@@ -63,7 +63,7 @@ class Brokers:
     # -- one request ------------------------------------------------------------------------------
 
     def send(self, node_ids: Iterable[int], message: Request) -> dict[int, RequestFuture]:
-        """Send one request to each node at once. Pass the returned futures to `response_to`."""
+        """Send a request to each of the nodes. Pass the returned futures to `response_to`."""
         return {node_id: self._client.send(node_id, message) for node_id in node_ids}
 
     def ask(

@@ -1,9 +1,9 @@
 """CommitClient: runs the state machines of the package `commit` against a cluster.
 
-A machine returns questions, each of which holds a request (`Ask`) to a broker. The client has its
-own connections and can process many questions at once. It makes no decisions, and it never sends a
-request again by itself. The reply to a request without a response is `Unanswered`. `answers`
-resumes the generator of each question (see `generators`) in the caller's thread.
+A machine returns requests to brokers (`Ask`), each in a `Question` that also says how to send it.
+The client has its own connections and can process many requests at once. It makes no decisions, and
+it never sends a request again by itself. If a request gets no response, the reply is `Unanswered`.
+`answers` resumes the generator of each request (see `generators`) in the caller's thread.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class _HasOutcome(Protocol):
 
     @property
     def outcome(self) -> object:
-        """The result of the machine, None while it still has questions."""
+        """The result of the machine, None until it has ended."""
 
 
 class CommitClient:
-    """Sends questions to the brokers of one cluster.
+    """Sends the requests of state machines to the brokers of one cluster.
 
     It is a context manager, and may be used by one thread at a time. log_topic: the topic whose
     partition 0 is the commit log. brokers: brokers of the cluster that another client has found.
@@ -138,7 +138,7 @@ class CommitClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Questions without an answer stay unanswered."""
+        """Close all connections. Requests that have no reply yet will get none."""
         self._client.close()
 
     # -- the cluster ------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class CommitClient:
         return machine
 
     def now(self) -> float:
-        """Return the current time by the clock of the machines' deadlines, in seconds."""
+        """Return the time in seconds, by the clock that the deadlines of state machines use."""
         return self._clock()
 
     def take_warnings(self) -> list[str]:
@@ -277,12 +277,13 @@ class CommitClient:
         return self._log.take_warnings()
 
     def ask(self, questions: Iterable[Question]) -> None:
-        """Add questions to the queue from which `answers` sends them."""
+        """Add requests to the queue from which `answers` sends them."""
         self._waiting += questions
 
     def answers(self, timeout_s: float = _LONGEST_WAIT_S) -> list[Answer]:
-        """Wait at most `timeout_s` seconds for the next answers. Return [] if there is no question.
+        """Send the queued requests, and wait for the next replies.
 
+        Return [] if there is no reply within `timeout_s` seconds, or if no request waits for one.
         Raise AuthenticationException if the client and a broker cannot authenticate each other, by
         SASL or with certificates.
         """
@@ -301,15 +302,6 @@ class CommitClient:
             self._client.poll(max(0.0, min(due, deadline) - now))
         return []
 
-    def answers_to(self, asks: Iterable[Ask]) -> list[Reply]:
-        """Send requests, and return the replies to all of them in the same order."""
-        asked = list(asks)
-        self.ask(Question(ask) for ask in asked)
-        found: dict[Ask, Reply] = {}
-        while len(found) < len(set(asked)):
-            found.update(self.answers())
-        return [found[ask] for ask in asked]
-
     def _resume_all(self) -> list[Answer]:
         found, still = [], []
         for ask, each in self._under_way:
@@ -324,8 +316,8 @@ class CommitClient:
     def _steps(self, question: Question) -> Steps[Reply]:
         ask = question.ask
         if question.pause_s > 0:
-            # Jitter, because other clients that were refused at the same time wait as long as this
-            # one.
+            # Without jitter, clients that were refused at the same time would all send their next
+            # request at the same time.
             yield self._clock() + question.pause_s * self._random.uniform(*_JITTER)
         if question.looks_up:
             self._forget(ask)

@@ -75,8 +75,8 @@ class CommitLog:
         node_id = yield from self._brokers.leader(self._log)
         key = ask.transactional_id
         value = encode(key, ask.record)
-        # A record may have been made long before. Brokers may refuse batches with an old timestamp,
-        # and begin a segment of the log because of it.
+        # The batch gets the current time, because the record may have been made long before.
+        # Brokers may refuse a batch with an old timestamp, or begin a log segment because of it.
         section, info = one_record(key.encode(), value, time.time_ns() // 1_000_000)
         header = batch_header(info, [section], ask.producer, ask.sequence, transactional=True)
         records = Records((header, section), len(header) + len(section))
@@ -107,20 +107,21 @@ class CommitLog:
         raise left_out("Produce", node_id)
 
     def read(self, ask: ReadLog) -> Steps[Reply]:
-        """Read the records of one owner (one record key) up to the high watermark."""
+        """Read the records with one key, the driver id of an owner, up to the high watermark."""
         reader, end = yield from self._read_to_end(ask.key)
         return LogRead(reader.reading(ask.key), end=end)
 
     def read_all(self, ask: ReadAllRecords) -> Steps[Reply]:
-        """Read the records of all owners (all record keys) up to the high watermark."""
+        """Read the records of all owners, with any key, up to the high watermark."""
         reader, _ = yield from self._read_to_end(None)
         keys = sorted(key for key in reader.owners() if key.startswith(ask.prefix))
         return AllRecordsRead(tuple((key, reader.reading(key)) for key in keys))
 
     def _check_topic_id(self) -> Steps[UUID]:
-        """Forget all records if the log is another topic now. Return the id of the topic.
+        """Forget all records if the log's topic was deleted and created again.
 
-        Its leader is asked, because only that broker has to be available.
+        Return the id of the topic. The leader of the log is asked for it, because no other broker
+        has to be available.
         """
         node_id = yield from self._brokers.leader(self._log)
         topic_id = yield from self._brokers.topic_id(self._log.topic, node_id)
@@ -148,14 +149,13 @@ class CommitLog:
         while position < end:
             found = yield from self._partitions.fetch(self._log, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
-                # Compaction does not change the log start offset, but an operator can delete
-                # records.
+                # Compaction does not change the log start offset, but users can delete records.
                 start = found.log_start_offset
                 if start <= position:
                     raise refused(found.error_code, f"Fetch of {self._log} at {position}")
                 self._warnings.append(
                     f"the records below offset {start} of {self._log} were deleted: versions that "
-                    "only they had are written again"
+                    "only these records contained are written again"
                 )
                 position = start
                 continue

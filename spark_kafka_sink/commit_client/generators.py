@@ -1,8 +1,8 @@
-"""Questions to brokers as generators, which yield what they wait for and return the reply.
+"""The requests of state machines as generators, which yield what they wait for, and return a reply.
 
-A question may need several responses, for example a response that names the coordinator and then
-the coordinator's own response. So its generator yields either a `RequestFuture` or the time until
-which it waits. `UnderWay` resumes the generator in the caller's thread when the wait is over. The
+A reply may need several responses, for example a response that names the coordinator and then the
+coordinator's own response. So a generator yields either a `RequestFuture` or the time until which
+it waits. `UnderWay` resumes the generator in the caller's thread when the wait is over. The
 generator raises `NoReplyError` if there is no reply.
 """
 
@@ -26,7 +26,7 @@ Steps: TypeAlias = Generator[Wait, None, T]
 
 
 class NoReplyError(Exception):
-    """There is no reply to a question: a broker returned an error code, or did not respond.
+    """There is no reply to a request: a broker returned an error code, or did not respond.
 
     is_unanswered: whether the request got no response, so that a broker may have processed it.
     """

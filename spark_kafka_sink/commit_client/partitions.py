@@ -81,8 +81,8 @@ class Partitions:
     def read_marker(self, ask: ReadMarker) -> Steps[Reply]:
         """Return the marker of a producer's transaction in a partition, from an offset on.
 
-        The marker has the epoch of the records, or the next one: from version 5 of EndTxn on, and
-        for a transaction that timed out or was fenced.
+        The marker has the epoch of the records or the next epoch. The next epoch is used from
+        version 5 of EndTxn on, and if the transaction timed out or was fenced.
         """
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
@@ -106,7 +106,7 @@ class Partitions:
         return MarkerRead()
 
     def batches_from(self, partition: TopicPartition, offset: int) -> Steps[list[DefaultBatch]]:
-        """Return batches from `offset` on, none if the log ends below or begins above it."""
+        """Return batches from `offset` on, [] if the log ends before it or begins after it."""
         if (yield from self.end(partition)) <= offset:
             return []
         found = yield from self.fetch(partition, offset)

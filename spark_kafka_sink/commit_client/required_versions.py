@@ -57,7 +57,7 @@ def _too_old(node: Node, api: Api, version: int, versions: NodeApiVersions) -> A
     latest = versions.latest_version(api)
     has = f"{api.name} up to version {latest}" if latest >= 0 else f"no {api.name}"
     message = (
-        f"exactlyOnce needs {api.name} {version} or later, as brokers of Kafka 3.6 and later have "
-        f"it: {node} has {has}"
+        f"exactlyOnce needs {api.name} {version} or later, which brokers support since Kafka 3.6: "
+        f"{node} has {has}"
     )
     return api_exception(codes.UNSUPPORTED_VERSION, message, node_id=node.id, api=api.name)

@@ -111,7 +111,8 @@ def _visible(
 ) -> Iterator[DecodedRecords]:
     """Yield the records of the batches that overlap the offset range and are visible to the reader.
 
-    Control batches are not visible. With read_committed, aborted transactions are not either.
+    Control batches are not visible. With read_committed, the records of aborted transactions are
+    not visible either.
     """
     aborted = sorted(
         data.aborted_transactions or (), key=lambda each: each.first_offset, reverse=True
@@ -395,10 +396,10 @@ class Reading:
     def reset(self, partition: PartitionReading, earliest: int, latest: int, now: float) -> None:
         """Process the earliest and latest offset for a partition whose position is out of range.
 
-        If the position is in range after all, because a new leader was behind, it is requested
-        again. If the range began at the earliest offset, reading continues at the current earliest
-        offset. Raise OffsetOutOfRangeException if the range began at another offset, or if the log
-        ends before the position.
+        If the position is in range after all, because a new leader was behind, the position is
+        requested again. If the range began at the earliest offset, reading continues at the current
+        earliest offset. Raise OffsetOutOfRangeException if the range began at another offset, or if
+        the log ends before the position.
         """
         name, number = partition.topic_partition
         position = partition.position
@@ -420,8 +421,8 @@ class Reading:
                 codes.OFFSET_OUT_OF_RANGE, message, topic=name, partition=number, api="Fetch"
             )
         logger.warning(
-            "%s: the offsets %d to %d were deleted while they were to be read (retention); "
-            "going on at %d",
+            "%s: the records at offsets %d to %d were deleted (retention) before they were read; "
+            "reading continues at offset %d",
             partition.topic_partition, position, min(earliest, partition.end) - 1, earliest,
         )  # fmt: skip
         partition.position = earliest

@@ -74,9 +74,9 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
     bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
-    of a response is always decompressed, so this limit may be exceeded by one batch. Compressed
-    responses take up to twice fetch.max.bytes more for each leader. Raise ConfigException if an
-    option is invalid.
+    of a response is always decompressed, so this limit may be exceeded by one batch. In addition,
+    the compressed responses of each leader take up to twice fetch.max.bytes. Raise ConfigException
+    if an option is invalid.
 
     Use it from one thread at a time, in the process that created it. A call raises
     IllegalStateException while a call of another thread is running. Getting the next batch from the

@@ -61,17 +61,18 @@ class AwsTokens:
             )
         options, region = self._options(), self._region()
         url = endpoint(region)
-        values.check_url(url, f"{url}, which the tokens of AWS_MSK_IAM are for")
+        values.check_url(url, f"{url}, the URL for which AWS_MSK_IAM tokens are signed")
         if _environment_credentials(options) is None and find_spec("botocore") is None:
             raise ConfigException(
                 f"{Option('sasl.mechanism')}: the credentials of AWS are not in the environment "
-                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and to look further the Python "
-                "package botocore is needed on the driver and on each executor: "
+                "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); to find credentials elsewhere, the "
+                "driver and each executor need the Python package botocore: "
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
-            # With their variables unresolved, too: the source of a client with variables may have
-            # another identity after the next fetch.
+            # The options with unresolved variables are a part of the key, too: a variable may
+            # resolve to another identity at the next fetch, so a client with variables must not
+            # share its source with a client that has the same values without variables.
             (
                 *(options, region, self._region_of_hosts()),
                 *(config.sasl_jaas_config, config.config_providers),
@@ -132,7 +133,9 @@ class AwsTokens:
             raise TokenException(str(error), is_final=True) from None
         now = time.time()
         if credentials.expires_at is not None and credentials.expires_at < now + _LEAST_LIFE_S:
-            raise TokenException("AWS's credentials end within a minute, and are not renewed yet")
+            raise TokenException(
+                "AWS's credentials expire within a minute, and there are no new ones yet"
+            )
         return msk_token(credentials, region, now, _USER_AGENT)
 
 
@@ -188,7 +191,7 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         commands = _remove_commands(session.full_config)
         _name_role_sessions(session.full_config)
         if session.get_config_variable("region") is None:
-            # The roles of profiles are assumed there.
+            # botocore assumes the roles of profiles in this region.
             session.set_config_variable("region", region)
         if options.role is not None:
             client = session.create_client("sts", region_name=options.sts_region or region)
@@ -227,10 +230,10 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
 
 
 def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove the commands that would print credentials from botocore's profiles; return them.
+    """Remove each credential_process from botocore's profiles; return these commands.
 
-    It is not enough to remove the session's own provider of such credentials: botocore would still
-    run the commands of source profiles.
+    botocore would run these commands to get credentials. It is not enough to remove the session's
+    own provider of such credentials: botocore would still run the commands of source profiles.
     """
     found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
     return [command for command in found if command is not None]
@@ -239,8 +242,8 @@ def _remove_commands(config: Mapping[str, Any]) -> list[object]:
 def _name_role_sessions(config: Mapping[str, Any]) -> None:
     """Set the session name of the roles in botocore's profiles that have none.
 
-    botocore would name each session by the time. It reads the name for a web identity in the
-    environment from the profile, too.
+    Otherwise botocore would name each session by the time. If the environment configures a web
+    identity, botocore takes the session name from the profile, too.
     """
     profiles = config.get("profiles", {})
     # Without AWS_PROFILE, botocore uses this profile even if no file has it.

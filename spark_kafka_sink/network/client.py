@@ -191,7 +191,7 @@ class NetworkClient:
         return sum(state.load for state in self._nodes)
 
     def connection_count(self) -> int:
-        """Return the number of connections, also those being made. Any thread may call this."""
+        """Return the number of connections, established or not yet. Any thread may call this."""
         return len(self._channels)
 
     def close(self) -> None:
@@ -476,7 +476,7 @@ class NetworkClient:
                 self._connection_lost(state, expired.reason, now, expired.code)
 
     def _renew_sessions(self, now: float) -> None:
-        """Re-authenticate connections whose session has ended and whose requests wait.
+        """Re-authenticate each connection whose session has ended, if requests wait for it.
 
         The selector wakes up when a ticket or token is available.
         """

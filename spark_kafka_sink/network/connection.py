@@ -71,10 +71,11 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 
 @dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """A request on the wire.
+    """A request that was sent, and that has no response yet.
 
-    request: None for the connection's own requests, such as ApiVersions. throttled_s: the throttle
-    times of the broker since the request was sent, in seconds, which extend its timeout.
+    request: None for the connection's own requests, such as ApiVersions. throttled_s: the sum of
+    the broker's throttle times since the request was sent, in seconds. They extend the timeout of
+    the request.
     """
 
     request: ClientRequest | None
@@ -114,7 +115,10 @@ class InFlightRequests:
         return self._requests.popleft()
 
     def written(self) -> InFlightRequest | None:
-        """Record that the next frame is written. Return its request if that expects no response."""
+        """Record that the next frame is written.
+
+        Return its request if the request expects no response (acks=0), otherwise None.
+        """
         request = self._unwritten.popleft()
         if request.expects_response:
             return None
@@ -240,7 +244,7 @@ class Connection:
         return self._splitter.is_inside_frame
 
     def take_outgoing(self) -> list[list[Buffer]]:
-        """Return the frames to write. The buffers of each frame are one send."""
+        """Return the frames to write, each as a list of buffers."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -394,7 +398,7 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Begin to re-authenticate, unless there are no credentials."""
-        # The session is still valid for a while. The next request tries again after an error.
+        # If this fails, the session is still valid for a while, and the next request tries again.
         with suppress(KafkaException):
             is_over = self._authenticator.is_over(now)
             if not self.go_on(now) and is_over and self.awaits_login_since is None:
@@ -483,7 +487,7 @@ class Connection:
             self._ask_api_versions(0, now)
             return []
         if not isinstance(response, ApiVersionsResponse):
-            message = f"node {self.node_id} answered ApiVersions with another response"
+            message = f"node {self.node_id} answered ApiVersions with a response to another API"
             raise ProtocolError(message, node_id=self.node_id)
         if refused and version > 0:
             listed = [a.max_version for a in response.api_keys if a.api_key == API_VERSIONS.key]

@@ -80,8 +80,8 @@ def gssapi_exchange(
     user = str(credentials.name)
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
-            f"the ticket cache has tickets of {user!r} now, and of {principal!r} before: a client "
-            "does not change its user"
+            f"the ticket cache now has tickets of {user!r}, and had tickets of {principal!r} "
+            "before: a client cannot change its user, so create a new client"
         )
     service = f"{options.service}@{host}"
     try:
@@ -126,7 +126,7 @@ class _Context:
         except GSSError as error:
             words = _words(error)
         raise SaslAuthenticationException(
-            f"what the broker sent for Kerberos is not valid: {words}"
+            f"the Kerberos token that the broker sent is not valid: {words}"
         )
 
 
@@ -184,7 +184,9 @@ def _failure(
             "the host in that principal"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
-        advice = f"; compare {Option('sasl.kerberos.principal')} and its realm with the KDC's"
+        advice = (
+            f"; compare {Option('sasl.kerberos.principal')} and its realm with those of the KDC"
+        )
     elif code in (_PREAUTH_FAILED, _BAD_INTEGRITY) and file:
         advice = f"; the keytab {file} has an old or a wrong key: write it again"
     elif code in _NO_CACHE:

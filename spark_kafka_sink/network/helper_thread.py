@@ -117,7 +117,10 @@ class MadeAhead(Generic[_T]):
         self._made: dict[str, _Made[_T] | _Making] = {}
 
     def is_there(self, key: str) -> bool:
-        """Return whether `take` returns an object or raises. If not, start to make the object."""
+        """Return whether the object has been made, or making it has failed.
+
+        If neither is the case, start to make the object.
+        """
         found = self._made.get(key)
         if isinstance(found, _Making):
             with suppress(RuntimeError):

@@ -292,7 +292,7 @@ def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> Op
             return self.do_open(cast("Any", made), request)
 
     opener = OpenerDirector()
-    # A proxy would forward a request to its own machine.
+    # For loopback, no proxy is used: it would send the request to its own machine.
     proxy = ProxyHandler(None if is_remote(url) else {})
     handlers = [proxy, Http()] + ([] if context is None else [Https(context=context)])
     for handler in handlers:

@@ -145,7 +145,7 @@ class NetworkMetrics:
         self._nodes: dict[int, _NodeSensors] = {}
 
     def fold(self, now: float) -> None:
-        """Record that a poll's wait is over, as `Metrics.fold` requires."""
+        """Record that a poll's wait is over: move values into the windows; see `Metrics.fold`."""
         self._metrics.fold(now)
 
     def connected(self) -> None:

@@ -28,7 +28,8 @@ _NO_CERTIFICATE: Final = (
     "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"
 )
 # `_MIN_CONNECTING_S`: an attempt to connect that takes longer is reported as an error.
-# `_MIN_READY_S`: a connection that was made longer ago and is ready no longer shows the last error.
+# `_MIN_READY_S`: if a connection is ready, and was begun longer ago than this, messages omit the
+# last error.
 _MIN_CONNECTING_S: Final = 0.5
 _MIN_READY_S: Final = 5.0
 
@@ -182,10 +183,10 @@ class NodeState:
         self.setup_until = float("inf")
 
     def succeeded(self) -> None:
-        """Record a response, or a written request without a response; this clears the last error.
+        """Record a response, or that a request that expects no response (acks=0) was written.
 
-        An open connection alone does not clear it: a listener that expects SASL answers ApiVersions
-        and closes the connection at the first request.
+        This clears the last error. An open connection alone does not clear it: a listener that
+        expects SASL answers ApiVersions and closes the connection at the first request.
         """
         self.failures = 0
         self.last_error = ""
@@ -293,7 +294,10 @@ class NodeState:
 
     @property
     def _hung_up_on_first_request(self) -> bool:
-        """Whether a connection without SASL was ready, and no request was answered on it."""
+        """Whether the peer closed a connection that was ready, before it answered a request on it.
+
+        Only connections without SASL count.
+        """
         connection = self.connection
         return (
             connection is not None

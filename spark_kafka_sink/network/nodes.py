@@ -1,7 +1,8 @@
 """NodeStates: the nodes that a client knows, and which of them it uses.
 
 A node is a broker or a bootstrap address (ClusterConnectionStates of the Java client). Brokers come
-from the metadata, or from another client that has learned them. It uses no socket and no clock.
+from the metadata, or from another client that has learned them. This module uses no socket and no
+clock.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class NodeStates:
 
     @property
     def has_answering(self) -> bool:
-        """Whether any node, also a bootstrap address, is connected and has not failed since."""
+        """Whether any node, even a bootstrap address, is connected and has not failed since."""
         return any(state.answers for state in self)
 
     def silence_s(
@@ -144,8 +145,9 @@ class NodeStates:
     def _is_silent(self, connect_to: Container[int], *, is_any_needed: bool) -> bool:
         """Return whether no node that is needed answers.
 
-        A broker that was reached before may restart while others answer. If no broker answers, or
-        one that bootstrap named was never reached, an answering bootstrap address is not enough.
+        One needed node that answers is enough. If none answers, but another broker does, the needed
+        nodes may be restarting, so the result is False, unless one of them was never reached since
+        a bootstrap address listed it. It is not enough that a bootstrap address answers.
         """
         if is_any_needed and not self.has_answering:
             return True

@@ -403,7 +403,7 @@ class OAuth:
             )
         if not is_file and retriever == _FILE:
             raise ConfigException(
-                f"{option} is not a file, which {_FILE} reads: expected file:///path"
+                f"{option} is not the URL of a file, but {_FILE} reads a file: expected file:///path"
             )
         if not is_file:
             from spark_kafka_sink.network.http import check_url  # noqa: PLC0415 - imports urllib
@@ -415,8 +415,8 @@ class OAuth:
         for name in jaas:
             if not name.startswith((_EXTENSION, "ssl.")) and name not in _IN_JAAS:
                 raise ConfigException(
-                    f"{Option('sasl.jaas.config')} has an option that OAuthBearerLoginModule "
-                    f"does not have here: expected {', '.join(_IN_JAAS)}, {_EXTENSION}… or ssl.…"
+                    f"{Option('sasl.jaas.config')} has an option of OAuthBearerLoginModule that "
+                    f"is not supported: expected {', '.join(_IN_JAAS)}, {_EXTENSION}… or ssl.…"
                 )
         found = {
             name.removeprefix(_EXTENSION): value
@@ -435,8 +435,8 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 def _as_written(config: ProducerConfig) -> tuple[object, ...]:
     """Return the options that `OAuthSettings` come from, with their variables unresolved.
 
-    The source of a client with variables may have another identity after the next fetch, and so
-    must serve no client without them.
+    A variable may resolve to another identity at the next fetch. So a client with variables must
+    not share its source with a client without variables.
     """
     found = [
         getattr(config, each.name)

@@ -68,7 +68,7 @@ class RequestFuture:
         if self.error is not None:
             raise self.error
         if self._response is None:
-            message = "the request has no answer yet"
+            message = "the request has no response yet"
             raise IllegalStateException(message)
         return self._response
 

@@ -188,8 +188,8 @@ class Security:
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
-        # A task's token was created moments ago by the driver, whose clock may differ from this
-        # one.
+        # The driver has just created the token of a task. Its time of issue is not enough to see
+        # this, because the clocks of the two machines may differ.
         self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None

@@ -166,7 +166,10 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
     except (ssl.SSLError, ValueError) as error:
         why = _reason(error)
         if why == "KEY_VALUES_MISMATCH":
-            why = "its first certificate does not match the key: a chain begins with the client's"
+            why = (
+                "its first certificate does not match the key: the chain must begin with the "
+                "client's certificate"
+            )
         elif key.is_encrypted:
             why = f"ssl.key.password does not decrypt the key ({why})"
     else:
@@ -176,7 +179,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
 
 @contextmanager
 def _key_file(text: str, origin: str) -> Iterator[str]:
-    """Return a path from which OpenSSL can read a key: in memory if possible, not on a disk.
+    """Return a path from which OpenSSL can read a key: a file in memory, or else on a disk.
 
     Raise ConfigException if neither is possible.
     """
@@ -198,8 +201,9 @@ def _key_file(text: str, origin: str) -> Iterator[str]:
         made.flush()
     except OSError as error:
         raise ConfigException(
-            f"{origin}: there is no place where OpenSSL can read the key, in memory or in a "
-            f"temporary file ({error.strerror}): see the limit of open files, and TMPDIR"
+            f"{origin}: OpenSSL cannot read the key, because neither a file in memory nor a "
+            f"temporary file can be made ({error.strerror}): check the limit of open files, and "
+            "TMPDIR"
         ) from None
     with made:
         yield made.name
@@ -308,7 +312,8 @@ class TlsLayer:
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLZeroReturnError:
-            # The broker rejects nobody by this: it may be shutting down, or have too many clients.
+            # A close_notify is no rejection: the broker may be shutting down, or have too many
+            # clients.
             self.is_ended = True
             return False
         except ssl.SSLError as error:
@@ -412,13 +417,14 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     said = f"the broker's certificate is not accepted ({words}): "
     if code in _UNKNOWN_ISSUER:
         return (
-            f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if it has that, "
-            "the broker may not send its intermediate certificates: add them there"
+            f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if the "
+            "truststore has that certificate, the broker may not send the intermediate "
+            "certificates: add those to the truststore"
         )
     if code in _SELF_SIGNED:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the broker's CA, or to the broker's "
-            "own; the one that is set may be of another CA"
+            "own; the certificate that is set may be of another CA"
         )
     if code == _EXPIRED:
         return f"{said}the broker needs a new certificate"
@@ -426,8 +432,8 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
         return f"{said}compare the clocks of this machine and of the broker"
     if code in _WRONG_NAME:
         return (
-            f"{said}{host!r} is what the broker advertises, or what bootstrap.servers has; the "
-            "certificate must have it among its subject alternative names"
+            f"{said}the host name {host!r} comes from the broker's advertised.listeners or from "
+            "bootstrap.servers; the certificate must have it among its subject alternative names"
         )
     return f"{said}see {_TRUSTSTORE}"
 

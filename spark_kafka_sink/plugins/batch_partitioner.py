@@ -112,7 +112,7 @@ def chosen_partitions(
         chosen = array.cast(pa.int64())
     except (pa.ArrowException, TypeError, ValueError) as error:
         message = (
-            f"{option} gave {type(given).__name__}: expected an array of integers "
+            f"{option} returned {type(given).__name__}: expected an array of integers "
             f"({message_of(error)})"
         )
         raise DataException(message, topic=topic) from error
@@ -138,8 +138,9 @@ def chosen_partitions(
 class Topics(NamedTuple):
     """Topics whose partitions are numbered consecutively, one topic after the other.
 
-    partitions: the partition count of each topic. first: the number of each topic's first
-    partition. tasks: the total partition count, because atomic_layout makes one task per partition.
+    partitions: the partition count of each topic. first: the number of each topic's partition 0 in
+    this numbering. tasks: the total partition count, because atomic_layout makes one task per
+    partition.
     """
 
     names: list[str]
@@ -156,10 +157,10 @@ class Topics(NamedTuple):
 
 
 def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Return, for each row, the partition count of the topic and the number of its first partition.
+    """Return, for each row, its topic's partition count and the number of that topic's partition 0.
 
-    names: the topic of each row, a string or null. Both fields are int32, and null for a topic that
-    is not in `topics`.
+    `topics` numbers the partitions of all topics. names: the topic of each row, a string or null.
+    Both fields are int32, and null for a topic that is not in `topics`.
     """
     numbers = pc.index_in(names, pa.array(topics.names, names.type))
     counts, first = (

@@ -227,7 +227,7 @@ class RecordAccumulator:
         return opens
 
     def let_go(self, partitions: Sequence[TopicPartition]) -> None:
-        """End `hold`: these partitions' open batches may change and be sent again."""
+        """End `hold`: from now on, these partitions' open batches may change, and may be sent."""
         self._held.difference_update(partitions)
 
     def append(
@@ -245,8 +245,8 @@ class RecordAccumulator:
         result of each record (see `RecordSpan`), None if nobody needs the results.
 
         Return the batches that became full. The caller must compress them outside the lock, and
-        they are not sent before `packed`. Memory that the batches keep is charged; the caller
-        returns the bytes that it reserved.
+        they are not sent before `packed`. Memory that the batches keep is charged; the caller then
+        releases the bytes that it reserved.
         """
         bounds = encoded.offsets[[cut.start for cut in cuts] + [cuts[-1].stop]]
         is_kept = is_worth_keeping(bounds[1:] - bounds[:-1])
@@ -339,10 +339,10 @@ class RecordAccumulator:
     def sendable_for_room(self, others: Sequence[ProducerBatch]) -> Iterator[ProducerBatch]:
         """Yield open batches, oldest first, while memory is short.
 
-        The memory of the batches that the caller takes counts as free soon, so no more batches than
-        needed are sent, and the other batches can fill up. (Java's RecordAccumulator sends all
-        batches once its pool is exhausted.) others: batches that are sent anyway; their partitions
-        are skipped.
+        The memory of the batches that the caller takes counts as memory that will soon be free. So
+        no more batches than needed are sent, and the other batches can fill up. (Java's
+        RecordAccumulator sends all batches once its pool is exhausted.) others: batches that are
+        sent anyway; their partitions are skipped.
         """
         if self._is_withheld or not self.pool.is_short:
             return

@@ -33,7 +33,8 @@ from spark_kafka_sink.wire.messages import PartitionProduceResponse
 
 # With a new sequence, the broker would write records again that are in the log already.
 IN_DOUBT: Final = (
-    "it is a part of a batch that may have been written before the broker found it too large"
+    "it is a part of a larger batch, which may have been written before the broker rejected that "
+    "batch as too large"
 )
 
 
@@ -186,7 +187,7 @@ def error_of_expired_batch(
         f"{batch.topic_partition}: {batch.record_count} record(s) were not acknowledged within "
         f"{timeout}: {state} after {waited_ms} ms and {batch.attempts} failed attempt(s)"
     )
-    last = "" if batch.last_error is None else f"the last attempt met {batch.last_error}"
+    last = "" if batch.last_error is None else f"the last attempt failed with {batch.last_error}"
     kind = TimeoutException if refusal is None else type(refusal)
     error = kind(
         joined((message, throttle, where, last)),
@@ -208,4 +209,4 @@ def why_no_leader(metadata: ClusterMetadata, name: str, partition: int) -> str:
         return "no leader is known" if error is None else str(error)
     if partition < len(topic.leaders):
         return "it has no leader at present"
-    return f"topic {name} has {len(topic.leaders)} partition(s) now, it was recreated with fewer"
+    return f"topic {name} was recreated with fewer partitions, and has {len(topic.leaders)} now"

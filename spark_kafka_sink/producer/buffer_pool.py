@@ -5,9 +5,9 @@ buffers, which Python does not need. It has no lock and no clock: the caller of 
 the producer's lock, and waits without the lock.
 
 A call reserves the bytes of the rows that it is about to encode (`reserve`). When the rows are in
-batches, the accumulator charges the memory that the batches keep, and the call returns the reserved
-bytes. Waiting calls are served in the order of their arrival, so that a call for many bytes does
-not wait forever behind calls for few bytes.
+batches, the accumulator charges the memory that the batches keep, and the call releases the
+reserved bytes. Waiting calls are served in the order of their arrival, so that a call for many
+bytes does not wait forever behind calls for few bytes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _ROOM: Final = 1 / 4
 class PendingAppend:
     """Rows that are being put into batches (a slice of columns or a chunk), and their resources.
 
-    The resources must be returned if the caller is interrupted (Ctrl-C). So each resource is
-    recorded here before it is taken, or in the same change; returning it twice does no harm.
+    The resources must be released even if the caller is interrupted (Ctrl-C). So each resource is
+    recorded here before it is taken, or in the same change; releasing it twice does no harm.
 
-    size_bytes: the reserved bytes of buffer.memory, 0 before the reservation and after the return;
+    size_bytes: the reserved bytes of buffer.memory, 0 before the reservation and after the release;
     partitions: the partitions whose open batches are held; full: the batches that this call must
     compress, which are not sent before that; is_in_batches: whether the rows are in batches (all
     rows are, or no row is).
@@ -90,7 +90,7 @@ class BufferPool:
         return True
 
     def give_back(self, pending: PendingAppend) -> None:
-        """Return the reserved bytes of an append; a second call does nothing."""
+        """Release the reserved bytes of an append; a second call does nothing."""
         self.available_bytes += pending.size_bytes
         pending.size_bytes = 0
 

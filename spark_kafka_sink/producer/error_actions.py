@@ -42,15 +42,15 @@ class Action(Enum):
     """What to do after a response."""
 
     SUCCEED = "it is done"
-    RETRY = "ask again after a wait, as far as retries and time limits allow"
-    LOOK_UP = "ask again after a wait and after looking up the coordinator again"
-    SPLIT = "send a batch of several records as smaller ones; one record alone is given up"
+    RETRY = "send the request again after a wait, as far as retries and time limits allow"
+    LOOK_UP = "look up the coordinator again, and send the request again after a wait"
+    SPLIT = "send a batch of several records again as smaller batches; fail a batch of one record"
     CHECK_SEQUENCE = "the partition's sequences decide whether to send the batch again"
-    FAIL = "give the batch up; the producer goes on"
-    ABORTABLE = "the transaction can only be aborted; the producer goes on after that"
+    FAIL = "fail the batch; the producer continues"
+    ABORTABLE = "the transaction can only be aborted; after that, the producer continues"
     ABORTABLE_IF_BUMP = "abortable where the epoch can be raised (KIP-360), else fatal"
-    FATAL = "the producer cannot go on"
-    FENCED = "the producer cannot go on: a newer one has its transactional id"
+    FATAL = "the producer cannot continue"
+    FENCED = "the producer cannot continue: a newer one has its transactional id"
 
 
 _PRODUCE: Final[Mapping[int, Action]] = {

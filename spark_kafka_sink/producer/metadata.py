@@ -6,9 +6,9 @@ the sender sends `request` and passes the response to `update`.
 A request is due when metadata turned out to be stale (`request_update`), or after
 metadata.max.age.ms. It is never sent sooner than retry.backoff.ms after the last attempt, and the
 back-off grows while attempts fail or responses contain nothing new (KIP-580). A new topic is
-requested at once, without the other topics as long as their metadata is fresh. A topic that is
-unused for metadata.max.idle.ms is dropped (KIP-526). (Metadata and ProducerMetadata of the Java
-client.)
+requested at once. That request contains the other topics only if their metadata is stale. A topic
+that is unused for metadata.max.idle.ms is dropped (KIP-526). (Metadata and ProducerMetadata of the
+Java client.)
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class _Topic:
     def refused(self, code: int) -> None:
         """Replace the topic's metadata by a broker's error.
 
-        If brokers send no topic ids, a recreated topic looks like an older response, so the
-        metadata is not kept.
+        If brokers send no topic ids, the metadata before the error is not kept: after the topic is
+        recreated, a response about it would look older than that metadata.
         """
         self.error = code
         if self.known is not None and self.known.topic_id != ZERO_UUID:

@@ -82,7 +82,7 @@ class StickyPartitioner:
         if self._partition not in load.available:
             self._partition = self._pick(load.available, limits)
         batch_bytes = max(1, load.batch_bytes)
-        # A row belongs to the stretch in which it begins, also if it ends after the stretch.
+        # A row belongs to the stretch in which it begins, even if it ends after the stretch.
         ends = np.cumsum(sizes) + self._bytes
         stretches = (ends - sizes) // batch_bytes
         self._bytes = int(ends[-1]) - int(stretches[-1]) * batch_bytes
@@ -115,8 +115,8 @@ class EvenPartitioner:
     partitions with long queues at random, so that each partition gets the share that KIP-794
     defines.
 
-    start: the position of the first partition among the available partitions. With more than
-    `MOST_EVEN` partitions, every stretch is as large as a batch.
+    start: the index, among the available partitions, of the partition that gets rows first. With
+    more than `MOST_EVEN` partitions, every stretch is as large as a batch.
     """
 
     def __init__(self, random: Random, start: int) -> None:
@@ -205,17 +205,18 @@ def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[i
 def _changes(stretches: Int64s, current: int) -> Int64s:
     """Return how many times the stretch has changed up to each row, since the `current` one.
 
-    If rows are larger than stretches, most stretches contain no start of a row; these do not count.
+    Stretches in which no row begins do not count. They are common if rows are larger than
+    stretches.
     """
     changes: Int64s = np.cumsum(np.diff(stretches, prepend=current) > 0)
     return changes
 
 
 class RoundRobinPartitioner:
-    """Each row goes to the next available partition of one topic; the first partition is random.
+    """Each row goes to the next available partition of one topic; the first row, to a random one.
 
-    So if many producers send few rows each, as Spark tasks may, they do not all fill the first
-    partitions.
+    So if many producers send few rows each, as Spark tasks may, they do not all send them to the
+    partitions with the lowest numbers.
     """
 
     def __init__(self, random: Random) -> None:
@@ -272,8 +273,8 @@ class Partitioner:
     def spread_evenly(self, start: int) -> None:
         """Spread rows evenly from now on, with `EvenPartitioner` instead of `StickyPartitioner`.
 
-        start: the position of each topic's first partition. A partitioner that partitioner.class
-        names stays in use.
+        start: the index, among the available partitions of a topic, of the partition that gets rows
+        first. A partitioner that partitioner.class names stays in use.
         """
         if self._strategy.spread is StickyPartitioner:
             self._spread = partial(EvenPartitioner, start=start)
@@ -429,7 +430,10 @@ class _NodeTimes:
 
 
 class NodeLatencies:
-    """How long data waits for each node. Times are seconds; a timeout of 0 disables this."""
+    """How long data waits for each node; for partitioner.availability.timeout.ms.
+
+    Times are seconds. With a timeout of 0, nothing is measured, and no node counts as slow.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

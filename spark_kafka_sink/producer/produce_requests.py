@@ -66,7 +66,7 @@ class DrainedBatches:
 
 @dataclass(slots=True)
 class SentBatches:
-    """The context of a Produce request: its batches, and the topics' names by id.
+    """The `ClientRequest.context` of a Produce request: its batches, and topic names by id.
 
     refused: the errors of batches that are not in the request, because the broker does not support
     their compression or record format.

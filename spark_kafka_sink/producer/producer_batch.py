@@ -238,7 +238,7 @@ class ProducerBatch:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the batch when it is sent; before it is packed, an upper bound."""
+        """The size of the batch when it is sent; before it is compressed, an upper bound."""
         return RECORD_BATCH_OVERHEAD + sum(map(len, self._pieces))
 
     @property
@@ -347,7 +347,7 @@ class ProducerBatch:
         return int(times.min()), int(times.max())
 
     def keep(self) -> None:
-        """Keep a copy of the bytes that were sent, also after `release` drops the records."""
+        """Keep a copy of the bytes that were sent, even after `release` drops the records."""
         self.kept = b"".join(self.stamp().buffers)
 
     def down_converted(self, size_bytes: int) -> None:

@@ -189,7 +189,7 @@ class Sequences:
             self._to_restart.add(batch.topic_partition)
 
     def bump_epoch_if_needed(self) -> None:
-        """Assign new numbers to partitions that need them, if no broker may still write a batch.
+        """Renumber the batches of partitions that need it, unless a broker may still write one.
 
         The epoch is raised, unless all these partitions still have an older epoch. After the last
         epoch, a new producer id is needed, which the sender then requests.
@@ -256,7 +256,7 @@ class ProducerIdRequests:
     def due(self, now: float) -> InitProducerIdRequest | None:
         """Return the request if it is due; it counts as sent from now on.
 
-        The caller only asks if batches wait to be sent.
+        The caller calls this only while batches wait to be sent.
         """
         if self._sequences.has_producer_id or self._in_progress or now < self._not_before:
             return None

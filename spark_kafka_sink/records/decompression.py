@@ -50,7 +50,7 @@ def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
 
 
 def _errors(codec_id: int) -> tuple[type[Exception], ...]:
-    """Return the exception classes of the codec's library.
+    """Return the exceptions that the codec's library raises for invalid data.
 
     pyarrow's classes are returned only if pyarrow is already imported.
     """

@@ -29,7 +29,7 @@ class Runs(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """The state of the batch of a partition to which records can still be added.
+    """The state of a partition's open batch, to which records can still be added.
 
     records: the number of its records, 0 if the partition has no open batch. room_bytes: the bytes
     that still fit into the batch. full_bytes: the size of a full new batch.

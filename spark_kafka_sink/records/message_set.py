@@ -8,9 +8,9 @@
 The checksum is zlib's CRC-32, while v2 batches have a CRC-32C. It covers everything from the magic
 to the end of the message. Compressed messages are the value of a wrapper message, whose attributes
 contain the codec. The offsets of the messages inside are relative in v1 and absolute in v0. A
-message set that is sent begins at offset 0, so they are the same in both formats. The offset of the
-wrapper is the offset of its last message, and in v1 its timestamp is the latest timestamp
-(MemoryRecordsBuilder, LegacyRecord).
+message set that a client sends begins at offset 0, so these offsets are the same in both formats.
+The offset of the wrapper is the offset of its last message, and in v1 its timestamp is the latest
+timestamp (MemoryRecordsBuilder, LegacyRecord).
 
 In v0, the header checksum of an lz4 frame wrongly includes the frame's magic number (KIP-57).
 """

@@ -161,7 +161,8 @@ def milliseconds(array: pa.Array) -> pa.Array:
     """Return a timestamp column as milliseconds since 1970, int64, with the same nulls.
 
     Parts of a millisecond are rounded down, as Spark's unix_millis does. Raise pyarrow.ArrowInvalid
-    for seconds that do not fit into 64 bits of milliseconds. A rule rejects such rows before.
+    for seconds that do not fit into 64 bits of milliseconds. A rule of this module rejects such
+    rows before this function is called.
     """
     if not pa.types.is_timestamp(array.type):
         return array
@@ -300,7 +301,7 @@ def _null_header_keys(columns: SinkColumns) -> Bools | None:
 
 
 def _null_header_key(_columns: SinkColumns, _row: int) -> str:
-    return "headers has a header whose key is null: Kafka has no such header; give it a name"
+    return "headers has a header whose key is null, which Kafka does not allow: set a key"
 
 
 class RowRule(NamedTuple):

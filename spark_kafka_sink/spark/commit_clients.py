@@ -35,7 +35,7 @@ _TOO_LONG: Final = (
 
 # More clusters and commit logs than the streams of one application use at the same time.
 _MOST_KEPT: Final = 8
-# How many seconds a question is repeated whose answer is useful, but not needed.
+# For how many seconds a request is sent again if its reply is useful, but not needed.
 _ANSWERS_S: Final = 10.0
 
 # The clients that nobody uses now; the one that was used last is the last.
@@ -68,7 +68,7 @@ def commit_client(
 def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
     """Keep a client, and return those to close."""
     with _lock:
-        # Another client with the same key may have been lent and returned meanwhile.
+        # Meanwhile, another thread may have used and kept another client with the same key.
         if _kept.setdefault(key, client) is not client:
             return [client]
         surplus = list(_kept)[:-_MOST_KEPT]
@@ -130,14 +130,14 @@ def is_superseded(client: CommitClient, plan: Plan) -> bool:
 
 
 def reply_to(client: CommitClient, ask: Ask) -> Reply:
-    """Send a request again until there is a reply, for ten seconds, and return the last reply.
+    """Send a request, and again for up to ten seconds if it fails. Return the last reply.
 
-    Raises as `CommitClient.run` does.
+    Raise the exceptions of `CommitClient.run`.
     """
     begun = one_question.begin(ask, deadline=client.now() + _ANSWERS_S)
     reply = client.run(begun, one_question.step).outcome
     if reply is None:
-        message = "a question has no reply; this is a bug"
+        message = "a request has no reply; this is a bug"
         raise KafkaException(message)
     return reply
 

@@ -58,8 +58,8 @@ class ExactlyOnce:
     """The exactly-once options of a write.
 
     app_id, version: None if the option is not set. application: the name of the Spark application.
-    checkpoint: the checkpoint location of a stream. The last two are for operators, and empty if
-    they are not known.
+    checkpoint: the checkpoint location of a stream. The last two are information for administrators
+    in the commit log; they are empty if they are not known.
     """
 
     mode: Mode
@@ -75,7 +75,7 @@ class ExactlyOnce:
         return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
 
     def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
-        """Return the options of a stream. Without txnAppId, the checkpoint location names it.
+        """Return the options of a stream. Without txnAppId, its checkpoint location identifies it.
 
         Raise ConfigException if neither of them is set. Raise it also if txnVersion is set, because
         the micro-batches of a stream are its versions.
@@ -106,8 +106,8 @@ class ExactlyOnce:
         """
         if batch_id is not None and self.version is not None:
             message = (
-                "option txnVersion does not go with write_batch, whose batch_id is the version: "
-                "remove it"
+                "option txnVersion does not go with write_batch, which uses its argument batch_id "
+                "as the version: remove it"
             )
             raise ConfigException(message)
         if query_id is not None:

@@ -19,7 +19,10 @@ from spark_kafka_sink.spark.session import driver_folder
 
 
 def keep_plan(plan: Plan) -> None:
-    """Store a plan. If this fails, brokers abort the open transactions after their timeout."""
+    """Store a plan, so that an abort without commit messages finds it.
+
+    If it cannot be stored, brokers abort the open transactions after their timeout.
+    """
     path = _path(plan.run.owner)
     if path is None:
         return
@@ -30,7 +33,7 @@ def keep_plan(plan: Plan) -> None:
 
 
 def kept_plan(owner: Owner) -> Plan | None:
-    """Return the newest plan of an owner in this application, None if there is none."""
+    """Return the newest plan that this Spark application has stored for an owner, else None."""
     path = _path(owner)
     if path is None:
         return None

@@ -24,12 +24,12 @@ _KEY: Final = "pykafka.partitions"
 
 
 def as_metadata(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return the mark as metadata for a column. counts: the partition counts by topic."""
+    """Return the mark of atomic_layout as column metadata. counts: partition counts by topic."""
     return {_KEY: dict(counts)}
 
 
 def laid_out_counts(schema: StructType) -> dict[str, int] | None:
-    """Return the partition counts in the mark, None if atomic_layout was not called.
+    """Return the partition counts in the mark of atomic_layout, None if it was not called.
 
     The mark is empty if rows have a topic column, and there was no row.
     """
@@ -38,7 +38,7 @@ def laid_out_counts(schema: StructType) -> dict[str, int] | None:
 
 
 def laid_out_partitions(counts: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-    """Return all partitions of the topics in the mark."""
+    """Return all partitions of topics. counts: the partition counts in the mark, by topic."""
     return tuple(
         TopicPartition(topic, number)
         for topic, partitions in sorted(counts.items())
@@ -50,14 +50,14 @@ def check_laid_out_topic(laid_out: Mapping[str, int], topic: str) -> None:
     """Raise DataException if atomic_layout partitioned the rows for topics other than `topic`."""
     if laid_out and topic not in laid_out:
         message = (
-            f"{_for_topics(laid_out)}, and topic is {topic}: call atomic_layout with the options "
-            "of the write"
+            f"{_for_topics(laid_out)}, but the option topic is {topic}: call atomic_layout with "
+            "the options of the write"
         )
         raise DataException(message, topic=topic)
 
 
 def _check_topics_of_rows(laid_out: Mapping[str, int], topics: Iterable[str]) -> None:
-    """Raise DataException if rows go to a topic that is not in the mark.
+    """Raise DataException if rows go to a topic for which atomic_layout was not called.
 
     Invalid names are skipped: the append refuses them.
     """
@@ -93,7 +93,7 @@ def check_partition_counts(laid_out: Mapping[str, int], found: Mapping[str, int]
 
 
 class LayoutCheck:
-    """Compares the mark with each topic that a task writes to, and with its partition count, once.
+    """Checks once for each topic of a task that the mark has the topic and its partition count.
 
     partition_counts: works as `TaskProducer.partition_counts`.
     """
@@ -109,7 +109,7 @@ class LayoutCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the rows were laid out."""
+        """Whether atomic_layout has partitioned the rows."""
         return bool(self._laid_out)
 
     def check(self, topics: Collection[str]) -> None:

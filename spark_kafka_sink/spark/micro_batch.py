@@ -53,7 +53,7 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     run, name = _RUN_ID.search(description), _QUERY_NAME.match(description)
     if run is not None:
         run_id = run[1]
-    else:  # the function of foreachBatch has described its jobs itself
+    else:  # the function of foreachBatch has set its own job description
         group = local_property(JOB_GROUP) or ""
         run_id = group if _IS_RUN_ID.fullmatch(group) else ""
     return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
@@ -79,7 +79,7 @@ def batch_id_of(options: Mapping[str, str]) -> int | None:
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
-    """Return the option that passes on the fields of a micro-batch but its number."""
+    """Return the option that passes on all fields of a micro-batch except its number."""
     tries = _RETRY if micro_batch.is_retry else _FIRST_TRY
     query = micro_batch.query_id, micro_batch.run_id, tries, micro_batch.query_name
     return {QUERY_OPTION: " ".join(query)}

@@ -69,7 +69,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What to do with bad rows. topic or path is set only with DEAD_LETTER, and never both."""
+    """What to do with bad rows. Either topic or path is set with DEAD_LETTER, otherwise neither."""
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None

@@ -234,7 +234,10 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
 def _exactly_once(
     given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
-    """Return the exactly-once options, checked against others; None if exactlyOnce is off."""
+    """Return the exactly-once options, None if exactlyOnce is off.
+
+    Raise ConfigException if they are invalid, or conflict with other options.
+    """
     selected = exactly_once(given)
     if selected is None:
         return None

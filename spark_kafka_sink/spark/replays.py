@@ -1,8 +1,8 @@
 """Whether a micro-batch still has to be written, according to the commit log record of its owner.
 
 After a restart, Spark may run the last micro-batch again with the same rows, although it was
-committed. So may a function of foreachBatch that tries a failed save again: a commit may fail after
-the rows were committed. An owner is an application and its target topic.
+committed. A function of foreachBatch may also save a micro-batch again after an error, although the
+rows were committed before that error. An owner is an application and its target topic.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
-    """Return whether a micro-batch was written by an earlier run of its query, or an earlier try.
+    """Return whether an earlier run of the query, or an earlier try, has written a micro-batch.
 
     Raise KafkaException if it was written by this run of the query in another save, or if the query
     has written a later micro-batch.

@@ -26,7 +26,7 @@ _TOPICS_NAMED: Final = 10
 
 @dataclass(kw_only=True)
 class PartitionReport:
-    """The rows that were written to one Kafka partition; offsets are -1 with acks=0.
+    """The rows that a write sent to one Kafka partition. With acks=0, the offsets are -1.
 
     Records of other producers may lie between first_offset and last_offset. The class has no slots,
     so that `vars` returns its fields: a job may have thousands of these objects, and asdict takes 8

@@ -1,7 +1,7 @@
 """Spark sessions and DataFrames, classic or of Spark Connect: type checks and settings.
 
-`register` changes settings. A session may lack a setting or forbid changing it; the sink also works
-then.
+`register` changes settings. A session may lack a setting, or forbid changing it. The sink works
+without these changes, too.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def settings_with_limit(
 
 
 def limit_of(settings: Mapping[str, str | None]) -> int | None:
-    """Return max.message.bytes, None if it is unknown; brokers then enforce it."""
+    """Return max.message.bytes. Return None if it is unknown; then only the brokers check it."""
     value = settings.get(_NAME)
     return int(value) if value is not None and value.isdecimal() else None
 

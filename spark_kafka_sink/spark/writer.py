@@ -134,7 +134,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of the job. Raise nothing: Spark raises why the job failed."""
+        """Abort the transactions of the job. Raise nothing: Spark raises the error of the job."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan, messages)
@@ -185,7 +185,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         commit_micro_batch(self._unpacked(), messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
-        """Abort the micro-batch's transactions. Raise nothing: Spark raises why it failed."""
+        """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
         abort_micro_batch(self._unpacked(), messages)
@@ -227,7 +227,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         commit_micro_batch(self._unpacked(), messages, self._micro_batch.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort the micro-batch's transactions. Raise nothing: Spark raises why it failed."""
+        """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
         abort_batch(self._unpacked(), self._plan, messages)

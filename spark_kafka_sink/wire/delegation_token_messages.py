@@ -83,7 +83,7 @@ class ExpireDelegationTokenRequest:
 
 @dataclass(slots=True, kw_only=True)
 class ExpireDelegationTokenResponse:
-    """The new expiry of the expired token, in ms since 1970."""
+    """The new expiry of the token, in ms since 1970."""
 
     error_code: Int16
     expiry_timestamp_ms: Int64

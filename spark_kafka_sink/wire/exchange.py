@@ -21,8 +21,8 @@ class ClientRequest:
     node_id: None for the least loaded node. max_version: the highest version to use, even if client
     and broker support later versions. min_version: the first version that has all fields that the
     message sets. expects_response: False for a Produce request with acks=0, which is complete when
-    it is written to the socket. context: any value of the sender, which finds it again in the
-    request of the event.
+    it is written to the socket. context: any value; the sender finds it again in the `request` of
+    the event.
     """
 
     node_id: int | None

@@ -303,8 +303,8 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    After a request of version 0, the SASL tokens are sent without a Kafka request header. After
-    version 1, they are sent in SaslAuthenticate requests.
+    After a request of version 0, the SASL tokens are sent without a Kafka request header. After a
+    request of version 1, they are sent in SaslAuthenticate requests.
     """
 
     mechanism: str

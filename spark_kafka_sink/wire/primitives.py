@@ -76,7 +76,7 @@ def need(buffer: Buffer, position: int, size: int) -> int:
     end = position + size
     if size < 0 or end > len(buffer):
         message = (
-            f"a length of {size} bytes at offset {position} does not fit "
+            f"a length of {size} bytes at byte {position} of the broker's response does not fit "
             f"the {len(buffer) - position} bytes that are left"
         )
         raise ProtocolError(message)
@@ -94,10 +94,15 @@ def read_unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
             break
         shift += 7
         if shift > 28:
-            message = f"a varint at offset {position - 5} is longer than five bytes"
+            message = (
+                f"the varint at byte {position - 5} of the broker's response is longer than "
+                "five bytes"
+            )
             raise ProtocolError(message)
     if value > 0xFFFFFFFF:
-        message = f"a varint at offset {position} exceeds 32 bits"
+        message = (
+            f"the varint that ends at byte {position} of the broker's response exceeds 32 bits"
+        )
         raise ProtocolError(message)
     return value, position
 
@@ -124,7 +129,10 @@ def _read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def _not_null(kind: str, position: int) -> ProtocolError:
-    return ProtocolError(f"a {kind} at offset {position} must not be null")
+    return ProtocolError(
+        f"the {kind} at byte {position} of the broker's response is null, which the protocol does "
+        "not allow"
+    )
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
@@ -249,7 +257,9 @@ def write_compact_string(out: bytearray, value: str | None) -> None:
 def _encoded(value: str) -> bytes:
     data = value.encode()
     if len(data) > 0x7FFF:
-        message = f"a string of {len(data)} bytes is longer than the 32767 that Kafka can carry"
+        message = (
+            f"a string of {len(data)} bytes is longer than the 32767 bytes that the protocol allows"
+        )
         raise ProtocolError(message)
     return data
 

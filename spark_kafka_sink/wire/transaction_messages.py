@@ -121,7 +121,7 @@ class EndTxnRequest:
 
 @dataclass(slots=True, kw_only=True)
 class EndTxnResponse:
-    """Whether the transaction has ended; from version 5 on also the next producer id and epoch."""
+    """Whether the transaction has ended, and from version 5 on, the next producer id and epoch."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16

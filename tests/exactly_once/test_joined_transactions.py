@@ -18,6 +18,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
+from support.pure.broker_replies import replies_to
 
 from spark_kafka_sink.commit.questions import (
     Added,
@@ -62,7 +63,7 @@ class Driver:
     def ask(self, ask: Ask) -> object:
         """Ask one question; ask it again while a transaction is completing."""
         for _ in range(200):
-            (reply,) = self._client.answers_to([ask])
+            (reply,) = replies_to(self._client, [ask])
             if getattr(reply, "error", 0) not in (51, 14, 15, 16):
                 return reply
             time.sleep(0.02)
@@ -322,8 +323,9 @@ def test_a_late_abort_of_an_older_transaction_does_not_touch_the_next(
     driver.join(producer)
     producer.append(topic, rows(0, "next"))
     producer.detach_transaction()
-    (reply,) = new_client().answers_to(
-        [EndTxn(driver.transactional_id, old, False, 5 if driver.level == 2 else 4)]  # noqa: FBT003 - a field
+    (reply,) = replies_to(
+        new_client(),
+        [EndTxn(driver.transactional_id, old, False, 5 if driver.level == 2 else 4)],  # noqa: FBT003 - a field
     )
     assert isinstance(reply, Ended)
     assert reply.error == 90

@@ -15,6 +15,7 @@ from conftest import NewTopic
 from support.brokers import processes
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
+from support.pure.broker_replies import replies_to
 from support.spark import killed_application
 from support.spark.killed_application import BEGIN, DONE, STREAM
 
@@ -80,7 +81,7 @@ class Application:
         assert stream == killed_application.values_of_stream()
         config = producer_config({"bootstrap.servers": self._cluster.bootstrap})
         with CommitClient(config, self.log) as client:
-            (listed,) = client.answers_to([ListTransactions("pykafka/")])
+            (listed,) = replies_to(client, [ListTransactions("pykafka/")])
         assert isinstance(listed, Listed)
         names = [each.transactional_id for each in listed.transactions]
         assert [name for name in names if any(topic in name for topic in self.topics)] == []

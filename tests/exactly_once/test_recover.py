@@ -18,6 +18,7 @@ from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.secured_kafka import PASSWORD, USER, SecuredKafka, quoted
+from support.pure.broker_replies import replies_to
 from support.spark import torn_application
 from support.spark.single_job import SingleJob, handed_over
 
@@ -123,21 +124,21 @@ def abort_transaction(client: CommitClient, job: SingleJob, lost: AttemptTransac
     """Abort a task's transaction, as its timeout would."""
     name = f"pykafka/job/{job.topic}/{lost.slot}"
     version = 5 if client.level(client.now() + 30) == 2 else 4
-    (ended,) = client.answers_to([EndTxn(name, lost.producer, False, version)])  # noqa: FBT003 - a field
+    (ended,) = replies_to(client, [EndTxn(name, lost.producer, False, version)])  # noqa: FBT003 - a field
     assert isinstance(ended, Ended)
     assert ended.error == 0
 
 
 def open_ids(client: CommitClient, job: SingleJob) -> list[str]:
     """Return the open transactions of a job."""
-    (listed,) = client.answers_to([ListTransactions("pykafka/")])
+    (listed,) = replies_to(client, [ListTransactions("pykafka/")])
     assert isinstance(listed, Listed)
     return sorted(e.transactional_id for e in listed.transactions if f"/{job.topic}" in e[0])
 
 
 def reading(client: CommitClient, job: SingleJob) -> LogReading:
     """Return what the log has of a job."""
-    (read,) = client.answers_to([ReadLog(f"pykafka/job/{job.topic}")])
+    (read,) = replies_to(client, [ReadLog(f"pykafka/job/{job.topic}")])
     assert isinstance(read, LogRead)
     return read.reading
 
@@ -241,7 +242,7 @@ def test_a_torn_owner_fails_until_it_is_accepted(
 
     assert recover("--accept-torn", "--app-id", "job") == 0
     assert line in recover.out
-    assert "accepted: version 1 counts as written, and the next run goes on" in recover.out
+    assert "accepted: version 1 counts as written, and the next run can start" in recover.out
     assert recover("--accept-torn", "--app-id", "job") == 0
     assert "not torn: there is nothing to accept" in recover.out
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
@@ -369,7 +370,7 @@ def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     assert recover("--app-id", "jbo") == 2
     assert recover.out == ""
     assert "application 'jbo'" in recover.err
-    assert "known are: " in recover.err
+    assert "known applications: " in recover.err
     assert recover("--abort", "jbo") == 2
 
 

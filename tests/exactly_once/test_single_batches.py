@@ -13,6 +13,7 @@ from conftest import NewTopic, topic_maker
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 from support.brokers.kafka_cluster import KafkaCluster
+from support.pure.broker_replies import replies_to
 from support.spark.single_job import SingleJob, batches, handed_over
 
 from spark_kafka_sink.commit.questions import (
@@ -184,7 +185,7 @@ def test_the_log_is_created(job: SingleJob) -> None:
 
 def test_no_transaction_stays_open(job: SingleJob, client: CommitClient) -> None:
     job.run(ROWS)
-    (listed,) = client.answers_to([ListTransactions("pykafka/job/")])
+    (listed,) = replies_to(client, [ListTransactions("pykafka/job/")])
     assert isinstance(listed, Listed)
     of_job = [e for e in listed.transactions if e.transactional_id.endswith(f"/{job.topic}")]
     assert of_job == []
@@ -212,17 +213,17 @@ def write_an_open_record(job: SingleJob) -> None:
     with CommitClient(config, job.log) as client:
         level = client.level(client.now() + 30)
         for _ in range(100):
-            (found,) = client.answers_to([InitProducerId(tid, 60_000)])
+            (found,) = replies_to(client, [InitProducerId(tid, 60_000)])
             if found.error == 0:
                 break
         assert isinstance(found, Initialized)
         log = TopicPartition(job.log, 0)
-        client.answers_to([AddPartitions(tid, found.producer, (log,))])
+        replies_to(client, [AddPartitions(tid, found.producer, (log,))])
         record = CommitRecord(RecordState.DONE, "open", rows=0, written_at=0).after_version(9)
-        (written,) = client.answers_to([WriteRecord(tid, found.producer, 0, record, level)])
+        (written,) = replies_to(client, [WriteRecord(tid, found.producer, 0, record, level)])
         assert isinstance(written, Written)
         assert written.error == 0, written
-        (described,) = client.answers_to([DescribeTransaction(tid)])
+        (described,) = replies_to(client, [DescribeTransaction(tid)])
         assert isinstance(described, Described)
         assert described.state == "Ongoing"
 

@@ -15,6 +15,7 @@ import pytest
 from conftest import topic_maker
 from support.brokers.access import allow_only
 from support.brokers.kafka_cluster import KafkaCluster
+from support.pure.broker_replies import replies_to
 from support.spark import exactly_once_connect, exactly_once_surface
 from support.spark.single_job import SingleJob, handed_over
 from support.spark.spark_processes import ConnectServer
@@ -60,7 +61,7 @@ def record_of(bootstrap: str, log: str, key: str) -> CommitRecord:
     """Return the record of an owner by its driver id."""
     config = producer_config({"bootstrap.servers": bootstrap})
     with CommitClient(config, log) as client:
-        (found,) = client.answers_to([ReadLog(key)])
+        (found,) = replies_to(client, [ReadLog(key)])
     assert isinstance(found, LogRead)
     assert found.reading.record is not None
     return found.reading.record

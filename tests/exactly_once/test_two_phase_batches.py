@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
+from support.pure.broker_replies import replies_to
 from support.spark.single_job import SingleJob, batches, handed_over
 
 from spark_kafka_sink.commit.questions import Listed, ListTransactions
@@ -36,7 +37,7 @@ def test_a_version_is_written_once(
     job.run({}, txnVersion="2")
     assert isinstance(job.run({0: ["never"]}, txnVersion="2")[0], SkippedMessage)
     assert job.committed == VALUES
-    (listed,) = client.answers_to([ListTransactions("pykafka/job/")])
+    (listed,) = replies_to(client, [ListTransactions("pykafka/job/")])
     assert isinstance(listed, Listed)
     assert [e for e in listed.transactions if f"/{job.topic}/" in e.transactional_id] == []
 

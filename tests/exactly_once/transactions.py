@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from support.pure.broker_replies import replies_to
+
 from spark_kafka_sink.commit.questions import (
     ONGOING,
     Ask,
@@ -39,7 +41,7 @@ def answer(client: CommitClient, ask: Ask) -> Reply:
     found: list[Reply] = []
 
     def is_answered() -> bool:
-        found[:] = client.answers_to([ask])
+        found[:] = replies_to(client, [ask])
         return found[0].error not in _NOT_NOW
 
     wait_until(is_answered, f"no answer to {ask}")

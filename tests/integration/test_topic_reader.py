@@ -338,7 +338,7 @@ def test_records_that_were_deleted_are_an_error_or_for_earliest_a_warning(
     assert offsets[-100:] == list(range(900, 1000))
     assert len(offsets) < 1000
     gap = next(a for a, b in itertools.pairwise(offsets) if b != a + 1)
-    assert f"the offsets {gap + 1} to 899 were deleted" in caplog.text
+    assert f"the records at offsets {gap + 1} to 899 were deleted" in caplog.text
     with pytest.raises(OffsetOutOfRangeException, match="has the offsets 900 to 999") as refused:
         read(cluster, topic, start={0: 5})
     assert (refused.value.topic, refused.value.partition, refused.value.code) == (topic, 0, 1)

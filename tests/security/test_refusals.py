@@ -173,7 +173,7 @@ def test_an_unknown_principal(
     keytab = kdc.add(principal)
     kdc.run("kadmin.local", "-q", f"delprinc -force {principal}")
     given = options(guarded_cluster, login, tmp_path) | by_keytab(principal, keytab)
-    advice = "and its realm with the KDC's"
+    advice = "and its realm with those of the KDC"
     refused.check(given, SaslAuthenticationException, "not found in Kerberos database", advice)
 
 

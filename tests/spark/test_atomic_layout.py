@@ -220,7 +220,8 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
             save(laid_out, kafka.bootstrap, topic_option)
     with pytest.raises((PySparkException, DataException), match=grown(topic, 3, 5)):
         write_batch(by_option, 1, options)
-    with pytest.raises(PySparkException, match=f"for topic {topic}, and topic is {other}: call"):
+    expected = f"for topic {topic}, but the option topic is {other}: call"
+    with pytest.raises(PySparkException, match=expected):
         save(by_option, kafka.bootstrap, other)
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
     laid_out_again = atomic_layout(frame, options)

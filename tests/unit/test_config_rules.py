@@ -89,7 +89,7 @@ def test_options_of_a_provider_belong_to_its_name() -> None:
             ConfigProvider("Mine", (("class", "A"),)),
             ConfigProvider("other", (("class", "B"),)),
         )
-    with pytest.raises(ConfigException, match=r"config\.providers\.third\.class belongs to no"):
+    with pytest.raises(ConfigException, match=r"config\.providers\.third\.class is an option"):
         producer_config(ADDRESS | given | {"config.providers.third.class": "C"})
 
 

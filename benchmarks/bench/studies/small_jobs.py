@@ -115,11 +115,11 @@ class Reports(KafkaDataSource):
 
 
 PARTS: Final = {
-    "discards": "a sink that discards",
-    "plans": "and plans: options, brokers, topic",
-    "writes": "and tasks that write",
-    "reports": "and the commit's report",
-    "pykafka": "and looks ahead in the user's process: the sink",
+    "discards": "a writer that discards its rows",
+    "plans": "with a plan: options, brokers, topic",
+    "writes": "with tasks that write to Kafka",
+    "reports": "with the report at the commit",
+    "pykafka": "with the early checks in the user's process: the complete sink",
 }
 
 

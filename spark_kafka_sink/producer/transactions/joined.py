@@ -218,7 +218,7 @@ class JoinedTransaction:
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was rejected because of another producer of the transaction."""
+        """Return whether a batch was rejected because of another producer in this transaction."""
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- responses --------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class JoinedTransaction:
     # -- errors -----------------------------------------------------------------------------------
 
     def reported(self, error: KafkaException) -> KafkaException:
-        """Return the error that the owner of a batch gets for `error`."""
+        """Return the error to report for the records of a batch that failed with `error`."""
         return error
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:  # noqa: ARG002 - as in TransactionManager

@@ -120,7 +120,7 @@ class TransactionManager:
 
     @property
     def unseen_call(self) -> TransactionalResult | None:
-        """The call in progress, also if its caller stopped waiting before the result."""
+        """The call in progress, even if its caller has stopped waiting for the result."""
         return self._calls.unacknowledged
 
     @property
@@ -151,7 +151,11 @@ class TransactionManager:
     # -- calls: an illegal call raises and changes nothing ----------------------------------------
 
     def initialize(self) -> TransactionalResult:
-        """Request the producer id, which ends transactions of older producers with this id."""
+        """Request the producer id.
+
+        The coordinator then ends the transaction of an older producer with the same
+        transactional.id.
+        """
 
         def start(result: TransactionalResult) -> None:
             self._raise_error(result.operation)
@@ -292,7 +296,7 @@ class TransactionManager:
         return self._state is _S.FATAL_ERROR
 
     def _is_needed(self, coordinator: CoordinatorKey) -> bool:
-        """Return whether the transaction or a waiting request has this coordinator."""
+        """Return whether the transaction or a waiting request needs this coordinator."""
         return coordinator == self._requests.coordinator or any(
             request.coordinator == coordinator and not self._is_refused(request)
             for request in self.queue.waiting
@@ -407,11 +411,11 @@ class TransactionManager:
         return False
 
     def is_concurrent(self, code: int, attempts: int) -> bool:  # noqa: ARG002 - as in JoinedTransaction
-        """Return whether a batch was rejected because of another producer of the transaction."""
+        """Return whether a batch was rejected because of another producer in this transaction."""
         return False
 
     def reported(self, error: KafkaException) -> KafkaException:
-        """Return the error that the owner of a batch gets for `error`."""
+        """Return the error to report for the records of a batch that failed with `error`."""
         return abortable(error)
 
     def batch_failed(self, batch: ProducerBatch, error: KafkaException, action: Action) -> None:

@@ -38,7 +38,7 @@ class Coordinators:
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
-        # The last known node of each coordinator, also while the coordinator is being looked up.
+        # The last known node of each coordinator, even while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
         # Whether a broker can raise epochs: for each connected broker, and for each coordinator as
         # of its last connection.
@@ -56,7 +56,7 @@ class Coordinators:
     def transaction_version(self) -> int:
         """The finalized feature transaction.version; 0 if the brokers do not have the feature.
 
-        Some brokers may lag behind, so the features with the highest epoch count.
+        Some brokers may lag behind, so the features with the highest epoch are used.
         """
         return self._features.get("transaction.version", 0)
 
@@ -77,8 +77,8 @@ class Coordinators:
     def raises_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can raise an epoch on request.
 
-        The API versions of the last connected coordinator count until the next coordinator is
-        connected. If they are out of date, the error is handled like any other error.
+        Until the next coordinator is connected, the API versions of the last one are used. If they
+        are out of date, the error is handled like any other error.
         """
         return self._raises.get(key, False)
 
@@ -170,7 +170,10 @@ class TransactionQueue:
         self._in_flight = self.drop_first()
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether the context of a sent request is a request of this queue."""
+        """Return whether this queue sent the network request that has this context.
+
+        If so, the context is the TransactionalRequest.
+        """
         return isinstance(context, TransactionalRequest)
 
     def drop_first(self) -> TransactionalRequest:

@@ -72,7 +72,7 @@ class TransactionalProducerId:
         self._is_v2 = self._coordinators.transaction_version >= 2
 
     def transaction_ended(self, response: EndTxnResponse) -> None:
-        """Use the epoch from the response to EndTxn, which only transaction.version 2 has."""
+        """Use the epoch in the response to EndTxn, if it has one (transaction.version 2)."""
         producer = ProducerIdAndEpoch(response.producer_id, response.producer_epoch)
         if producer.is_valid:
             self._sequences.adopt(producer)

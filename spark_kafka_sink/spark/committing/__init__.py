@@ -1,1 +1,1 @@
-"""Code for the driver's process in which Spark commits a write, without numpy and pyarrow."""
+"""Code of the driver's process in which Spark commits a write. It loads no numpy and pyarrow."""

@@ -191,7 +191,7 @@ def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | No
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
-    """Return the owner's record for this run, without the version or micro-batch that it writes."""
+    """Return the next commit log record, to which the caller adds the version or micro-batch."""
     nothing = CommitRecord(RecordState.DONE, plan.run.name, rows=0, written_at=0)
     selected = _selected(options)
     return replace(
@@ -251,7 +251,10 @@ def _commit(
     messages: Sequence[WriterCommitMessage | None],
     report: CommitReport,
 ) -> None:
-    """Commit the rows of a run together with the owner's new record. Raise KafkaException."""
+    """Commit the rows of a run together with the new commit log record `record`.
+
+    Raise KafkaException if they are not committed.
+    """
     attempts = _attempts(messages)
     written = f"{report.rows} rows were written in {report.seconds:.0f} s"
     if _mode(options) is Mode.SINGLE:

@@ -45,7 +45,7 @@ def commit_report(
     """Return the report of a job: the sum of the commit messages of all tasks.
 
     exactly_once: the exactly-once part of the report, None for at-least-once writes. Raise
-    KafkaException if a task did not report, because its rows may not be written.
+    KafkaException if a task did not report, because its rows may be missing from Kafka.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):

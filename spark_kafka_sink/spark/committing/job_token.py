@@ -98,7 +98,10 @@ class JobToken:
             self._say_failure(str(error))
 
     def _say_failure(self, why: str) -> None:
-        say(f"pykafka: the delegation token {self.token_id} expires later, and not now: {why}")
+        say(
+            f"pykafka: the delegation token {self.token_id} could not be expired at the end of the "
+            f"job, and expires later: {why}"
+        )
 
 
 def _expire(kept: _Kept) -> None:
@@ -127,7 +130,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 def encoded(thing: object) -> bytes:
-    """Return a value as JSON with readable secrets. It must not be logged or stored as it is."""
+    """Return a value as JSON with readable secrets. Never log or store this JSON as it is."""
     return msgspec.json.encode(thing, enc_hook=_text)
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file for `append_report`, only for writing if it cannot be read (such as a pipe)."""
+    """Open a file for `append_report`: for appending and reading, if possible.
+
+    A file that cannot be read, such as a pipe, is opened only for writing.
+    """
     if not path.exists() or (path.is_file() and os.access(path, os.R_OK)):
         return path.open("a+b")
     return open_to_write(path, os.O_APPEND)

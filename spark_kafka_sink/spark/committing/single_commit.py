@@ -34,7 +34,7 @@ def commit_record(
     attempts: Sequence[AttemptTransaction],
     written: str,
 ) -> None:
-    """Commit the rows of a run together with the owner's new record.
+    """Commit the rows of a run together with the new commit log record `record`.
 
     written: a description of how many rows were written, for error messages. Raise KafkaException
     if the run is not committed, or if this is not known. In the latter case the next run finds out,
@@ -94,6 +94,6 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
 
 
 def _record(client: CommitClient, plan: Plan) -> CommitRecord | None:
-    """Return the owner's record, None if it cannot be read now."""
+    """Return the commit log record of the plan's owner, None if it cannot be read now."""
     found = reply_to(client, ReadLog(plan.run.driver_id))
     return found.reading.record if isinstance(found, LogRead) else None

@@ -41,7 +41,7 @@ def commit_record(
     attempts: Sequence[AttemptTransaction],
     written: str,
 ) -> None:
-    """Commit the rows of a run together with the owner's new record.
+    """Commit the rows of a run together with the new commit log record `record`.
 
     written: a description of how many rows were written, for error messages. Raise KafkaException
     if the run is not committed, if this is not known, or if some of its rows are lost.
@@ -87,8 +87,8 @@ def abort_run(
 ) -> str:
     """End the open transactions of a failed run. Return a sentence for the user about the result.
 
-    is_missing: whether the message of a task is missing, so that the task may still run. If the run
-    is decided, it cannot be aborted any more, and its transactions are committed.
+    is_missing: whether the commit message of a task is missing, so that the task may still run. If
+    the commit log has the decision to commit the run, its transactions are committed instead.
     """
     config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
@@ -107,25 +107,32 @@ def abort_run(
             return _forward(client, plan, outcome.record, level)
     if isinstance(outcome, Aborted):
         more = (
-            f"; brokers abort what tasks still open, within {plan.run.timeout_ms} ms"
+            f"; if a task still opens a transaction, brokers abort it within {plan.run.timeout_ms} "
+            "ms"
             if outcome.may_be_open
             else ""
         )
         return f"the write of {owner} was aborted: nothing of it is visible{more}"
     if isinstance(outcome, Superseded) and level >= 2:
-        return f"the write of {owner} was superseded by a newer run, which ends what is open"
+        return (
+            f"the write of {owner} was superseded by a newer run, which ends the open transactions"
+        )
     if isinstance(outcome, Superseded):
         # The brokers answer in the same way after the timeout of the driver's transaction.
         return (
-            f"the write of {owner} was superseded by a newer run, which ends what is open, or "
-            f"timed out; brokers abort what is open within {plan.run.timeout_ms} ms"
+            f"the write of {owner} was superseded by a newer run, which ends the open "
+            "transactions, or it timed out; brokers abort transactions that stay open within "
+            f"{plan.run.timeout_ms} ms"
         )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
-    """Commit the transactions of a decided run. Return a sentence for the user about the result."""
+    """Commit the transactions of a run, because the decision to commit it is recorded.
+
+    Return a sentence for the user about the result.
+    """
     owner, deadline = plan.run.owner, client.now() + plan.run.timeout_ms / 1000
     if record.transactions:
         say(

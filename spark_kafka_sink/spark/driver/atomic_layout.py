@@ -104,7 +104,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
     The Kafka partition of a row comes from the first of these that applies: its column partition,
     your own kafka.partitioner.class, the key as in the Java client, or a hash of key, value and
-    timestamp. The result must be the same if Spark computes the row again.
+    timestamp. The write is correct only if a row that Spark computes again gets the same partition.
 
     The topics that a topic column names are found with a query over all rows, which does not work
     for a stream. Do everything that shuffles before this call, and ``sortWithinPartitions`` after
@@ -137,7 +137,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without exactlyOnce and its options, which need partitioned rows."""
+    """Return the options without those of exactlyOnce: its checks reject rows not yet laid out."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 

@@ -12,7 +12,7 @@ import threading
 from typing import Final
 
 _LOGGERS: Final = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
-_MASKED: Final = "*** (what names a secret option is not logged)"
+_MASKED: Final = "*** (a log message that contains the name of a secret option is not shown)"
 
 _adding: Final = threading.Lock()
 

@@ -123,8 +123,9 @@ def register(spark: SparkSession) -> None:
     or has another minor version, and IllegalArgumentException if `spark` is not a session.
 
     This works for classic sessions and Spark Connect, and may be called again. Call it before
-    ``df.write``: in a classic writer that is older, a bare save keeps Spark's meaning. After ``pip
-    install``, the format is known without this call, but ``save()`` then needs ``.mode("append")``.
+    ``df.write``: if a classic writer was created before, its bare ``save()`` uses Spark's default
+    mode, which fails. After ``pip install``, the format is known without this call, but ``save()``
+    then needs ``.mode("append")``.
     """
     check_session("register", spark)
     if not is_connect(spark):

@@ -1,8 +1,9 @@
 """With exactly once, a second save of one micro-batch by ``write_batch`` is refused.
 
-The commit log does not show whether a second save is a replay after a restart, whose rows are
-skipped. So this process remembers the newest save of each owner (an application and its topic), and
-whether the save failed. A save that failed may be tried again, though its rows may be committed.
+A save may also be a replay: after a restart, Spark runs the last micro-batch again, and its rows
+are skipped. The commit log does not show whether a second save is a replay. So this process
+remembers the newest save of each owner (an application and its topic), and whether the save failed.
+A save that failed may be tried again, though its rows may be committed.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def only_save(
         query_id, run_id = micro_batch.query_id, micro_batch.run_id
         if not run_id:
             message = (
-                "write_batch: exactlyOnce needs the run of the query, and the function of "
-                "foreachBatch has replaced both local properties that name it, spark.jobGroup.id "
-                "and spark.job.description: call write_batch before setJobGroup, or use "
-                "setJobDescription instead"
+                "write_batch: exactlyOnce needs to know the run of the query, but the function of "
+                "foreachBatch has replaced both local properties that contain the run id, "
+                "spark.jobGroup.id and spark.job.description: call write_batch before setJobGroup, "
+                "or use setJobDescription instead"
             )
             raise ConfigException(message)
     application, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
@@ -82,7 +83,7 @@ def only_save(
 
 
 def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
-    """Return the error message. is_known: whether the run of the query is known."""
+    """Return the error message for a second save. is_known: whether the query's run is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
         f"write_batch: this process has saved micro-batch {batch_id} of application {application} "

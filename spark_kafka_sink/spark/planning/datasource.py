@@ -169,7 +169,7 @@ def _planned(
 def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options with the application that identifies the stream."""
+    """Return the options with the application id, by which the commit log knows the stream."""
     checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 

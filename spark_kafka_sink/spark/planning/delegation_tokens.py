@@ -239,7 +239,7 @@ _OF_LOGINS: Final = tuple(
 
 
 def _owner(config: ProducerConfig, identity: str) -> bytes:
-    """Return the bytes that identify credentials and cluster, for which a token is shared."""
+    """Return bytes that identify credentials and cluster: with equal bytes, a token is shared."""
     return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
 
 

@@ -149,9 +149,9 @@ def _against_report(path: Path, *, in_batches: bool) -> str | None:
     if not file.parent.is_dir():
         return f"in the folder {folder}, which does not exist on the driver"
     if path.exists() and not may_write and (in_batches or is_special(path)):
-        return "which the driver may not write"
+        return "which the driver has no permission to write"
     if not may_write and not os.access(file.parent, os.W_OK | os.X_OK):
-        return f"in the folder {folder}, to which the driver may not write"
+        return f"in the folder {folder}, to which the driver has no permission to write"
     return None
 
 
@@ -185,8 +185,9 @@ def check_cluster(
     brokers and the topic, after at most kafka.max.block.ms. Raise DataException if atomic_layout
     partitioned the rows for another partition count.
 
-    With a topic column, the topics are known only after atomic_layout. Otherwise the check is that
-    a broker responds, is not too old, and can create topics as requested.
+    If the rows have a topic column and were not laid out by atomic_layout, the topics are not
+    known. Then the check is only that a broker responds, is not too old, and can create topics as
+    requested.
     """
     laid_out = tuple(options.laid_out.items())
     mode = None if options.exactly_once is None else options.exactly_once.mode
@@ -265,8 +266,9 @@ def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
 def _laid_out_topics(options: SinkOptions, admin: KafkaAdmin) -> dict[str, TopicDescription]:
     """Return the topics in the mark of atomic_layout that exist; empty without a mark.
 
-    Perhaps no row goes to a topic in the mark. So only a task that has rows for it waits for it, or
-    creates it. The driver's transaction of mode `single` has the partitions of all these topics.
+    If a topic in the mark is missing, only a task with rows for that topic waits for it or creates
+    it, because perhaps no row goes to it. The driver's transaction of mode `single` has the
+    partitions of all these topics.
     """
     names = list(options.laid_out)
     selected = options.exactly_once

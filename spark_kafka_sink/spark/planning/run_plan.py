@@ -75,9 +75,10 @@ def plan_micro_batch(options: SinkOptions) -> Plan:
 def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older runs, end their transactions, and look up the version.
 
-    Return the plan, or the owner's commit record if the version is already written. Raise
-    KafkaException if the owner's last run is torn, which means that brokers aborted transactions
-    after the decision to commit was recorded, or if the brokers refuse a request.
+    Return the plan, or the commit log record of the owner (the application and its topic) if the
+    version is already written. Raise KafkaException if the brokers refuse a request. Raise it also
+    if the owner's last run is torn, which means that brokers aborted transactions after the
+    decision to commit was recorded.
     """
     config = options.producer
     key, now = (config, selected.log_topic), time.monotonic()

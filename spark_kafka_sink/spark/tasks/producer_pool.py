@@ -111,7 +111,10 @@ class ProducerPool:
         producer.close()
 
     def _close_idle(self, key: _Key) -> None:
-        """Close an idle producer. A timer that is cancelled too late may close a newer one."""
+        """Close the idle producer of a key.
+
+        If the timer of an earlier producer was cancelled too late, this closes a newer producer.
+        """
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is not None:

@@ -45,8 +45,9 @@ def append_coalesced(
     slice_bytes: int,
     linger_s: float,
 ) -> None:
-    """Join small batches to about the size of a slice and append them; append large batches alone.
+    """Join small batches and append them; append large batches alone.
 
+    slice_bytes: the best size of one append. The producer cuts larger batches into such slices.
     append: receives a batch, and the time at which its oldest row began to wait (`time.monotonic`).
     It is called once at a time, in the order of the rows, sometimes in another thread. If it raises
     there, the exception is raised here at Spark's next batch. linger_s: how long a row may wait.
@@ -79,9 +80,10 @@ def append_coalesced(
 
 
 class _WaitingBatches:
-    """Batches that wait to be joined. Call all methods except `end` with `changed` held.
+    """Batches that wait to be joined.
 
-    `changed` is released while batches are appended, since that calls the user's partitioner.
+    Callers hold the condition `changed` when they call any method except `end`. It is released
+    while batches are appended, because that calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
@@ -260,7 +262,7 @@ def _transaction(
 
 
 def _first_partition(context: TaskContext | None) -> int:
-    """Return the number of the first partition for a task's rows without a key.
+    """Return the number of the partition at which a task begins to place its rows without a key.
 
     The tasks of a stage have consecutive numbers, so that tasks with few rows together fill all
     partitions. The number of the first task differs by stage, because a stream has a new stage for

@@ -180,7 +180,7 @@ class TaskRows:
         if row >= 0:
             message = (
                 f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
-                "use a topic that no good row goes to"
+                "set deadLetterTopic to a topic that no good row goes to"
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)
@@ -198,7 +198,7 @@ class TaskRows:
         return self._rows - self._reasons.total()
 
     def _settle(self) -> bool:
-        """Handle rows that brokers have refused since; return whether there were any."""
+        """Handle rows that brokers refused since the last call. Return whether there were any."""
         refused = False
         for (batch, numbers), culprits, others, fault, error in self._appender.refusals():
             if len(culprits):

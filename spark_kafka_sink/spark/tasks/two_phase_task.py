@@ -1,7 +1,7 @@
 """A task of mode `two-phase`: one transaction for each attempt that has rows.
 
 Before its first row, the attempt claims a transactional id that no other attempt uses. Its
-transaction stays open when the task returns: the driver commits or aborts it. A failed attempt
+transaction stays open when the task ends: the driver commits or aborts it. A failed attempt
 aborts its transaction itself, if it can.
 """
 
@@ -85,7 +85,7 @@ class TwoPhaseTask:
         """Do nothing: the partitions of good rows need no check."""
 
     def end(self) -> AttemptTransaction | None:
-        """Wait until all rows are acknowledged; return what was written, None if no rows."""
+        """Wait until all rows are acknowledged; return what was written, None without any row."""
         if self._claimed is None:
             return None
         written = self._producer.detach_transaction()
@@ -94,8 +94,8 @@ class TwoPhaseTask:
     def abort(self) -> None:
         """Close the producer, and abort the transaction if it can be done at once.
 
-        Otherwise the driver aborts it. The producer must not send any more by then: a request that
-        arrives after the abort would open another transaction at transaction.version 1.
+        Otherwise the driver aborts it. The producer is closed first, so that it sends nothing after
+        the abort: at transaction.version 1, a late request would open another transaction.
         """
         if self._claimed is None:
             return

@@ -157,7 +157,7 @@ class Program:
         if self.plan.poison and isinstance(error, KafkaException) and not _is_late(error):
             return True
         if self._interrupt is not None and self.producer._state.fatal_error is not None:
-            return "make another" in str(error)
+            return "create another producer" in str(error)
         while error is not None:
             if isinstance(error, (MischiefError, *NO_EXCEPTIONS)):
                 return True

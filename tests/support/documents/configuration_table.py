@@ -23,8 +23,8 @@ _HEAD: Final = """\
 # Configuration of the producer
 
 This page lists every option of the Java producer. `KafkaProducer({…})` takes the names as they
-are here; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings and
-defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
+are on this page; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings
+and defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
 
 `PYTHONPATH=tests:jobs python -m support.documents.configuration_table` makes this page from the
 tables in `spark_kafka_sink/config.py`. A test fails if the page is out of date.

@@ -30,7 +30,7 @@ ABSENT: Final[Mapping[str, str]] = {
     "app-info commit-id": _NOT_NUMBERS,
     "app-info start-time-ms": _NOT_NUMBERS,
     "app-info version": f"{_NOT_NUMBERS}: ask spark_kafka_sink.__version__",
-    "kafka-metrics-count count": "it is the length of metrics()",
+    "kafka-metrics-count count": "`len(producer.metrics())` is this number",
     "producer-metrics txn-prepare-time-ns-total": "transactions cannot be prepared (KIP-939)",
 }
 
@@ -89,12 +89,13 @@ for name, value in producer.metrics().items():
         print(name.tags["topic"], name.name, value)
 ```
 
-A new value is counted at once. The time that decides to which window it belongs is exact to a
-second.
+A new value is counted at once, in a window of time. At the end of a window, a value may be counted
+in the wrong one of two windows, because its time is exact only to a second.
 
-- Averages, maxima, rates and ratios look back over `metrics.num.samples` windows of
-  `metrics.sample.window.ms` (2 of 30 s). A rate is computed over at least the time of all
-  windows except one. So it is not too high for a producer that has just started.
+- Averages, maxima, rates and ratios are computed over the last `metrics.num.samples` windows of
+  `metrics.sample.window.ms` (2 windows of 30 s). A rate is the sum of these values, divided by at
+  least the time of all windows except one. So it is not too high for a producer that has just
+  started.
 - A metric without a value is NaN.
 - Totals count from the start of the producer.
 - A topic has metrics after the first record was sent to it.
@@ -102,10 +103,11 @@ second.
 
 Some values differ from the Java client's under the same name:
 
-- `record-size-avg` is the mean over all records. In the Java client, it is the mean of the largest
-  record of every batch. Both record sizes are estimates from before encoding. The estimates are a
-  few bytes too high, and do not contain the batch's header.
-- Retries are counted when records are sent again. So `record-send-total` minus
+- `record-size-avg` is the mean size of all records. In the Java client, it is the mean of the
+  largest record of every batch. `record-size-avg` and `record-size-max` are estimates that are made
+  before the records are encoded. The estimates are a few bytes too high, and do not contain the
+  batch's header.
+- A record counts as retried when it is sent again. So `record-send-total` minus
   `record-retry-total` is the number of records that were sent for the first time.
 - A request and its bytes are counted when the complete request is written.
 - The `network-io` metrics count requests and responses, not reads and writes of sockets.

@@ -48,8 +48,8 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
 _NEW: Final = "new: see [options.md](options.md)"
 # How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
-    "asyncprogresstrackingenabled": "refused by Spark where it is true: remove it",
-    "asyncprogresstrackingcheckpointintervalms": "without effect without the next one",
+    "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
+    "asyncprogresstrackingcheckpointintervalms": "no effect without `asyncProgressTrackingEnabled`",
 }
 # Options with the same meaning, with a remark.
 _NOTES: Final[Mapping[str, str]] = {
@@ -101,7 +101,7 @@ def _own() -> Iterator[tuple[str, ...]]:
         yield name, "of the source: ignored", "ignored, with a warning"
     for lower, name in sorted(options._SPARKS.items()):
         yield name, "of Spark itself", _OF_SPARK.get(lower, "the same")
-    yield "any other", "ignored", "refused, with the nearest name; `unknownOptions=warn` ignores it"
+    yield "any other", "ignored", "rejected, with a similar name; `unknownOptions=warn` ignores it"
 
 
 def _other_defaults() -> Iterator[tuple[str, ...]]:

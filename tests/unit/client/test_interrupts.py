@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,11 @@ from support.pure.unreachable import NOBODY, TOPIC, answer
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.client.producer_state import ProducerState
-from spark_kafka_sink.errors import KafkaException, TimeoutException
+from spark_kafka_sink.errors import (
+    KafkaException,
+    TimeoutException,
+    TransactionAbortedException,
+)
 from spark_kafka_sink.model import AppendFailure, RecordMetadata
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
@@ -108,7 +112,7 @@ class World:
                 assert (accumulator._held, accumulator._packing) == (set(), set())
                 assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
             else:
-                assert re.search("in the middle of a change|closed force", str(state.fatal_error))
+                assert re.search("interrupted a change|closed force", str(state.fatal_error))
         for row, future in self.futures.items():
             assert future.exception(ENOUGH_S) is not None
             assert self.delivered[row] == 1, row
@@ -244,6 +248,24 @@ def test_a_close_that_gives_up_rows_can_be_repeated_wherever_it_was_interrupted(
     assert moment > 50
 
 
+@contextlib.contextmanager
+def in_transaction(
+    now: float, **config: object
+) -> Iterator[tuple[KafkaProducer, PureTransactions]]:
+    """Yield a producer with a topic of one partition and a transaction that takes rows."""
+    transactions = PureTransactions()
+    with made(transactional_id="tid", max_block_ms=0, linger_ms=1000, **config) as producer:
+        state = producer._state
+        with state.lock:
+            state.metadata.track(TOPIC, now)
+        update_metadata(producer, answer([1]))
+        assert state.transactions is not None
+        transactions.manager = state.transactions
+        transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
+        transactions.writing()
+        yield producer, transactions
+
+
 @pytest.mark.parametrize("end", [KafkaProducer.commit_transaction, KafkaProducer.abort_transaction])
 def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_for_all_rows(
     monkeypatch: pytest.MonkeyPatch, end: Callable[[KafkaProducer], None]
@@ -252,15 +274,8 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
     print(f"INTERRUPTS_SEED={SEED}")
     moments = random.Random(SEED).sample(range(1, 600), MOMENTS) if MOMENTS else range(1, 1000)
     for moment in moments:
-        with made(transactional_id="tid", max_block_ms=0, linger_ms=1000) as producer:
-            state, transactions = producer._state, PureTransactions()
-            with state.lock:
-                state.metadata.track(TOPIC, clock.now)
-            update_metadata(producer, answer([1]))
-            assert state.transactions is not None
-            transactions.manager = state.transactions
-            transactions.manager.queue.coordinators.node_ready(COORDINATOR, versions_of(2))
-            transactions.writing()
+        with in_transaction(clock.now) as (producer, transactions):
+            state = producer._state
             producer.send(TOPIC, b"x", partition=0)
             with contextlib.suppress(TimeoutException):
                 interrupted(lambda: end(producer), moment)
@@ -274,6 +289,37 @@ def test_an_end_of_a_transaction_that_is_interrupted_can_be_repeated_and_waits_f
                     end(producer)
                 sent += [request.call for request in transactions.run()]
                 assert len(sent) == 1, moment
+
+
+@pytest.mark.parametrize("config", [{}, {"partitioner_class": partitioner}])
+def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_drops(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, object]
+) -> None:
+    clock = stop_time(monkeypatch)
+    moment, where = 0, None
+    while not moment or where is not None:
+        moment += 1
+        with in_transaction(clock.now, **config) as (producer, transactions):
+            state, feeder = producer._state, producer._feeder
+            sent = producer.send(TOPIC, b"x", partition=0)
+            (queue,) = feeder._pending.values()
+            where = None
+            with contextlib.suppress(TimeoutException):
+                where = interrupted(producer.abort_transaction, moment)
+            if state._interruption is not None:
+                continue
+            # The I/O thread would try again and again to finish a chunk that is over.
+            assert not any(chunk.is_over for chunk in feeder._pending), where
+            transactions.run()
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction()
+            transactions.run()
+            state.make_calls()
+            assert isinstance(sent.exception(0), TransactionAbortedException), where
+            assert (feeder._pending, queue.under_way) == ({}, None), where
+            pool = state.accumulator.pool
+            assert pool.available_bytes == pool.total_bytes, where
+    assert moment > 50
 
 
 def reserved(producer: KafkaProducer, _: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -316,7 +362,7 @@ def test_who_waits_for_memory_is_woken_also_where_the_caller_that_returns_it_is_
             signal = state._waiters.add()
             where = interrupted(give_back, moment)
             if state.fatal_error is not None:
-                assert "in the middle of a change" in str(state.fatal_error)
+                assert "interrupted a change" in str(state.fatal_error)
                 continue
             give_back()  # as after the interrupt of a caller
             assert not signal.locked(), where

@@ -50,7 +50,7 @@ ENDS = pytest.mark.parametrize(
     [
         (close, "closed forcefully"),
         (fail, "what cannot be"),
-        (abandon, "the producer ended before this was sent"),
+        (abandon, "the producer ended before the record was sent"),
     ],
 )
 

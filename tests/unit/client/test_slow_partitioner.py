@@ -419,7 +419,9 @@ def test_rows_that_no_thread_can_be_started_for_are_told_so(
         monkeypatch.setattr(producer._feeder._threads, "run", no_thread)
         sent = producer.send(TOPIC, b"v")
         producer.flush()
-        said = "no thread could be started to call partitioner.class in: can't start new thread"
+        said = (
+            "the thread that calls partitioner.class could not be started: can't start new thread"
+        )
         with pytest.raises(KafkaException, match=said):
             sent.result(A_WHILE_S)
         wait_for(producer, lambda: all_memory_is_free(producer))

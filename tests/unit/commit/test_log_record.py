@@ -160,7 +160,7 @@ def _changed(**fields: object) -> bytes:
         (_changed(state="OVER"), "incomplete"),
         (_changed(rows="5"), "incomplete"),
         (_changed(version="5"), "incomplete"),
-        (_changed(versions=[3]), "its last version has no end"),
+        (_changed(versions=[3]), "its last interval of versions has no end"),
         (_changed(versions=[3, 0, 1, 0]), "its versions are not in order"),
         (_changed(versions=None), "incomplete"),
         (_changed(streams=[["q", 1, 2]]), "incomplete"),
@@ -261,7 +261,9 @@ def test_a_record_of_a_newer_format_is_not_ignored() -> None:
     )  # fmt: skip
     found = read(write(1, 0), end(1, Marker.COMMIT), newer, end(1, Marker.COMMIT)).reading(KEY)
     assert (found.record, found.offset) == (None, 6)
-    assert found.newer_format == "it has format 2, this version knows 1"
+    assert (
+        found.newer_format == "it has format 2, and this version of the package reads only format 1"
+    )
     with pytest.raises(NewerFormatError):
         decode(KEY, b'{"v":2}')
 

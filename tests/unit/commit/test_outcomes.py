@@ -15,7 +15,7 @@ def test_a_commit_whose_result_is_unknown_says_that_the_next_run_finds_out() -> 
     assert type(error) is KafkaException
     assert str(error) == (
         f"it is not known whether the write of {OWNER} is committed: EndTxn has no answer from the "
-        "coordinator; run it again, which writes the rows only if they are not"
+        "coordinator; run it again: it writes the rows only if they are not committed"
     )
 
 

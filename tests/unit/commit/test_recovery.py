@@ -164,7 +164,7 @@ def test_a_look_says_what_it_could_not_find_out(reply: MarkerRead, fate: Fate, s
     ("reply", "fate", "said"),
     [
         (MarkerRead(is_gone=True), Fate.IN_DOUBT, "its records are no longer in the log"),
-        (MarkerRead(error=3), Fate.IN_DOUBT, "its topic is not there any more"),
+        (MarkerRead(error=3), Fate.IN_DOUBT, "its topic no longer exists"),
         (MarkerRead(error=29), Fate.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED (29)"),
     ],
 )

@@ -25,6 +25,7 @@ from spark_kafka_sink.commit.questions import (
     COMPLETE_COMMIT,
     EMPTY,
     ONGOING,
+    PREPARE_COMMIT,
     ActiveProducer,
     Described,
     DescribeProducers,
@@ -134,7 +135,7 @@ def test_a_record_that_was_sent_once_and_is_flagged_as_a_duplicate_is_aborted() 
     assert outcome == Committed(RECORD)
 
 
-@pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT])
+@pytest.mark.parametrize("state", [EMPTY, PREPARE_COMMIT, COMPLETE_COMMIT])
 def test_zero_rows_are_a_transaction_of_the_record_alone(state: str) -> None:
     # The plan may have committed the record DONE with the epoch before.
     outcome, asked = commit({DescribeTransaction: [Described(state, PRODUCER)]}, ())
@@ -149,7 +150,7 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
     ),
     "G2, a batch that vanished": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 3, 20),))]}, (ATTEMPT,),
-        2, "t-0 holds records from offset 20 to sequence 3, though 5 records from offset 20 on",
+        2, "t-0 holds records from offset 20 on, up to sequence number 3, though 5 records",
     ),
     "G2, another first record": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(PRODUCER, 4, 19),))]}, (ATTEMPT,),

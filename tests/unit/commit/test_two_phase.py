@@ -151,7 +151,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     ),
     "rows are missing": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(WRITER, 2, 20),))]},
-        FailureKind.LOST, "t-0 holds records from offset 20 to sequence 2, though 5 records",
+        FailureKind.LOST, "t-0 holds records from offset 20 on, up to sequence number 2, though 5",
     ),
     "a topic that was deleted": (
         {DescribeProducers: [ProducersDescribed(error=3)]}, FailureKind.LOST, "t-0 was deleted",
@@ -205,7 +205,7 @@ def test_what_every_attempt_wrote_to_a_partition_is_checked() -> None:
     assert "was aborted before its record was committed" in outcome.sentence, "not looked at"
     one = ProducersDescribed((ActiveProducer(WRITER, 4, 20), ActiveProducer(LOSER, 0, 30)))
     outcome, _ = commit(script | {DescribeProducers: [one]}, (ATTEMPT, other))
-    assert "t-0 holds records from offset 30 to sequence 0, though 2 records" in outcome.sentence
+    assert "holds records from offset 30 on, up to sequence number 0, though 2" in outcome.sentence
 
 
 def test_the_last_moment_is_a_fifth_of_the_timeout_and_at_most_a_minute_before_it() -> None:

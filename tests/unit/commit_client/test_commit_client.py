@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
+from support.pure.broker_replies import replies_to
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import one_question
@@ -366,8 +367,8 @@ def test_a_coordinator_is_looked_up_once_and_again_where_a_question_says_so(
         start_ms=1_000,
         partitions=frozenset({TARGET}),
     )
-    assert client.answers_to([DESCRIBE]) == [expected]
-    assert client.answers_to([END]) == [Ended(ProducerIdAndEpoch(9, 5))]
+    assert replies_to(client, [DESCRIBE]) == [expected]
+    assert replies_to(client, [END]) == [Ended(ProducerIdAndEpoch(9, 5))]
     assert cluster.asked(FindCoordinatorRequest) == [None]
     cluster.coordinator = 1
     assert reply_to(client, Question(DESCRIBE, looks_up=True)) == expected
@@ -379,7 +380,7 @@ def test_the_end_of_a_transaction_goes_in_exactly_the_version_that_was_asked_for
     cluster: Cluster, client: CommitClient
 ) -> None:
     for version in (4, 5):
-        client.answers_to([EndTxn(OWNER, PRODUCER, False, version)])  # noqa: FBT003 - a field
+        replies_to(client, [EndTxn(OWNER, PRODUCER, False, version)])  # noqa: FBT003 - a field
         assert cluster.limits[-1] == (version, version)
 
 
@@ -400,14 +401,14 @@ def test_what_got_no_response_is_unanswered_and_its_node_is_looked_up_again(
     cluster: Cluster, client: CommitClient
 ) -> None:
     cluster.lost = {EndTxnRequest: 1}
-    (lost,) = client.answers_to([END])
+    (lost,) = replies_to(client, [END])
     assert isinstance(lost, Unanswered)
     assert lost.error == codes.NETWORK_EXCEPTION
-    assert isinstance(client.answers_to([END])[0], Ended)
+    assert isinstance(replies_to(client, [END])[0], Ended)
     assert len(cluster.asked(FindCoordinatorRequest)) == 2
     cluster.lost = {DescribeProducersRequest: 1}
-    assert isinstance(client.answers_to([DescribeProducers(TARGET)])[0], Unanswered)
-    assert isinstance(client.answers_to([DescribeProducers(TARGET)])[0], ProducersDescribed)
+    assert isinstance(replies_to(client, [DescribeProducers(TARGET)])[0], Unanswered)
+    assert isinstance(replies_to(client, [DescribeProducers(TARGET)])[0], ProducersDescribed)
 
 
 @pytest.mark.parametrize("code", [codes.NOT_COORDINATOR, codes.CONCURRENT_TRANSACTIONS, 90])
@@ -415,12 +416,12 @@ def test_an_error_code_is_passed_on_as_it_came(
     cluster: Cluster, client: CommitClient, code: int
 ) -> None:
     cluster.codes = {EndTxnRequest: [code], DescribeProducersRequest: [code]}
-    (ended, described) = client.answers_to([END, DescribeProducers(TARGET)])
+    (ended, described) = replies_to(client, [END, DescribeProducers(TARGET)])
     assert (ended.error, described.error) == (code, code)
     assert f"({code})" in ended.reason
     cluster.codes = {FindCoordinatorRequest: [53], MetadataRequest: [29]}
     other = EndTxn("pykafka/other/t", PRODUCER, True, 5)  # noqa: FBT003 - a field
-    (ended, described) = client.answers_to([other, DescribeProducers(LOG)])
+    (ended, described) = replies_to(client, [other, DescribeProducers(LOG)])
     assert (type(ended), ended.error) == (Ended, 53)
     assert (type(described), described.error) == (ProducersDescribed, 29)
 
@@ -428,7 +429,7 @@ def test_an_error_code_is_passed_on_as_it_came(
 def test_every_broker_lists_and_one_that_does_not_answer_spoils_the_list(
     cluster: Cluster, client: CommitClient
 ) -> None:
-    (listed,) = client.answers_to([ListTransactions(f"{OWNER}/")])
+    (listed,) = replies_to(client, [ListTransactions(f"{OWNER}/")])
     assert isinstance(listed, Listed)
     assert cluster.asked(ListTransactionsRequest) == [1, 2]
     assert {each.transactional_id for each in listed.transactions} == {
@@ -436,9 +437,9 @@ def test_every_broker_lists_and_one_that_does_not_answer_spoils_the_list(
     }  # fmt: skip
     assert OpenTransaction("somebody/else", 7) not in listed.transactions
     cluster.lost = {ListTransactionsRequest: 1}
-    assert isinstance(client.answers_to([ListTransactions("x")])[0], Unanswered)
+    assert isinstance(replies_to(client, [ListTransactions("x")])[0], Unanswered)
     cluster.codes = {ListTransactionsRequest: [0, 14]}
-    (loading,) = client.answers_to([ListTransactions("x")])
+    (loading,) = replies_to(client, [ListTransactions("x")])
     assert (type(loading), loading.error) == (Listed, 14)
 
 
@@ -447,17 +448,17 @@ def test_of_several_partitions_the_error_counts_that_is_not_about_another(
 ) -> None:
     ask = AddPartitions(OWNER, PRODUCER, (TopicPartition("t", 0), TARGET))
     cluster.codes = {AddPartitionsToTxnRequest: [55, 29]}
-    (added,) = client.answers_to([ask])
+    (added,) = replies_to(client, [ask])
     assert added.error == 29
     assert "t-1" in added.reason
-    assert client.answers_to([ask])[0].error == codes.NONE
+    assert replies_to(client, [ask])[0].error == codes.NONE
 
 
 def test_the_record_is_one_batch_in_the_transaction_in_the_version_of_the_level(
     cluster: Cluster, client: CommitClient
 ) -> None:
     for level, limits in ((1, (0, 11)), (2, (12, 12))):
-        (written,) = client.answers_to([WriteRecord(OWNER, PRODUCER, 0, RECORD, level)])
+        (written,) = replies_to(client, [WriteRecord(OWNER, PRODUCER, 0, RECORD, level)])
         assert written == Written(offset=3, is_duplicate=True)
         assert cluster.limits[-1] == limits
     message = cluster.sent[-1][1]
@@ -471,7 +472,7 @@ def test_a_record_has_the_time_when_it_is_written(
 ) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_123_000_000)
     made_before = replace(RECORD, written_at=0)
-    client.answers_to([WriteRecord(OWNER, PRODUCER, 0, made_before, 2)])
+    replies_to(client, [WriteRecord(OWNER, PRODUCER, 0, made_before, 2)])
     message = cluster.sent[-1][1]
     assert isinstance(message, ProduceRequest)
     records = message.topic_data[0].partition_data[0].records
@@ -508,16 +509,16 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     log.add(other, encode(OWNER, RECORD.after_version(5)))
     log.add(PRODUCER, b"", marker=True)
     cluster.log, cluster.log_end = log.data, log.end
-    (read,) = client.answers_to([ReadLog(OWNER)])
+    (read,) = replies_to(client, [ReadLog(OWNER)])
     assert isinstance(read, LogRead)
     assert read.reading.record == RECORD
     assert read.reading.undecided == RECORD.after_version(5)
-    assert client.answers_to([ReadLog(OWNER)]) == [read]
+    assert replies_to(client, [ReadLog(OWNER)]) == [read]
     assert len(cluster.asked(FetchRequest)) == 1
-    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(Marker.COMMIT, 1)]
-    assert client.answers_to([ReadMarker(LOG, 0, other)]) == [MarkerRead()]
+    assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(Marker.COMMIT, 1)]
+    assert replies_to(client, [ReadMarker(LOG, 0, other)]) == [MarkerRead()]
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
-    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(is_gone=True)]
+    assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(is_gone=True)]
 
 
 @pytest.mark.parametrize(
@@ -543,7 +544,7 @@ def test_the_marker_of_a_later_transaction_says_nothing(
         log.add(replace(PRODUCER, epoch=written), encode(OWNER, RECORD))
     log.add(replace(PRODUCER, epoch=ended), b"", marker=True)
     cluster.log, cluster.log_end = log.data, log.end
-    assert client.answers_to([ReadMarker(LOG, 0, PRODUCER)]) == [expected]
+    assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [expected]
 
 
 def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_warning(
@@ -554,7 +555,7 @@ def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_wa
     log.add(PRODUCER, b"", marker=True)
     cluster.log, cluster.log_start, cluster.log_end = log.data, 7, log.end
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
-    (read,) = client.answers_to([ReadLog(OWNER)])
+    (read,) = replies_to(client, [ReadLog(OWNER)])
     assert isinstance(read, LogRead)
     assert read.reading.record == RECORD
     (warning,) = client.take_warnings()
@@ -562,7 +563,7 @@ def test_a_log_whose_first_records_were_deleted_is_read_from_its_start_with_a_wa
     # An offset that is out of range for another reason is an error.
     cluster.log_end += 1
     cluster.codes = {FetchRequest: [codes.OFFSET_OUT_OF_RANGE]}
-    assert client.answers_to([ReadLog(OWNER)])[0].error == codes.OFFSET_OUT_OF_RANGE
+    assert replies_to(client, [ReadLog(OWNER)])[0].error == codes.OFFSET_OUT_OF_RANGE
 
 
 def test_a_log_that_was_created_again_is_read_from_its_start_with_a_warning(
@@ -574,18 +575,18 @@ def test_a_log_that_was_created_again_is_read_from_its_start_with_a_warning(
     log.add(PRODUCER, encode(OWNER, RECORD.after_version(6)))
     log.add(PRODUCER, b"", marker=True)
     cluster.log, cluster.log_end = log.data, log.end
-    client.answers_to([ReadLog(OWNER)])
+    replies_to(client, [ReadLog(OWNER)])
     log = Log()
     log.add(PRODUCER, encode(OWNER, RECORD))
     log.add(PRODUCER, b"", marker=True)
     cluster.log, cluster.log_end = log.data, log.end
-    (read,) = client.answers_to([ReadLog(OWNER)])
+    (read,) = replies_to(client, [ReadLog(OWNER)])
     assert isinstance(read, LogRead)
     assert (read.reading.record, read.end) == (RECORD, 2)
     (warning,) = client.take_warnings()
     assert "log-0 ends at offset 2, and was read up to offset 4 before" in warning
     cluster.log, cluster.log_end = b"", 0
-    assert client.answers_to([ReadLog(OWNER)]) == [LogRead()]
+    assert replies_to(client, [ReadLog(OWNER)]) == [LogRead()]
 
 
 def test_a_log_that_was_created_again_is_known_by_its_topic_id(
@@ -597,7 +598,7 @@ def test_a_log_that_was_created_again_is_known_by_its_topic_id(
         log.add(PRODUCER, b"", marker=True)
         cluster.log, cluster.log_end, cluster.topic_id = log.data, log.end, UUID(int=number)
         for _ in range(2):
-            (read,) = client.answers_to([ReadLog(OWNER)])
+            (read,) = replies_to(client, [ReadLog(OWNER)])
             assert isinstance(read, LogRead)
             assert read.reading.record == RECORD.after_version(version)
     (warning,) = client.take_warnings()
@@ -636,11 +637,11 @@ def test_the_records_of_all_owners_are_read_at_once(cluster: Cluster, client: Co
     log.add(PRODUCER, b"", marker=True)
     log.add(PRODUCER, encode(OWNER, RECORD.after_version(5)))
     cluster.log, cluster.log_end = log.data, log.end
-    (read,) = client.answers_to([ReadAllRecords("pykafka/")])
+    (read,) = replies_to(client, [ReadAllRecords("pykafka/")])
     assert isinstance(read, AllRecordsRead)
     ((key, reading),) = read.readings
     assert (key, reading.record, reading.undecided) == (OWNER, RECORD, RECORD.after_version(5))
-    assert client.answers_to([ReadAllRecords("py/")]) == [AllRecordsRead()]
+    assert replies_to(client, [ReadAllRecords("py/")]) == [AllRecordsRead()]
     cluster.codes = {MetadataRequest: [29]}
     client.ask([Question(ReadAllRecords("pykafka/"), looks_up=True)])
     ((_, refused),) = client.answers()
@@ -726,7 +727,7 @@ def test_a_login_that_is_refused_is_raised(cluster: Cluster, client: CommitClien
 
     cluster.poll = poll  # type: ignore[method-assign]
     with pytest.raises(SaslAuthenticationException):
-        client.answers_to([DESCRIBE])
+        replies_to(client, [DESCRIBE])
 
 
 def test_the_brokers_are_those_of_the_metadata(client: CommitClient) -> None:

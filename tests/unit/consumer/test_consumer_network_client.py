@@ -88,7 +88,7 @@ def test_a_request_without_an_answer_yet_has_none() -> None:
     world = World()
     future = world.send(1)
     assert not future.is_done
-    with pytest.raises(IllegalStateException, match="no answer yet"):
+    with pytest.raises(IllegalStateException, match="no response yet"):
         _ = future.response
 
 

@@ -294,7 +294,7 @@ def test_a_role_that_is_refused_and_one_that_ends_are_told(broker: MskBroker, st
     assert "SECRET WORDS" not in str(refused.value)
     sts.life_s = 30
     role = f'{MODULE} awsRoleArn="arn:aws:iam::000000000000:role/writer";'
-    with pytest.raises(KafkaException, match="end within a minute"):
+    with pytest.raises(KafkaException, match="expire within a minute"):
         log_in(broker, sasl_jaas_config=role, max_block_ms="1500")
     assert broker.tokens == []
 
@@ -316,8 +316,8 @@ def test_what_is_missing_is_told_before_any_connection(
         with pytest.raises(ConfigException) as caught:
             log_in(broker)
         assert str(caught.value).endswith(
-            "does not allow https://kafka.eu-north-1.amazonaws.com/, which the tokens of "
-            "AWS_MSK_IAM are for"
+            "does not allow https://kafka.eu-north-1.amazonaws.com/, the URL for which "
+            "AWS_MSK_IAM tokens are signed"
         )
     assert broker.asked == []
 

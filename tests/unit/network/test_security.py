@@ -366,7 +366,7 @@ def test_other_providers_and_parameters_are_rejected() -> None:
         (provider("EnvVar", timeout="5"), "config.providers.mine.param.timeout is not supported"),
         (
             {"config_providers_other_class": f"{JAVA}EnvVarConfigProvider"},
-            "config.providers.other.class belongs to no provider",
+            "config.providers.other.class is an option of a provider that config.providers does",
         ),
     ):
         with pytest.raises(ConfigException, match=re.escape(sentence)):

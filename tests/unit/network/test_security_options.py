@@ -203,7 +203,7 @@ ROWS: Final = [
     *accepted("sasl.kerberos.principal", KERBEROS, "u@REALM"),
     *refused(
         "sasl.kerberos.principal", SASL | {"sasl.jaas.config": BY_JAAS["KERBEROS"]},
-        "both say whom to log in", "u",
+        "both set the user that logs in", "u",
     ),
     *accepted("sasl.kerberos.keytab", KERBEROS, "FOLDER/keytab"),
     *refused("sasl.kerberos.keytab", KERBEROS, "is not a keytab", "FOLDER/ca.pem"),

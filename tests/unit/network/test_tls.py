@@ -211,7 +211,8 @@ def _refusal(
 UNTRUSTED: Final = (
     "the broker's certificate is not accepted (unable to get local issuer certificate): set "
     "ssl.truststore.location or ssl.truststore.certificates to the certificate of the CA that "
-    "signed it; if it has that, the broker may not send its intermediate certificates"
+    "signed it; if the truststore has that certificate, the broker may not send the intermediate "
+    "certificates"
 )
 
 
@@ -234,7 +235,7 @@ UNTRUSTED: Final = (
         ),
         (
             "elsewhere",
-            "'localhost' is what the broker advertises, or what bootstrap.servers has",
+            "the host name 'localhost' comes from the broker's advertised.listeners or from ",
             "BAD_CERTIFICATE",
         ),
     ],
@@ -352,7 +353,7 @@ def test_names_and_addresses_are_checked(
             client.secure()
     else:
         error, _ = _refusal(context, layer(trusting, host))
-        assert f"{host!r} is what the broker advertises" in str(error)
+        assert f"{host!r} comes from the broker's advertised.listeners" in str(error)
         # The certificate itself is right.
         unchecked = replace(trusting, checks_host=False)
         with served(context, echo) as server, connected(layer(unchecked, host), server.port) as c:
@@ -667,7 +668,7 @@ def test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk(
     assert list(tmp_path.iterdir()) == []
     client_context.cache_clear()
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
-    with pytest.raises(ConfigException, match="no place where OpenSSL can read the key") as caught:
+    with pytest.raises(ConfigException, match="OpenSSL cannot read the key") as caught:
         client_context(showing)
     assert "Too many open files" in str(caught.value)
 

@@ -144,7 +144,7 @@ def test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for(prefix
     assert isinstance(batch.error, TimeoutException)
     assert (
         f"within {prefix}delivery.timeout.ms=30000: waiting to be sent after 30000 ms and 3 failed "
-        "attempt(s); its leader is node 1 (127.0.0.1:9001); the last attempt met "
+        "attempt(s); its leader is node 1 (127.0.0.1:9001); the last attempt failed with "
         "NOT_ENOUGH_REPLICAS (19) from node 1; fewer replicas are in sync than "
         "min.insync.replicas asks for"
     ) in str(batch.error)
@@ -167,8 +167,10 @@ def test_a_batch_whose_topic_was_made_again_with_fewer_partitions_says_so() -> N
     producer.now = 30.0
     producer.poll()
     (batch,) = producer.done()
-    assert "topic t has 1 partition(s) now" in str(batch.error)
-    assert "the last attempt met UNKNOWN_TOPIC_OR_PARTITION (3) from node 1" in str(batch.error)
+    assert "topic t was recreated with fewer partitions, and has 1 now" in str(batch.error)
+    assert "the last attempt failed with UNKNOWN_TOPIC_OR_PARTITION (3) from node 1" in str(
+        batch.error
+    )
 
 
 def test_a_batch_whose_topic_is_gone_says_so() -> None:

@@ -133,7 +133,9 @@ def test_a_header_without_a_name_is_refused() -> None:
     cells = [[{"key": "a", "value": b""}] * 2, None, [], [{"key": None, "value": b"1"}]]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batch = pa.record_batch({"value": ["x"] * 4, "headers": pa.array(cells, kind)})
-    said = r"^row 3 of the Arrow batch: headers has a header whose key is null: "
+    said = (
+        r"^row 3 of the Arrow batch: headers has a header whose key is null, which Kafka does not "
+    )
     with pytest.raises(DataException, match=said):
         read_rows(batch, "t", 0)
     with pytest.raises(DataException, match=said.replace("3", "0")):

@@ -22,7 +22,7 @@ def _last(_before: object, found: object) -> object:
 
 
 class Note(NamedTuple):
-    """How to record the calls of one writer method. Rejected calls are not recorded.
+    """How to record the calls of one writer method. A call that raises is not recorded.
 
     name: the name of the note. value: makes the note from the arguments of the method; if it
     returns None, the earlier note is kept. join: combines the earlier note and the new note.
@@ -43,7 +43,7 @@ def is_first_time(writer_class: Any) -> bool:
 
 
 def take_notes(writer_class: Any, notes: Iterable[Note]) -> None:
-    """Record the method calls of all writers of a class that are made from now on."""
+    """Record the method calls of all writers of a class that are created from now on."""
     init = writer_class.__init__
 
     @functools.wraps(init)

@@ -1,10 +1,10 @@
 """The Spark session's settings that concern a write with exactlyOnce.
 
 `options_of_session` returns options that the write gets in addition to those that the user set. The
-application name is stored in the commit log, for operators. The checkpoint folder identifies the
-stream. If only the session sets a folder for checkpoints, Spark adds the query name to it as a
-subfolder. A query without a name gets another folder at each start, which cannot identify the
-stream.
+application name is stored in the commit log, where administrators can read it. The checkpoint
+folder identifies the stream. If only the session sets a folder for checkpoints, Spark adds the
+query name to it as a subfolder. A query without a name gets another folder at each start, which
+cannot identify the stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _APPLICATION: Final = "spark.app.name"
 _CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 _CHECKPOINT: Final = "checkpointLocation"
 _SPECULATION: Final = "spark.speculation"
-# Hadoop does not read other names as the name of a single folder.
+# The query names that Hadoop takes for the name of a single folder.
 _FOLDER: Final = re.compile(r"[^/:]+\Z")
 
 

@@ -86,7 +86,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Wrap the methods of a streaming query that raise its failure in `explained`."""
+    """Make those methods of a streaming query that raise its failure do so inside `explained`."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 

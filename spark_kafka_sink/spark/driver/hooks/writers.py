@@ -6,8 +6,8 @@ to the sink begins. Writes to other formats are not changed.
 A bare ``save()`` appends. Spark's default save mode is "error if the target exists". For Python
 data sources the JVM refuses that mode before it calls the source, so
 ``df.write.format("pykafka").save()`` could never work. Other modes are refused here. So are
-partitionBy, clusterBy, bucketBy and sortBy, which are about files. Spark's own messages about them
-name no cause, or advise a mode that is refused as well, and a stream ignores them.
+partitionBy, clusterBy, bucketBy and sortBy, which are about files. Spark's own messages about these
+calls name no cause, or advise a mode that is refused as well. In a stream, Spark ignores the calls.
 
 A stream with the continuous trigger is refused. Spark would start the query and drop every row,
 because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
@@ -77,7 +77,7 @@ class Write(NamedTuple):
     query_name: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
-        """Return the settings with the arguments of ``save()`` or ``start()``, which win."""
+        """Return the settings, replaced by the arguments of ``save()`` or ``start()`` if given."""
         mode, columns = given.get("mode"), given.get("partitionBy")
         # An empty list removes the columns of an earlier call.
         layouts = {} if columns is None else {"partitionBy": _has_columns(columns)}
@@ -258,8 +258,8 @@ class SparkWriter(NamedTuple):
     calls to record, None for Spark Connect. write: returns the settings of a writer. checks: raise
     ConfigException for invalid settings. schema: returns the schema of the rows. look: checks that
     rows of a schema can be written. For Spark Connect it checks only options and columns, since the
-    client may not reach the cluster and the files of the server. set_mode: sets the save mode of a
-    writer, None for streams.
+    client may have no access to the cluster and to the files of the server. set_mode: sets the save
+    mode of a writer, None for streams.
     """
 
     module: str

@@ -102,7 +102,8 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
         (2, True, 5, "nothing of it is visible"),
         (
             1, True, 5,
-            "nothing of it is visible; brokers abort what tasks still open, within 900000 ms",
+            "nothing of it is visible; if a task still opens a transaction, brokers abort it "
+            "within 900000 ms",
         ),
     ],
 )  # fmt: skip
@@ -134,7 +135,10 @@ def test_an_abort_waits_for_longer_than_the_linger_time(
 
 @pytest.mark.parametrize(
     ("level", "said"),
-    [(2, "which ends what is open"), (1, "or timed out; brokers abort what is open within 900000")],
+    [
+        (2, "which ends the open transactions"),
+        (1, "or it timed out; brokers abort transactions that stay open within 900000"),
+    ],
 )
 def test_at_level_1_a_fenced_abort_says_that_it_may_have_timed_out(
     level: int, said: str, lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]

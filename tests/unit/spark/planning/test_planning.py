@@ -179,21 +179,21 @@ def test_a_report_that_may_not_be_written_is_told_by_the_driver(
         check_report_path(options, in_batches=in_batches)
 
     monkeypatch.setattr(os, "access", may)
-    words = f"reportPath is {new}, in the folder {tmp_path}, to which the driver may not write"
+    words = f"reportPath is {new}, in the folder {tmp_path}, to which the driver has no permission"
     for in_batches in (False, True):
         with pytest.raises(ConfigException, match=words):
             check(new, in_batches=in_batches)
         check(there, in_batches=in_batches)
     may_write.add(tmp_path)
     check(sealed, in_batches=False)  # it is replaced
-    words = f"reportPath is {sealed}, which the driver may not write: expected a file"
+    words = f"reportPath is {sealed}, which the driver has no permission to write: expected a file"
     with pytest.raises(ConfigException, match=words):
         check(sealed, in_batches=True)
     pipe, lost = tmp_path / "pipe", tmp_path / "lost"
     os.mkfifo(pipe)
     lost.symlink_to(tmp_path / "gone" / "report.json")
     for in_batches in (False, True):
-        with pytest.raises(ConfigException, match=f"{pipe}, which the driver may not write"):
+        with pytest.raises(ConfigException, match=f"{pipe}, which the driver has no perm"):
             check(pipe, in_batches=in_batches)
         words = f"{lost}, in the folder {tmp_path / 'gone'}, which does not exist on the driver"
         with pytest.raises(ConfigException, match=words):
