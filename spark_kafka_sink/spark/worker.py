@@ -36,7 +36,7 @@ def check_pyspark() -> None:
     if find_spec(name) is None or not hasattr(import_module(name), "DataSourceArrowWriter"):
         version = import_module("pyspark").__version__
         message = (
-            f"the pyspark of {sys.executable} is {version}, but spark-kafka-sink needs 4.1 or "
+            f"the pyspark of {sys.executable} is {version}, but spark-kafka-sink needs 4.0 or "
             f"newer. Run {_INSTALL_SPARK}"
         )
         raise ImportError(message, name="pyspark")

@@ -11,14 +11,11 @@ import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
+from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
 

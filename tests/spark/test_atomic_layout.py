@@ -9,12 +9,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import NewTopic, topic_maker
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.pandas import functions
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import IntegerType, StringType, StructType
 from support.brokers.kafka_cluster import KafkaCluster
@@ -25,6 +27,7 @@ from support.spark.spark_processes import ConnectServer
 
 from spark_kafka_sink import atomic_layout, write_batch
 from spark_kafka_sink.errors import ConfigException, DataException, KafkaException
+from spark_kafka_sink.spark.compat import _spark_hash
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
@@ -105,11 +108,13 @@ def test_rows_that_no_key_places_are_spread_whatever_their_order(
     for rows in (frame, frame.repartition(4, "value")):
         laid_out = atomic_layout(rows, options)
         assert_one_task_each(laid_out)
-        found.append({tuple(row) for row in laid_out.select("value", "partition").collect()})
+        # Spark 4.0 returns bytearrays.
+        rows_of = laid_out.select("value", "partition").collect()
+        found.append({(bytes(value), partition) for value, partition in rows_of})
     assert found[0] == found[1]
-    rows_of = Counter(partition for _, partition in found[0])
-    assert sorted(rows_of) == list(range(5))
-    assert min(rows_of.values()) > 300
+    counted = Counter(partition for _, partition in found[0])
+    assert sorted(counted) == list(range(5))
+    assert min(counted.values()) > 300
 
 
 def test_topics_of_a_column_have_tasks_of_their_own(
@@ -130,6 +135,35 @@ def test_topics_of_a_column_have_tasks_of_their_own(
         assert places(kafka, name) == places(kafka, twin)
         assert len(places(kafka, name)) == 200
     save(atomic_layout(frame.limit(0), options), kafka.bootstrap)
+
+
+def test_a_spark_without_new_functions_has_the_same_layout(
+    spark: SparkSession,
+    kafka: KafkaCluster,
+    new_topic: NewTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark 4.0 has neither `arrow_udf` nor `repartitionById`."""
+    names = [new_topic(partitions) for partitions in (2, 5)]
+    frame = spark.range(0, 400, 1, 2).selectExpr(
+        *NUMBERED,
+        f"IF(id % 3 = 0, '{names[0]}', '{names[1]}') AS topic",
+        "array(named_struct('key', 'h', 'value', 'x')) AS headers",
+        "'never null' AS `Value`",
+    )
+    options = {"kafka.bootstrap.servers": kafka.bootstrap}
+    new = atomic_layout(frame, options)
+    for cls in type(frame).__mro__:
+        if "repartitionById" in vars(cls):
+            monkeypatch.delattr(cls, "repartitionById")
+    monkeypatch.delattr(functions, "arrow_udf", raising=False)
+    old = atomic_layout(frame, options)
+    assert_one_task_each(old)
+    assert tasks(old) == tasks(new)
+    assert old.columns == new.columns
+    assert sorted(map(repr, old.collect())) == sorted(map(repr, new.collect()))
+    of_hash = spark.range(1000).select(F.hash(F.col("id").cast("int"))).collect()
+    assert [row[0] for row in of_hash] == _spark_hash(np.arange(1000, dtype=np.int32)).tolist()
 
 
 def test_what_becomes_of_bad_rows_is_for_the_write_to_say(

@@ -98,6 +98,15 @@ def refused(call, words=""):
         raise AssertionError("not refused")
 
 
+def registered():
+    """Return the identity of the registered source in a classic session."""
+    if remote == "classic":
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        source = manager.lookupDataSource("pykafka")
+        return spark._jvm.java.lang.System.identityHashCode(source)
+    return None
+
+
 WAYS = (
     lambda name, mode: writer("x").format(name).mode(mode).save(),
     lambda name, mode: writer("x").mode(mode).format(name).save(),
@@ -166,7 +175,9 @@ early_both = [writer("x").format("pykafka").mode(mode) for mode in MODES]
 early_appends = writer("append before register").mode("append")
 early_format = writer("append after register").format("pykafka")
 early_bare = writer("format before register").format("pykafka")
+found = registered()
 register(spark)
+assert registered() == found, "Spark has found the source, and warns where another replaces it"
 for early in early_both:
     refused(early.save)
 for early in early_modes:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import DataType, IntegerType, StructType
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import names_own_partitioner
@@ -30,6 +30,7 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     own_partitions,
     topic_places,
 )
+from spark_kafka_sink.spark.compat import repartition_by_id, with_arrow_column
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.exactly_once import EXACTLY_ONCE_OPTIONS
 from spark_kafka_sink.spark.layout_mark import as_metadata
@@ -47,13 +48,15 @@ from spark_kafka_sink.spark.planning.datasource import (
 from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
-_INT: Final = "INT"
-_PLACES: Final = "partitions INT, first INT"
+_INT: Final = IntegerType()
+_PLACES: Final = StructType().add("partitions", _INT).add("first", _INT)
 # Rows without a key are placed by a hash of these columns, so that a row that Spark computes again
 # gets the same partition.
 _SPREAD_BY: Final = ("key", "value", "timestamp")
-# The name of a temporary column.
+# The names of temporary columns.
 _PLACE: Final = "place"
+_HASH: Final = "hash"
+_OWN: Final = "own"
 
 
 class _Frame(NamedTuple):
@@ -71,6 +74,12 @@ class _Frame(NamedTuple):
 
     def column(self, name: str) -> Column:
         return F.col(f"_{self.names.index(name)}")
+
+    def computed(
+        self, name: str, function: Callable[..., pa.Array], kind: DataType, *columns: Column
+    ) -> _Frame:
+        """Return the frame with a temporary column, computed from Arrow arrays of other columns."""
+        return self._replace(df=with_arrow_column(self.df, name, function, kind, *columns))
 
 
 class _Place(NamedTuple):
@@ -115,12 +124,12 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     frame = _Frame.of(df)
     topics = _found_topics(frame, checked)
     frame, place = _placed(frame, checked, topics)
-    partition = _partition(checked, frame, place)
+    frame, partition = _partition(checked, frame, place)
     chosen = frame.df.withColumn("partition", partition)
     task = place.first + F.pmod(F.coalesce(F.col("partition"), F.lit(0)), place.partitions)
     # Rows without a topic go to the first task. The write then refuses them or handles them as bad
     # rows.
-    laid_out = chosen.repartitionById(max(1, topics.tasks), F.coalesce(task, F.lit(0)))
+    laid_out = repartition_by_id(chosen, max(1, topics.tasks), F.coalesce(task, F.lit(0)))
     columns = [frame.column(name).alias(name) for name in frame.names if name != "partition"]
     counts = dict(zip(topics.names, topics.partitions, strict=True))
     marked = F.col("partition").alias("partition", metadata=as_metadata(counts))
@@ -162,15 +171,14 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
-    place = _computed(lambda names: topic_places(topics, names), _PLACES, column)
-    placed = frame._replace(df=frame.df.withColumn(_PLACE, place))
+    placed = frame.computed(_PLACE, lambda names: topic_places(topics, names), _PLACES, column)
     return placed, _Place(
         column, F.col(_PLACE).getField("partitions"), F.col(_PLACE).getField("first")
     )
 
 
-def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
-    """Return each row's Kafka partition.
+def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Frame, Column]:
+    """Return the frame with temporary columns if it needs any, and each row's Kafka partition.
 
     A row whose topic was not found gets only the partition that its column partition sets.
     """
@@ -178,21 +186,23 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
     if frame.has("partition"):
         choices.append(frame.column("partition"))
     if names_own_partitioner(options.producer.partitioner_class):
-        choices.append(_own(options, frame, place))
+        frame = _with_own(options, frame, place)
+        choices.append(F.col(_OWN))
     if frame.has("key") and keys_count(options.producer):
-        hashes = _computed(key_hashes, _INT, frame.column("key"))
-        choices.append(F.pmod(hashes, place.partitions))
+        frame = frame.computed(_HASH, key_hashes, _INT, frame.column("key"))
+        choices.append(F.pmod(F.col(_HASH), place.partitions))
     spread = F.xxhash64(*(frame.column(name) for name in _SPREAD_BY if frame.has(name)))
     choices.append(F.pmod(spread, place.partitions).cast("int"))
-    return F.coalesce(*choices)
+    return frame, F.coalesce(*choices)
 
 
-def _own(options: SinkOptions, frame: _Frame, place: _Place) -> Column:
+def _with_own(options: SinkOptions, frame: _Frame, place: _Place) -> _Frame:
     name = options.producer.partitioner_class
     rows = F.struct(*(frame.column(column).alias(column) for column in frame.names))
     # This function has no type annotations, because Spark would make another kind of UDF from
     # annotations.
-    return _computed(
+    return frame.computed(
+        _OWN,
         lambda topics, partitions, rows: _own_partitions(name, topics, partitions, rows),
         _INT,
         *(place.topic, place.partitions, rows),
@@ -204,10 +214,3 @@ def _own_partitions(
     name: str | None, topics: pa.Array, partitions: pa.Array, rows: pa.StructArray
 ) -> pa.Array:
     return own_partitions(name, topics, partitions, rows)
-
-
-def _computed(function: Callable[..., pa.Array], kind: str, *columns: Column) -> Column:
-    """Return the column that a function computes from the Arrow arrays of other columns."""
-    # The type stub requires UDF types as numbers, and Spark warns about those.
-    udf: Callable[..., Column] = arrow_udf(function, kind)  # type: ignore[call-overload]
-    return udf(*columns)

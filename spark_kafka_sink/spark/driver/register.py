@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.spark.compat import register_source
 from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
 from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
-from spark_kafka_sink.spark.driver.worker_python import choose_worker_python
+from spark_kafka_sink.spark.driver.worker_python import choose_worker_python, is_same_python
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.session import change_setting, check_session, is_connect
 
@@ -84,6 +85,33 @@ def _with(regex: str, given: str | None) -> str | None:
     return None if regex in given else f"{regex}|{given}"
 
 
+def _is_registered(spark: SparkSession, name: str) -> bool:
+    """Return whether a classic session has a source of that name that another would only repeat.
+
+    Spark finds sources by itself, and logs a warning when one is replaced. A source runs with the
+    Python, the shipped files and the variables that were set when it was registered, or with
+    Spark's defaults if Spark found it.
+    """
+    context = spark.sparkContext
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - as below
+        if not manager.dataSourceExists(name):
+            return False
+        function = manager.lookupDataSource(name).dataSourceCls()
+        python = function.pythonExec()
+        files, variables = list(function.pythonIncludes()), dict(function.envVars())
+    except Exception:  # noqa: BLE001 - a runtime may have other classes inside; register there
+        return False
+    # The sink hashes nothing with Python's hash, so it needs no PYTHONHASHSEED.
+    asked = {**context.environment}
+    asked.pop("PYTHONHASHSEED", None)
+    return (
+        (python == context.pythonExec or is_same_python(python, context.pythonExec))
+        and files == list(context._python_includes or ())  # noqa: SLF001 - there is no public way
+        and asked.items() <= variables.items()
+    )
+
+
 def register(spark: SparkSession) -> None:
     """Make ``format("pykafka")`` known to a session, and let its bare ``save()`` append.
 
@@ -102,7 +130,8 @@ def register(spark: SparkSession) -> None:
     check_session("register", spark)
     if not is_connect(spark):
         choose_worker_python(spark)
-    spark.dataSource.register(KafkaDataSource)
+    if is_connect(spark) or not _is_registered(spark, KafkaDataSource.name()):
+        register_source(spark, KafkaDataSource)
     hook_writers(KafkaDataSource.name(), is_connect=is_connect(spark))
     mask_secrets(spark)
     limit_arrow_batches(spark)

@@ -49,7 +49,7 @@ def choose_worker_python(spark: SparkSession) -> None:
         return
     if context.pythonExec in ("", _SPARKS_DEFAULT):
         context.pythonExec = _named_python(context) or sys.executable
-    if not _is_drivers(context.pythonExec):
+    if not is_same_python(context.pythonExec, sys.executable):
         _check(context)
 
 
@@ -65,14 +65,14 @@ def _named_python(context: SparkContext) -> str | None:
     return named or (_SPARKS_DEFAULT if settings.get("spark.pyspark.driver.python") else None)
 
 
-def _is_drivers(python: str) -> bool:
-    """Return whether `python` names the driver's Python.
+def is_same_python(first: str, second: str) -> bool:
+    """Return whether both names are those of the same Python on this machine.
 
     The Pythons of several virtual environments may be links to one file, so their folders are
     compared, too.
     """
-    found = shutil.which(python)
-    return found is not None and _identity(found) == _identity(sys.executable)
+    found, other = shutil.which(first), shutil.which(second)
+    return found is not None and other is not None and _identity(found) == _identity(other)
 
 
 def _identity(python: str) -> tuple[Path, Path]:

@@ -71,6 +71,6 @@ def test_an_old_pyspark_is_named_with_its_version(tmp_path: Path) -> None:
     (package / "__init__.py").touch()
     done = run_with(modules, ERRORS, ["from spark_kafka_sink import register"])
     assert done.stdout == (
-        f"ImportError: the pyspark of {sys.executable} is 3.5.1, but spark-kafka-sink needs 4.1 "
+        f"ImportError: the pyspark of {sys.executable} is 3.5.1, but spark-kafka-sink needs 4.0 "
         f"or newer. Run {WHAT_TO_DO} (pyspark)\n"
     ), done.stderr

@@ -1,0 +1,152 @@
+"""What Spark 4.0 lacks and the sink needs. Everything here can go when 4.1 is the oldest Spark.
+
+Newer versions of Spark run their own functions. Nothing is imported here before it is needed: the
+writers, which need only the base class, are loaded in every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import datasource
+
+from spark_kafka_sink.errors import ConfigException
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
+    from pyspark.sql.types import DataType
+else:
+    # Can go with Spark 4.0: 4.1 has the class. A worker of 4.0 passes Arrow batches to each
+    # DataSourceArrowWriter, and does not check the type of a stream's writer.
+    DataSourceStreamArrowWriter = getattr(
+        datasource, "DataSourceStreamArrowWriter", datasource.DataSourceArrowWriter
+    )
+
+__all__ = [
+    "DataSourceStreamArrowWriter",
+    "numbers_of_partitions",
+    "register_source",
+    "repartition_by_id",
+    "with_arrow_column",
+]
+
+
+def register_source(spark: SparkSession, source: type[DataSource]) -> None:
+    """Register a data source with a session, unless Spark 4.0 has found the source by itself.
+
+    Can go with Spark 4.0, which raises an exception then. Newer versions replace the source.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - tasks do not need it
+
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+def with_arrow_column(
+    df: DataFrame,
+    name: str,
+    function: Callable[..., pa.Array],
+    kind: DataType,
+    *columns: Column,
+) -> DataFrame:
+    """Return `df` with a column that a function computes from the Arrow arrays of other columns.
+
+    name: no column of `df` may begin with it. kind: the type of the column. Raise ConfigException
+    if Spark 4.0 needs pandas and the driver has none.
+
+    With Spark 4.0, all columns of `df` go through Python. That can go when `arrow_udf` of 4.1 is
+    always there.
+    """
+    from pyspark.sql.pandas import functions  # noqa: PLC0415 - tasks do not need it
+
+    if hasattr(functions, "arrow_udf"):
+        # The type stub requires UDF types as numbers, and Spark warns about those.
+        udf: Callable[..., Column] = functions.arrow_udf(function, kind)  # type: ignore[call-overload]
+        return df.withColumn(name, udf(*columns))
+    return _mapped_in_arrow(df, name, function, kind, *columns)
+
+
+def _mapped_in_arrow(
+    df: DataFrame,
+    name: str,
+    function: Callable[..., pa.Array],
+    kind: DataType,
+    *columns: Column,
+) -> DataFrame:
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415 - tasks do not need it
+
+    kept = len(df.columns)
+    arguments = (column.alias(f"{name}_{number}") for number, column in enumerate(columns))
+    # Spark refuses an Arrow column that may have nulls for a column that may not.
+    fields = [StructField(f.name, f.dataType, metadata=f.metadata) for f in df.schema.fields]
+
+    def computed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = function(*batch.columns[kept:])
+            names = [*batch.schema.names[:kept], name]
+            yield type(batch).from_arrays([*batch.columns[:kept], found], names=names)
+
+    given = df.select("*", *arguments)
+    try:
+        return given.mapInArrow(computed, StructType([*fields, StructField(name, kind)]))
+    except ImportError as error:
+        message = (
+            "atomic_layout needs pandas in the Python of the driver if Spark is older than 4.1: "
+            f"run pip install pandas, or use Spark 4.1 or newer. Spark says: {error}"
+        )
+        raise ConfigException(message) from error
+
+
+def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
+    """Return `df` with so many Spark partitions. `ids` has the number of each row's partition.
+
+    Can go when `DataFrame.repartitionById` of Spark 4.1 is always there. Spark 4.0 has only a
+    partition number made of a hash, so each number is replaced by one with the right hash.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(partitions, ids)
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everywhere; tasks do not need it
+
+    # As one text, because each literal is a call to the JVM.
+    listed = ",".join(map(str, numbers_of_partitions(partitions).tolist()))
+    numbers = F.split(F.lit(listed), ",").cast("array<int>")
+    return df.repartition(partitions, F.get(numbers, ids))
+
+
+def numbers_of_partitions(partitions: int) -> NDArray[np.int32]:
+    """Return, for each Spark partition, a number that ``repartition`` puts into it."""
+    import numpy as np  # noqa: PLC0415 - tasks do not need it
+
+    numbers = np.full(partitions, -1, np.int32)
+    start = 0
+    while (numbers < 0).any():
+        tried = np.arange(start, start + 8 * partitions, dtype=np.int32)
+        numbers[_spark_hash(tried).astype(np.int64) % partitions] = tried
+        start += len(tried)
+    return numbers
+
+
+def _spark_hash(numbers: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return Spark's hash of each number, as the SQL function ``hash`` does.
+
+    It is Murmur3 (x86, 32 bits) of four bytes, with the seed 42.
+    """
+    mixed = _rotated(numbers.view("uint32") * 0xCC9E2D51, 15) * 0x1B873593
+    mixed = _rotated(mixed ^ 42, 13) * 5 + 0xE6546B64
+    mixed = mixed ^ 4  # the length in bytes
+    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B
+    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35
+    hashed: NDArray[np.int32] = (mixed ^ (mixed >> 16)).view("int32")
+    return hashed
+
+
+def _rotated(words: NDArray[Any], bits: int) -> NDArray[Any]:
+    return (words << bits) | (words >> (32 - bits))
