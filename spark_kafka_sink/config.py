@@ -230,7 +230,7 @@ class ProducerConfig(
     sasl_oauthbearer_assertion_file: str | None = field(
         name="sasl.oauthbearer.assertion.file", default=None
     )
-    """A file with an assertion. It is read for each token; another program must keep it up to
+    """A file with an assertion. The file is read for each token; another program must keep it up to
     date.
     """
     sasl_oauthbearer_assertion_private_key_file: str | None = field(
@@ -334,8 +334,8 @@ class ProducerConfig(
     folder is a file shipped with `--files`.
     """
     ssl_truststore_location: str | None = field(name="ssl.truststore.location", default=None)
-    """A file with the certificates to trust, in PEM or PKCS12; unset: the system's certificates. It
-    is read for each connection. A name without a folder is a file shipped with `--files`.
+    """A file with the certificates to trust, in PEM or PKCS12; unset: the system's certificates.
+    The file is read for each connection. A name without a folder is a file shipped with `--files`.
     """
     ssl_truststore_certificates: Secret | None = field(
         name="ssl.truststore.certificates", default=None
@@ -790,8 +790,8 @@ _AWS_OAUTH_HANDLER: Final = "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCal
 _AWS_CLIENT_HANDLER: Final = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 # By security.protocol: the prefixes of the options that have no effect, and the reason.
 _UNUSED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and no client logs in"),
-    "SSL": (("sasl.",), "no client logs in by SASL"),
+    "PLAINTEXT": (("ssl.", "sasl."), "nothing is encrypted and the client does not log in"),
+    "SSL": (("sasl.",), "the client does not log in by SASL"),
     "SASL_PLAINTEXT": (("ssl.",), "nothing is encrypted"),
 }
 # The smallest similarity at which a name is suggested for an unknown name.
@@ -1036,6 +1036,7 @@ class _Javas(NamedTuple):
 
 
 _IN_PLACE_OF_JAAS: Final = "or sasl.jaas.config in place of both"
+_KEY_FILE: Final = "the file of the key store has the key and the key's certificates"
 # TLS and SASL options of librdkafka, kafka-python and aiokafka, and Java's options for them.
 OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "enable.ssl.certificate.verification": _Javas(
@@ -1048,7 +1049,7 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     ),
     "sasl.oauthbearer.config": _Javas(("sasl.jaas.config",)),
     "sasl.oauthbearer.extensions": _Javas(
-        ("sasl.jaas.config",), "extensions are its options extension_NAME"
+        ("sasl.jaas.config",), "its options extension_NAME are the extensions"
     ),
     "sasl.oauthbearer.method": _Javas(("sasl.oauthbearer.token.endpoint.url",)),
     "sasl_mechanism": _Javas(("sasl.mechanism",)),
@@ -1057,21 +1058,17 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "security_protocol": _Javas(("security.protocol",)),
     "ssl.ca.location": _Javas(("ssl.truststore.location",)),
     "ssl.ca.pem": _Javas(("ssl.truststore.certificates",)),
-    "ssl.certificate.location": _Javas(
-        ("ssl.keystore.location",), "its file has the key and its certificates"
-    ),
+    "ssl.certificate.location": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl.certificate.pem": _Javas(("ssl.keystore.certificate.chain",)),
-    "ssl.key.location": _Javas(
-        ("ssl.keystore.location",), "its file has the key and its certificates"
-    ),
+    "ssl.key.location": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl.key.pem": _Javas(("ssl.keystore.key",)),
     "ssl_cafile": _Javas(("ssl.truststore.location",)),
-    "ssl_certfile": _Javas(("ssl.keystore.location",), "its file has the key and its certificates"),
+    "ssl_certfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_check_hostname": _Javas(
-        ("ssl.endpoint.identification.algorithm",), "empty, it skips the check of host names"
+        ("ssl.endpoint.identification.algorithm",), "an empty value skips the check of host names"
     ),
     "ssl_context": _Javas(("ssl.truststore.location", "ssl.keystore.location")),
-    "ssl_keyfile": _Javas(("ssl.keystore.location",), "its file has the key and its certificates"),
+    "ssl_keyfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_password": _Javas(("ssl.key.password",)),
 }
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not supported yet.

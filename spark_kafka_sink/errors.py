@@ -382,7 +382,7 @@ class InvalidTxnStateException(ApiException):
 
 
 class InvalidPidMappingException(ApplicationRecoverableException):
-    """The transaction coordinator has no producer id, or another one, for the transactional id."""
+    """The request's producer id is not the one that its transactional id has at the coordinator."""
 
 
 class InvalidTxnTimeoutException(ApiException):
@@ -454,7 +454,7 @@ class InconsistentTopicIdException(InvalidMetadataException):
 
 
 class InvalidRequestException(ApiException):
-    """The broker rejected the request as invalid, or it cannot be encoded."""
+    """The broker rejected the request as invalid, or the request cannot be encoded."""
 
 
 class DuplicateSequenceException(ApiException):

@@ -194,8 +194,8 @@ class KafkaProducer(BaseProducer):
         offsets: the offset of the next record to read in each partition. Raise
         CommitFailedException if the group has assigned the partitions to another member; the
         transaction can then only be aborted. Raise IllegalArgumentException for invalid offsets or
-        an invalid group, and DataException for an invalid topic name. These two are raised before
-        anything is sent, and the transaction continues.
+        an invalid group, and DataException for an invalid topic name. IllegalArgumentException and
+        DataException are raised before anything is sent, and the transaction continues.
         """
         self._transactional("send_offsets_to_transaction").send_offsets(offsets, group_metadata)
 

@@ -150,7 +150,7 @@ def _asked(given: argparse.Namespace) -> _Asked:
     if given.accept_torn and given.app_id is None:
         raise ConfigException("--accept-torn needs --app-id: it is about one application")
     if given.abort is not None and given.app_id is not None:
-        raise ConfigException("--abort APPID names the application itself: remove --app-id")
+        raise ConfigException("--abort APPID already names the application: remove --app-id")
     app_id = given.app_id if given.abort is None else given.abort
     if app_id is not None:
         check_app_id(app_id)

@@ -265,9 +265,10 @@ class BaseProducer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
-        timeout: seconds, None to wait as long as delivery.timeout.ms allows. After the wait, raise
-        the first delivery error of `append` since the last call that raised a delivery error. Raise
-        TimeoutException if the timeout passes first.
+        timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
+        if the timeout passes first. After the wait, if rows that were given to `append` without
+        `on_failure` have failed since a call last raised such an error, raise the first error since
+        then. No call raises the others.
         """
         check_timeout(timeout)
         self._caller.check_open()

@@ -130,7 +130,8 @@ class ProducerState(ProducerLock):
     def refuse(self, records: int, error: KafkaException, topic: str | None = None) -> None:
         """Count records that could not be appended.
 
-        topic: the topic of the records if `send` had accepted them; None for other records.
+        topic: the topic of the records if `send` had already returned futures for them; None if
+        `send` or `append` is still running and reports the error itself.
         """
         exhausted = isinstance(error, BufferExhaustedException)
         with self.lock:

@@ -10,7 +10,7 @@ G2  on the driver: each partition has exactly the records that a task reports fo
     partition has records of the transaction. Only G2 finds a batch that was lost after its
     response.
 G3  in a task: the offsets of its batches in a partition ascend, and no offset is below the end
-    offset that the partition had before the first batch.
+    offset that the partition had before the task's first batch.
 G4  in a task: no batch that was sent only once is acknowledged as a duplicate. If a batch that was
     sent again is acknowledged as a duplicate, the log holds that batch at the acknowledged offset.
 
@@ -104,8 +104,8 @@ def by_partition(
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:
     """Return whether another attempt has already written to a partition in this transaction.
 
-    A task checks this before its first record and fails if it is so, because one attempt's rows
-    cannot be aborted without the rows of all others.
+    A task checks this before its first record, and fails if another attempt has written, because
+    one attempt's rows cannot be aborted without the rows of all others.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 
@@ -120,27 +120,27 @@ class AckCheck(Enum):
 class Acknowledged(NamedTuple):
     """A batch that was sent, and the response to it.
 
-    log_end: the end offset of the partition before the first batch. last_offset: the offset of the
-    last record of the batch before this one, -1 for the first batch. is_duplicate: whether the
-    response has a log append time although the topic uses CreateTime, which marks a duplicate.
-    was_resent: whether the batch was sent more than once.
+    log_end: the end offset of the partition before the attempt wrote to it. previous_last_offset:
+    the highest offset of the attempt's earlier batches in the partition, -1 to compare base_offset
+    only with log_end. is_duplicate: whether the response has a log append time although the topic
+    uses CreateTime, which marks a duplicate. was_resent: whether the batch was sent more than once.
     """
 
     partition: TopicPartition
     base_offset: int
     log_end: int
-    last_offset: int
+    previous_last_offset: int
     is_duplicate: bool
     was_resent: bool
 
 
 def check_ack(ack: Acknowledged) -> AckCheck | Failure:
     """Return what the task has to do after a response, or the failure of the check G3 or G4."""
-    if ack.base_offset < ack.log_end or ack.base_offset <= ack.last_offset:
+    if ack.base_offset < ack.log_end or ack.base_offset <= ack.previous_last_offset:
         sentence = (
             f"a batch for {ack.partition} was acknowledged with offset {ack.base_offset}, though "
-            f"the next offset was at least {max(ack.log_end, ack.last_offset + 1)}: another "
-            f"attempt writes there; {_ADVICE}"
+            f"the next offset was at least {max(ack.log_end, ack.previous_last_offset + 1)}: "
+            f"another attempt writes there; {_ADVICE}"
         )
         return Failure(FailureKind.CONFLICT, sentence)
     if not ack.is_duplicate:

@@ -2,8 +2,8 @@
 
 An owner is the combination of a prefix, an application id and a target. The target is the topic of
 the option `topic`, or ``*`` if the rows have a topic column. An owner has one transactional id for
-its driver, and several for each Spark partition. These differ in their slot, a number: each attempt
-of a task uses a slot that no open transaction uses (`TaskSlot`)::
+its driver, and several for each Spark partition. The ids of a Spark partition differ in their slot,
+a number: each attempt of a task uses a slot that no open transaction uses (`TaskSlot`)::
 
     {prefix}/{application id}/{target}                      the driver
     {prefix}/{application id}/{target}/{partition}.{slot}   an attempt of a task

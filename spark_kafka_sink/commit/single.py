@@ -318,7 +318,7 @@ def _found(machine: Single, at: Received) -> Step[Single]:
 
 
 def _marker_read(machine: Single, at: Received) -> Step[Single]:
-    """Find out by the marker of this run's record whether the transaction was committed."""
+    """Find out from the transaction's marker in the commit log whether it was committed."""
     marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
     failure = machine.failure or _timed_out(machine.plan)
     if marker is Marker.COMMIT:
@@ -345,8 +345,8 @@ def _read(machine: Single, at: Received) -> Step[Single]:
     if at.now >= machine.deadline and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if machine.asked_again and not is_pending:
-        # A newer run may have written its record after this one. Then only the marker shows whether
-        # this record is committed.
+        # A newer run may have written its record after this run's record. Then only the marker of
+        # the transaction shows whether this run's record is committed.
         plan = machine.plan
         ask = ReadMarker(plan.run.log, machine.offset, plan.producer)
         return asking(replace(machine, failure=failure), ask)

@@ -279,7 +279,7 @@ def _write(machine: Committing, writing: CommitState) -> Step[Committing]:
 def _driver(machine: Committing) -> ProducerIdAndEpoch:
     """Return the driver's producer id and epoch for its next request.
 
-    Before the run is decided they are those of the plan, afterwards those of `next_producer`.
+    The plan has them before the run is decided, and `next_producer` has them afterwards.
     """
     return machine.next_producer if machine.next_producer.is_valid else machine.plan.producer
 
@@ -388,7 +388,7 @@ def _found(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _marker_read(machine: Committing, at: Received) -> Step[Committing]:
-    """Find out by the marker of this run's record whether the run is decided."""
+    """Find out from the marker of the driver's transaction whether the run is decided."""
     marker = at.reply.marker if isinstance(at.reply, MarkerRead) else None
     failure = machine.failure or superseded(machine.plan.run.owner)
     if marker is Marker.COMMIT:
@@ -419,8 +419,8 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if is_too_late and is_pending:
         return _over(machine, _S.UNDECIDED, Undecided(failure))
     if (machine.asked_again or is_too_late) and not is_pending:
-        # A newer run may have written its record after this one. Then only the marker shows whether
-        # this record is committed.
+        # A newer run may have written its record after this run's record. Then only the marker of
+        # the driver's transaction shows whether this run's record is committed.
         ask = ReadMarker(run.log, machine.offset, machine.plan.producer)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)

@@ -456,7 +456,7 @@ class Connection:
         """
         answer = self._authenticator.step(token)
         if answer is not None:
-            # A bare token that ends the exchange, as that of GSSAPI does, gets no response.
+            # A bare token that ends the exchange, as the token of GSSAPI does, gets no response.
             is_last = not self._has_authenticate and self._authenticator.is_complete
             self._send_token(answer, now, expects_response=not is_last)
             if not is_last:

@@ -309,7 +309,7 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
         why = (
             f"its certificate is refused here ({certificate.rstrip('.')}): set "
             "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
-            "certificate of its CA, unless the system trusts that"
+            "certificate of its CA, unless the system trusts that CA"
         )
     elif isinstance(error, TimeoutError) and deadline.is_connected:
         why = f"its response was not complete within {deadline.limits.read_s:g} s"

@@ -91,7 +91,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
         MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent reading and writing"),
     ),
 }
-# These two are gauges: each adds the values of the sensors for requests and for responses.
+# The rate and the total are gauges: each adds the values of two sensors, requests and responses.
 OPERATIONS: Final = count_meter(
     "network-io", "operations", "requests written and responses received"
 )

@@ -243,7 +243,7 @@ class OAuth:
         return by_secret(settings.scope), {"Authorization": header}
 
     def _assertion(self, settings: OAuthSettings) -> str:
-        """Return an assertion: the text of the assertion file, or a newly signed one."""
+        """Return the text of the assertion file, or without such a file, sign a new assertion."""
         option = f"{_ASSERTION}.file"
         if settings.assertion_file is not None:
             found = self._values.file(option, settings.assertion_file).strip()

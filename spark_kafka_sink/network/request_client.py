@@ -190,7 +190,7 @@ class ConsumerNetworkClient:
                     self._client.send(future.request)
 
     def _next_due(self) -> float:
-        """Return when a queued request expires, or may be sent because a throttle time ends."""
+        """Return the earliest time at which a queued request expires or a throttle time ends."""
         due = [queue[0].expires_at for queue in self._unsent.values()]
         due += [self._throttled_until.get(n, _NEVER) for n in self._unsent if n in self._ready]
         return min(due, default=_NEVER)

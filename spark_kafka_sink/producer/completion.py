@@ -334,7 +334,7 @@ class BatchCompletion:
         return f"{Option('delivery.timeout.ms')}={round(self._delivery_timeout_s * 1000)}"
 
     def _throttle(self, batch: ProducerBatch, leader: Node | None) -> str:
-        """Return a note on the throttling by the batch's node, or an empty text."""
+        """Return a note on the throttling by the batch's node, or "" if there was none."""
         node_id = leader.id if batch.node_id is None and leader is not None else batch.node_id
         if node_id is None or node_id not in self._throttles:
             return ""

@@ -329,7 +329,7 @@ class ClusterMetadata:
         return max(self._not_before, self._refreshed_at + self._max_age_s)
 
     def request(self, now: float) -> MetadataRequest | None:
-        """Return the request that is due, or None; the request counts as in flight from now on."""
+        """Return the request that is due, which is in flight from now on; None if none is due."""
         if not self._topics or now < self.next_update_at():
             return None
         expired = self._refreshed_at is None or now >= self._refreshed_at + self._max_age_s

@@ -300,9 +300,9 @@ class ProducerBatch:
             self.packed = True
 
     def settle(self) -> int:
-        """Count the compressed records as the batch's memory, instead of the appended records.
+        """Release the memory of the appended records; charge the size of the compressed records.
 
-        Return the number of bytes that become free.
+        Return the difference: the number of bytes that become free.
         """
         packed_bytes = sum(map(len, self._pieces))
         freed = self._release_retained() - packed_bytes

@@ -148,7 +148,9 @@ class Sender:
         """
         self._check_idle("join")
         if self._transactions is not None:
-            raise IllegalStateException("a producer in a transaction cannot join another one")
+            raise IllegalStateException(
+                "a producer in a transaction cannot join another transaction"
+            )
         self._alone = (self.sequences, self._producer_id)
         self._producer_id = None
         self._follow(joined.sequences, joined)
@@ -263,7 +265,10 @@ class Sender:
     def _transactional_request(
         self, transactions: TransactionManager | JoinedTransaction, now: float
     ) -> tuple[ClientRequest | None, int | None]:
-        """Return the transactional request that is due, or the node to connect to first."""
+        """Return the transactional request to send, and the node that it waits for.
+
+        At most one of them is not None: the node if a request is due and the node is not connected.
+        """
         has_incomplete = transactions.is_completing and self._has_incomplete()
         request = transactions.due(now, has_incomplete=has_incomplete)
         if request is None:

@@ -1,10 +1,10 @@
 """The commit clients that this process keeps open, and the exceptions that users get.
 
 Spark reuses its Python processes: a stream plans all its micro-batches in one process and commits
-them in another. One client is kept for each configuration, including its credentials. These change
-with each new delegation token, so only the clients that were used last are kept. A client is closed
-after an error. A forked child keeps no clients, because their connections belong to the parent
-process.
+them in another. One client is kept for each configuration, including its credentials. The
+credentials change with each new delegation token, so only the clients that were used last are kept.
+A client is closed after an error. A forked child keeps no clients, because their connections belong
+to the parent process.
 """
 
 from __future__ import annotations

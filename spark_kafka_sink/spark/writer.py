@@ -111,7 +111,11 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._token = token
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Run a task. If the version is already written, only count the rows, or skip them."""
+        """Run a task, and return its commit message.
+
+        If the version is already written, write nothing. With the option `topic`, the task does not
+        read its rows then; without it, it counts them.
+        """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 

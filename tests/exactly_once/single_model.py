@@ -241,7 +241,7 @@ class SingleModel(Model):
             partition_of(partition),
             base_offset=offset,
             log_end=log_end,
-            last_offset=last,
+            previous_last_offset=last,
             is_duplicate=error != codes.NONE,
             was_resent=bool(resent),
         )

@@ -86,7 +86,7 @@ class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
     went_back: set if a batch got an offset that is not higher than all offsets before: the offset
-    of the batch, and the last offset before it.
+    of the batch, and the highest offset before it.
     """
 
     first_offset: int = -1

@@ -137,7 +137,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without those of exactlyOnce: its checks reject rows not yet laid out."""
+    """Return the options without the options of exactlyOnce, which needs rows already laid out."""
     own = {name.lower() for name in EXACTLY_ONCE_OPTIONS}
     return {name: value for name, value in given.items() if name.lower() not in own}
 

@@ -121,8 +121,8 @@ class SingleTask:
                 if not each.is_in(client.batch_at(partition, each.base_offset, deadline)):
                     message = (
                         f"{partition}: a batch was sent again after its response was lost, and the "
-                        f"log has another one at offset {each.base_offset}: another attempt writes "
-                        "there; run the job again"
+                        f"log has another batch at offset {each.base_offset}: another attempt "
+                        "writes there; run the job again"
                     )
                     raise TransactionAbortedException(
                         message, topic=partition.topic, partition=partition.partition

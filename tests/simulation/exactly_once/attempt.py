@@ -233,7 +233,7 @@ class Attempt:
                     partition,
                     each.base_offset,
                     self._log_end,
-                    last_offset=-1,
+                    previous_last_offset=-1,
                     is_duplicate=True,
                     was_resent=each.attempts > 0,
                 )

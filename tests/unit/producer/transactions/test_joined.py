@@ -256,7 +256,7 @@ def test_it_goes_on_alone_as_before() -> None:
 
     for _ in range(2):
         producer.sender.join(joined())
-        with pytest.raises(IllegalStateException, match="cannot join another one"):
+        with pytest.raises(IllegalStateException, match="cannot join another transaction"):
             producer.sender.join(joined())
         producer.append(0, [b"inside"])
         (request,) = producer.poll()

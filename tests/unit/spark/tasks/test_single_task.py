@@ -243,7 +243,7 @@ DUPLICATE = DuplicateBatch(base_offset=40, attempts=1, sent=sent(b"ours"))
             written(duplicates=[replace(DUPLICATE, attempts=0)]),
             "was sent once: another attempt writes there.*or the topic has .*=LogAppendTime",
         ),
-        (written(duplicates=[DUPLICATE]), "the log has another one at offset 40"),
+        (written(duplicates=[DUPLICATE]), "the log has another batch at offset 40"),
     ],
     ids=["below the end", "backwards", "false duplicate", "another batch"],
 )
@@ -264,7 +264,7 @@ def test_a_batch_that_was_sent_again_is_compared_with_the_log(
     client.batch = sent(b"ours")
     assert task.end().written[0].records == 3
     client.batch = sent(b"another's")
-    with pytest.raises(TransactionAbortedException, match="the log has another one at offset 40"):
+    with pytest.raises(TransactionAbortedException, match="the log has another batch at offset 40"):
         task.end()
 
 
