@@ -109,7 +109,9 @@ def test_a_broker_that_dies_at_once_is_one_sentence(tmp_path: Path) -> None:
     assert ended.stderr == "demo.py: Apache Kafka 4.3.1 cannot be set up: ERROR no such engine\n"
 
 
-@pytest.mark.long(reason="it runs the demo to its end; Ctrl-C below runs the first half")
+@pytest.mark.long(
+    reason="it runs the demo to its end, as make demo does; the jobs have tests of their own"
+)
 @pytest.mark.spark
 def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
     tmp_path: Path,

@@ -30,7 +30,7 @@ def run_as_a_newcomer(block: str, kafka: KafkaCluster, folder: Path) -> str:
     """
     assert block.count(BROKER) == 1
     (folder / "quickstart.py").write_text(block.replace(BROKER, kafka.bootstrap))
-    unset = ("PYSPARK_", "SPARK_HOME", "SPARK_CONF_DIR", "VIRTUAL_ENV")
+    unset = ("PYSPARK_", "PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR", "VIRTUAL_ENV")
     environment = {name: each for name, each in os.environ.items() if not name.startswith(unset)}
     path = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)
