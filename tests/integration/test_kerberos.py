@@ -213,7 +213,7 @@ def test_what_can_be_known_without_a_kdc_is_an_error_before_any_connection(
     for more, sentence in (
         ({"sasl.kerberos.keytab": str(tmp_path / "x.keytab")}, "is not a keytab"),
         ({"sasl.kerberos.keytab": str(tmp_path / "none.keytab")}, "No such file"),
-        ({"sasl.jaas.config": f"{MODULE} required useTicketCache=true;"}, "both say whom"),
+        ({"sasl.jaas.config": f"{MODULE} required useTicketCache=true;"}, "both set the user"),
     ):
         with pytest.raises(ConfigException, match=sentence):
             KafkaAdmin(producer_config(options | more))
