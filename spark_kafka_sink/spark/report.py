@@ -24,6 +24,11 @@ SAMPLES: Final = 10
 _TOPICS_NAMED: Final = 10
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, as ``1 row`` or ``2 rows``."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 @dataclass(kw_only=True)
 class PartitionReport:
     """The rows that a write sent to one Kafka partition. With acks=0, the offsets are -1.
@@ -123,10 +128,12 @@ class BadRowsReport:
         """Return a summary of the bad rows in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         sample = self.samples[0]
-        fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
+        is_one = self.rows == 1
+        skipped = f"{'was' if is_one else 'were'} skipped"
+        fate = skipped if self.dead_letters is None else f"went to {self.dead_letters}"
         return (
-            f"pykafka: {self.rows} bad rows {fate}: {reasons}; "
-            f"among them row {sample.row} of task {sample.task}"
+            f"pykafka: {counted(self.rows, 'bad row')} {fate}: {reasons}; "
+            f"{'it is' if is_one else 'among them'} row {sample.row} of task {sample.task}"
         )
 
 
@@ -161,11 +168,14 @@ class ExpiredRowsReport:
         most = sorted(found, key=lambda part: -part.rows)[:_TOPICS_NAMED]
         topics = ", ".join(part.described() for part in most)
         more = len(found) - len(most)
+        others = f" and {counted(more, 'more topic')}" if more else ""
+        rows = sum(part.rows for part in found)
+        older, them = ("is older", "it") if rows == 1 else ("are older", "them")
         return (
-            f"pykafka: {sum(part.rows for part in found)} rows are older than the retention.ms of "
-            f"their topic: {topics}{f' and {more} more topics' if more else ''}; brokers may "
-            "delete them at their next check; raise retention.ms, or set message.timestamp.type to "
-            "LogAppendTime"
+            f"pykafka: {counted(rows, 'row')} {older} than the retention.ms of "
+            f"{'its' if rows == 1 else 'their'} topic: {topics}{others}; brokers may "
+            f"delete {them} at their next check; raise retention.ms, or set message.timestamp.type "
+            "to LogAppendTime"
         )
 
     def described(self) -> str:
@@ -210,7 +220,7 @@ class ExactlyOnceReport:
 
     def summary(self) -> str:
         """Return a short description of the exactly-once write."""
-        many = f"{self.transactions} transaction{'' if self.transactions == 1 else 's'}"
+        many = counted(self.transactions, "transaction")
         if self.version is None:
             return f"exactlyOnce={self.mode}, {many}"
         return (
@@ -224,9 +234,10 @@ class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
-    they were sent. rows, bytes, compressed_bytes, retries and partitions do not include bad rows.
-    throttle_ms: the sum of the throttle times of all tasks. seconds: from the start of the first
-    task to the commit, by the clocks of their hosts. exactly_once: None for at-least-once writes.
+    they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
+    retries and partitions do not include bad rows. throttle_ms: the sum of the throttle times of
+    all tasks. seconds: from the start of the first task to the commit, by the clocks of their
+    hosts. exactly_once: None for at-least-once writes.
     """
 
     batch_id: int | None
@@ -236,6 +247,7 @@ class CommitReport:
     rows: int
     bytes: int
     compressed_bytes: int
+    compression: str
     retries: int
     throttle_ms: int
     slowest_task: TaskReport | None
@@ -248,21 +260,27 @@ class CommitReport:
         """Return a summary of the report in one line."""
         if self.exactly_once is not None and self.exactly_once.skipped is not None:
             return f"pykafka: skipped: {self.exactly_once.skipped}"
-        topics = sorted({p.topic for p in self.partitions})
-        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
         line = (
-            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes of records, "
-            f"{self.compressed_bytes} bytes sent) to {where or 'no topic'}, "
-            f"{len(self.partitions)} partitions, by {self.tasks} tasks "
+            f"pykafka: wrote {self._written()}, by {counted(self.tasks, 'task')} "
             f"in {self.seconds:.2f} s{batch}"
         )
         slowest = self.slowest_task
         if slowest is not None:
             line += f"; slowest task {slowest.task} on {slowest.host}, {slowest.seconds:.2f} s"
-        line += f"; {self.retries} retries" if self.retries else ""
+        line += f"; {counted(self.retries, 'retry', 'retries')}" if self.retries else ""
         line += f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else ""
         return line + (f"; {self.exactly_once.summary()}" if self.exactly_once else "")
+
+    def _written(self) -> str:
+        topics = sorted({p.topic for p in self.partitions})
+        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        codec = "" if self.compression == "none" else f", compressed by {self.compression}"
+        return (
+            f"{counted(self.rows, 'row')} ({self.bytes} bytes of records, "
+            f"{self.compressed_bytes} bytes sent{codec}) to {where or 'no topic'}, "
+            f"{counted(len(self.partitions), 'partition')}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a dictionary that can be encoded as JSON."""

@@ -50,6 +50,7 @@ class _OptionsOfTasks:
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
+        self._compression = options.producer.compression_type
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
@@ -58,6 +59,13 @@ class _OptionsOfTasks:
 
 class _TaskWriter(_OptionsOfTasks):
     """The base class of writers with at-least-once tasks, for jobs and streams."""
+
+    def _publish(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+    ) -> None:
+        """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
+        report = commit_report(messages, batch_id, compression=self._compression)
+        publish(report, self._report_path)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task, and return its commit message."""
@@ -82,7 +90,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         freeze_imports()
-        publish(commit_report(messages, self._batch_id), self._report_path)
+        self._publish(messages, self._batch_id)
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
@@ -152,7 +160,7 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
         """Publish the micro-batch's report. Raise KafkaException if a commit message is missing."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
-        publish(commit_report(messages, batchId), self._report_path)
+        self._publish(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: rows that are in Kafka cannot be removed."""

@@ -56,7 +56,7 @@ def commit_batch(
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
         publish(skipped_report(options, plan, skips, batch_id), options.report_path)
         return
-    report = commit_report(messages, batch_id, _how(options, messages))
+    report = _report(options, messages, batch_id)
     record = _next_record(options, plan, _rows_read(report)).after_version(_version(options))
     _commit(options, plan, record, messages, report)
     publish(report, options.report_path)
@@ -77,7 +77,7 @@ def commit_micro_batch(
     if all(isinstance(message, SkippedMessage) for message in messages):
         _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])
         return
-    report = commit_report(messages, batch_id, _how(options, messages))
+    report = _report(options, messages, batch_id)
     written = [message for message in messages if isinstance(message, SinkCommitMessage)]
     plan, micro_batch = _common(written)
     rows = _rows_read(report)
@@ -187,7 +187,22 @@ def skipped_report(
 
 def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | None) -> CommitReport:
     """Return the report of a write that was skipped. why: the reason."""
-    return replace(commit_report([], batch_id, _how(options, (), why)), tasks=tasks)
+    return replace(_report(options, (), batch_id, why), tasks=tasks)
+
+
+def _report(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None,
+    skipped: str | None = None,
+) -> CommitReport:
+    """Return the report of a write. skipped: why it was skipped, if it was."""
+    return commit_report(
+        messages,
+        batch_id,
+        _how(options, messages, skipped),
+        compression=options.producer.compression_type,
+    )
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:

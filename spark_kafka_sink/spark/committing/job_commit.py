@@ -41,11 +41,14 @@ def commit_report(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
     exactly_once: ExactlyOnceReport | None = None,
+    *,
+    compression: str = "none",
 ) -> CommitReport:
     """Return the report of a job: the sum of the commit messages of all tasks.
 
-    exactly_once: the exactly-once part of the report, None for at-least-once writes. Raise
-    KafkaException if a task did not report, because its rows may be missing from Kafka.
+    exactly_once: the exactly-once part of the report, None for at-least-once writes. compression:
+    the codec of the option kafka.compression.type. Raise KafkaException if a task did not report,
+    because its rows may be missing from Kafka.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
@@ -66,6 +69,7 @@ def commit_report(
         rows=sum(task.rows for task in tasks),
         bytes=sum(p.bytes for p in partitions),
         compressed_bytes=sum(p.compressed_bytes for p in partitions),
+        compression=compression,
         retries=sum(p.retries for p in partitions),
         throttle_ms=sum(message.throttle_ms for message in reported),
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),

@@ -144,6 +144,34 @@ def test_bad_rows_of_all_tasks_are_added_up_and_said(
     assert "14 bad rows were skipped: " in found.summary()
 
 
+def test_only_a_codec_is_said_to_compress(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for codec in ("none", "zstd"):
+        given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.compression.type": codec}
+        options = sink_options(given | {"topic": "t"})
+        KafkaArrowWriter(options).commit([message(0, partition(0, 1, 0))])
+        said[codec] = capsys.readouterr().err
+    assert "(10 bytes of records, 71 bytes sent)" in said["none"]
+    assert "(10 bytes of records, 71 bytes sent, compressed by zstd)" in said["zstd"]
+
+
+def test_what_is_one_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    expired = ExpiredRowsReport(topic="t", rows=1, oldest_timestamp_ms=0, retention_ms=1)
+    parts = partition(0, 1, 0, retries=1)
+    one = message(4, parts, bad_rows=bad_rows(4, 1, "too_large"), expired_rows=[expired])
+    publish(commit_report([one]), None)
+    written, bad, old = capsys.readouterr().err.splitlines()
+    assert written.startswith("pykafka: wrote 1 row (10 bytes of records, 71 bytes sent) to t, 1 ")
+    assert " 1 partition, by 1 task in " in written
+    assert written.endswith("; 1 retry")
+    assert bad == "pykafka: 1 bad row went to d: 1 too_large; it is row 0 of task 4"
+    assert old.startswith("pykafka: 1 row is older than the retention.ms of its topic: 1 of t ")
+    assert "; brokers may delete it at their next check; " in old
+    found = bad_rows(4, 1, "too_large")
+    found.dead_letters = None
+    assert "pykafka: 1 bad row was skipped: " in found.summary()
+
+
 def test_rows_older_than_the_retention_are_added_up_and_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -183,8 +211,8 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "pykafka: wrote 4 rows (40 bytes of records, 101 bytes sent) to t, 1 partitions, "
-        "by 1 tasks in 1.50 s in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
+        "pykafka: wrote 4 rows (40 bytes of records, 101 bytes sent) to t, 1 partition, "
+        "by 1 task in 1.50 s in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
     )
     path.unlink()
     publish(commit_report([message(0, partition(3, 4, 9))]), path)
