@@ -233,6 +233,10 @@ class ExactlyOnceReport:
 class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
+    complete: whether it is committed. If not, the report has only what the tasks wrote that ended
+    before the failure, and `unreported_tasks` is the number of the others, which may have written
+    rows, too.
+
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
     retries and partitions do not include bad rows. throttle_ms: the sum of the throttle times of
@@ -241,6 +245,8 @@ class CommitReport:
     """
 
     batch_id: int | None
+    complete: bool
+    unreported_tasks: int
     committed_at: str
     seconds: float
     tasks: int
@@ -260,6 +266,8 @@ class CommitReport:
         """Return a summary of the report in one line."""
         if self.exactly_once is not None and self.exactly_once.skipped is not None:
             return f"pykafka: skipped: {self.exactly_once.skipped}"
+        if not self.complete:
+            return self._failure()
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
         line = (
             f"pykafka: wrote {self._written()}, by {counted(self.tasks, 'task')} "
@@ -271,6 +279,29 @@ class CommitReport:
         line += f"; {counted(self.retries, 'retry', 'retries')}" if self.retries else ""
         line += f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else ""
         return line + (f"; {self.exactly_once.summary()}" if self.exactly_once else "")
+
+    def _failure(self) -> str:
+        what = "the write" if self.batch_id is None else f"micro-batch {self.batch_id}"
+        line = f"pykafka: {what} failed"
+        if self.tasks:
+            line += f"; {counted(self.tasks, 'task')} that had ended wrote {self._written()}"
+        if self.unreported_tasks:
+            others = counted(self.unreported_tasks, "task")
+            line += (
+                f"; {others} did not report and may have written{' more' * (self.tasks > 0)} rows"
+            )
+        return line
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this is a micro-batch without rows, of which nobody needs to know."""
+        return (
+            self.batch_id is not None
+            and self.complete
+            and not self.rows
+            and not (self.bad_rows is not None and self.bad_rows.rows)
+            and not (self.exactly_once is not None and self.exactly_once.skipped)
+        )
 
     def _written(self) -> str:
         topics = sorted({p.topic for p in self.partitions})

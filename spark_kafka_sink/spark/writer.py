@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
+from spark_kafka_sink.spark.committing.job_commit import (
+    commit_report,
+    failure_report,
+    publish,
+)
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
@@ -50,6 +54,7 @@ class _OptionsOfTasks:
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
+        self._is_quiet = options.quiet
         self._compression = options.producer.compression_type
 
     def _unpacked(self) -> SinkOptions:
@@ -65,7 +70,14 @@ class _TaskWriter(_OptionsOfTasks):
     ) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         report = commit_report(messages, batch_id, compression=self._compression)
-        publish(report, self._report_path)
+        publish(report, self._report_path, quiet=self._is_quiet)
+
+    def _publish_failure(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+    ) -> None:
+        """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
+        report = failure_report(messages, batch_id, compression=self._compression)
+        publish(report, self._report_path, quiet=self._is_quiet)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task, and return its commit message."""
@@ -93,8 +105,9 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         self._publish(messages, self._batch_id)
         _expire(self._token)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Expire the job's delegation token. Rows that are in Kafka cannot be removed."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish the report of the failed job, and expire its delegation token."""
+        self._publish_failure(messages, self._batch_id)
         _expire(self._token)
 
 
@@ -149,7 +162,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         """Abort the transactions of the job. Raise nothing: Spark raises the error of the job."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages)
+        abort_batch(self._unpacked(), self._plan, messages, self._batch_id)
         _expire(self._token)
 
 
@@ -163,7 +176,8 @@ class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
         self._publish(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: rows that are in Kafka cannot be removed."""
+        """Publish the report of the failed micro-batch."""
+        self._publish_failure(messages, batchId)
 
 
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
@@ -196,11 +210,11 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
             raise ConfigException(CONTINUOUS_REFUSAL)
         commit_micro_batch(self._unpacked(), messages, batchId)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
-        abort_micro_batch(self._unpacked(), messages)
+        abort_micro_batch(self._unpacked(), messages, batchId)
 
 
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -242,7 +256,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages)
+        abort_batch(self._unpacked(), self._plan, messages, self._micro_batch.batch_id)
 
 
 class MicroBatchWriter(KafkaArrowWriter):

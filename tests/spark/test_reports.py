@@ -60,6 +60,22 @@ def test_the_last_reports_are_those_of_jobs_and_micro_batches_in_order(
     assert file.parent.parent.stat().st_mode & 0o077 == 0, "others can reach the reports"
 
 
+def test_a_job_that_fails_leaves_a_report_of_what_it_wrote(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    """The task that fails may be the first or the last to end."""
+    topic = new_topic(1)
+    frame = spark.range(0, 20, 1, 2).selectExpr(
+        "CASE WHEN id >= 10 THEN raise_error('row ten') ELSE 'x' END AS value"
+    )
+    with pytest.raises(Exception, match="row ten"):
+        save(frame, kafka.bootstrap, topic)
+    (report,) = last_reports(spark, 1)
+    assert not report["complete"]
+    assert report["tasks"] + report["unreported_tasks"] == 2
+    assert report["rows"] == 10 * report["tasks"]
+
+
 def test_write_batch_adds_a_line_for_every_micro_batch(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:

@@ -24,7 +24,12 @@ from spark_kafka_sink.commit.outcomes import not_aborted_now
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
-from spark_kafka_sink.spark.committing.job_commit import commit_report, publish, say
+from spark_kafka_sink.spark.committing.job_commit import (
+    commit_report,
+    failure_report,
+    publish,
+    say,
+)
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import kept_plan
 from spark_kafka_sink.spark.micro_batch import MicroBatch
@@ -54,12 +59,14 @@ def commit_batch(
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
-        publish(skipped_report(options, plan, skips, batch_id), options.report_path)
+        publish(
+            skipped_report(options, plan, skips, batch_id), options.report_path, quiet=options.quiet
+        )
         return
     report = _report(options, messages, batch_id)
     record = _next_record(options, plan, _rows_read(report)).after_version(_version(options))
     _commit(options, plan, record, messages, report)
-    publish(report, options.report_path)
+    publish(report, options.report_path, quiet=options.quiet)
 
 
 @name_kafka_options()
@@ -90,7 +97,7 @@ def commit_micro_batch(
             say(f"pykafka: {warning}")
     else:
         _end_unused(options, plan)
-    publish(report, options.report_path)
+    publish(report, options.report_path, quiet=options.quiet)
 
 
 def _rows_read(report: CommitReport) -> int:
@@ -122,7 +129,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"
     report = _without_rows(options, why, len(skips), micro_batch.batch_id)
-    publish(report, options.report_path)
+    publish(report, options.report_path, quiet=options.quiet)
 
 
 def _common(
@@ -225,15 +232,22 @@ def abort_batch(
     options: SinkOptions,
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
 ) -> None:
-    """Abort a batch job that has failed, and print the result."""
+    """Abort a batch job that has failed, print the result, and publish the report of the failure.
+
+    batch_id: as in `commit_batch`.
+    """
     if isinstance(plan, Plan):
         _abort(options, plan, messages)
+        _publish_failure(options, messages, batch_id)
 
 
 @name_kafka_options()
-def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Abort a micro-batch that has failed, and print the result.
+def abort_micro_batch(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> None:
+    """Abort a micro-batch that has failed, as `abort_batch` does with a job.
 
     If neither the commit messages nor the driver's folder have the plan, nothing is aborted here.
     Then the next plan aborts the transactions, or the brokers do so after the timeout.
@@ -242,6 +256,19 @@ def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessa
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
         _abort(options, plan, messages)
+    _publish_failure(options, messages, batch_id)
+
+
+def _publish_failure(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+) -> None:
+    report = failure_report(
+        messages,
+        batch_id,
+        _how(options, messages),
+        compression=options.producer.compression_type,
+    )
+    publish(report, options.report_path, quiet=options.quiet)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:

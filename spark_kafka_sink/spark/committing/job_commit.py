@@ -1,4 +1,6 @@
-"""The commit of a job: check that every task has reported, and publish the report.
+"""The end of a job: check that every task has reported, and publish the report.
+
+A job that fails has a report, too, of the tasks that had ended before.
 
 The report is written to stderr, because Spark shows no logging of the Python process that commits.
 It is also written to the file of the option reportPath, and to the file of the application from
@@ -57,11 +59,41 @@ def commit_report(
             "wrote: their rows may be missing from Kafka, so the write fails"
         )
         raise KafkaException(message)
+    return _report(reported, 0, batch_id, exactly_once, compression)
+
+
+def failure_report(
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
+    exactly_once: ExactlyOnceReport | None = None,
+    *,
+    compression: str = "none",
+) -> CommitReport:
+    """Return the report of a job that has failed: what the tasks wrote that had ended.
+
+    The parameters are those of `commit_report`.
+    """
+    reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
+    unreported = sum(message is None for message in messages)
+    report = _report(reported, unreported, batch_id, exactly_once, compression)
+    report.complete = False
+    return report
+
+
+def _report(
+    reported: Sequence[SinkCommitMessage],
+    unreported_tasks: int,
+    batch_id: int | None,
+    exactly_once: ExactlyOnceReport | None,
+    compression: str,
+) -> CommitReport:
     partitions = merged(p for message in reported for p in message.partitions)
     now = time.time()
     tasks = [message.report for message in reported]
     return CommitReport(
         batch_id=batch_id,
+        complete=True,
+        unreported_tasks=unreported_tasks,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
         # The clock of a task's host may be ahead of the clock of this host.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
@@ -80,18 +112,16 @@ def commit_report(
     )
 
 
-def publish(report: CommitReport, path: Path | None) -> None:
+def publish(report: CommitReport, path: Path | None, *, quiet: bool = False) -> None:
     """Print a summary of the report, and write the report to the file `path`.
 
-    The report of a batch job replaces the file. For a stream, a line is appended for each
-    micro-batch. The rows are in Kafka already, so a failure to write the report is printed on
-    stderr and does not fail the job.
+    quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. The
+    report of a batch job replaces the file. For a stream, a line is appended for each micro-batch.
+    The rows are in Kafka already, so a failure to write the report is printed on stderr and does
+    not fail the job.
     """
-    say(report.summary())
-    if report.bad_rows is not None and report.bad_rows.rows:
-        say(report.bad_rows.summary())
-    if report.expired_rows:
-        say(ExpiredRowsReport.summary(report.expired_rows))
+    if not quiet and not report.is_empty:
+        _say_summary(report)
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
@@ -108,6 +138,14 @@ def publish(report: CommitReport, path: Path | None) -> None:
         shown = masked(str(path))
         why = without_path(error)
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
+
+
+def _say_summary(report: CommitReport) -> None:
+    say(report.summary())
+    if report.bad_rows is not None and report.bad_rows.rows:
+        say(report.bad_rows.summary())
+    if report.expired_rows:
+        say(ExpiredRowsReport.summary(report.expired_rows))
 
 
 def _replace(path: Path, text: str) -> None:

@@ -332,12 +332,82 @@ def test_a_driver_without_stderr_is_no_failure(
         assert json.loads((tmp_path / "report.json").read_text())["tasks"] == 1
 
 
-def test_abort_neither_raises_nor_reports(
+def writers(**options: str) -> tuple[KafkaArrowWriter, KafkaStreamArrowWriter]:
+    """Return a writer of jobs and one of streams, with options besides the usual ones."""
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"} | options
+    return KafkaArrowWriter(sink_options(given)), KafkaStreamArrowWriter(sink_options(given))
+
+
+def test_a_job_that_fails_leaves_a_report_of_the_tasks_that_had_ended(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    report = {"reportPath": str(tmp_path / "report.json")}
-    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"} | report)
-    KafkaArrowWriter(options).abort([None])
-    KafkaStreamArrowWriter(options).abort([None], 3)
+    path = tmp_path / "report.json"
+    job, _ = writers(reportPath=str(path))
+    job.abort([message(0, partition(0, 5, 100)), None, message(2, partition(0, 1, 90)), None])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == (
+        "pykafka: the write failed; 2 tasks that had ended wrote 6 rows (60 bytes of records, 182 "
+        "bytes sent) to t, 1 partition; 2 tasks did not report and may have written more rows"
+    )
+    report = json.loads(path.read_text())
+    assert (report["complete"], report["tasks"], report["unreported_tasks"]) == (False, 2, 2)
+    (written,) = report["partitions"]
+    assert [written[name] for name in ("records", "first_offset", "last_offset")] == [6, 90, 104]
+    job.commit([message(0, partition(0, 5, 100))])
+    report = json.loads(path.read_text())
+    assert (report["complete"], report["unreported_tasks"]) == (True, 0)
+
+
+def test_a_micro_batch_that_fails_adds_a_report_to_those_of_its_stream(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    _, stream = writers(reportPath=str(path))
+    stream.commit([message(0, partition(0, 5, 100))], 3)
+    capsys.readouterr()
+    stream.abort([None], 4)
+    stream.abort([message(0, partition(0, 1, 7))], 4)
+    none, all_of_them = capsys.readouterr().err.splitlines()
+    assert none == (
+        "pykafka: micro-batch 4 failed; 1 task did not report and may have written rows"
+    )
+    assert all_of_them == (
+        "pykafka: micro-batch 4 failed; 1 task that had ended wrote 1 row (10 bytes of records, 71 "
+        "bytes sent) to t, 1 partition"
+    )
+    reports = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(r["batch_id"], r["complete"]) for r in reports] == [(3, True), (4, False), (4, False)]
+
+
+def test_a_quiet_write_prints_nothing_and_reports_as_any_other(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    job, stream = writers(quiet="true", reportPath=str(path))
+    bad = message(0, partition(0, 5, 100), bad_rows=bad_rows(0, 1, "too_large"))
+    job.commit([bad])
+    job.abort([bad, None])
+    assert not json.loads(path.read_text())["complete"]
+    path.unlink()
+    stream.commit([bad], 0)
+    stream.abort([bad], 1)
+    assert len(path.read_text().splitlines()) == 2
     assert capsys.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
+    job, _ = writers(quiet="false")
+    job.commit([bad])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_a_micro_batch_without_rows_prints_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    job, stream = writers(reportPath=str(path))
+    stream.commit([message(0), message(1)], 0)
+    stream.commit([], 1)
+    assert capsys.readouterr() == ("", "")
+    assert [json.loads(line)["rows"] for line in path.read_text().splitlines()] == [0, 0]
+    stream.commit([message(0, bad_rows=bad_rows(0, 1, "too_large"))], 2)
+    assert len(capsys.readouterr().err.splitlines()) == 2, "its rows were bad"
+    job.commit([message(0)])
+    assert "wrote 0 rows" in capsys.readouterr().err, "a job is run once"
