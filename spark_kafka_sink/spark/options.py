@@ -70,9 +70,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", "delegationToken.mechanism", "quiet", "reportPath",
-        "topic", "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS,
+        "createTopics", "delegationToken", "delegationToken.mechanism", "progress", "quiet",
+        "reportPath", "topic", "topic.partitions", "topic.replication", "unknownOptions",
+        *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -129,10 +129,10 @@ class SinkOptions:
     """The options of one write.
 
     topic: None if the data has a topic column. quiet: whether to print no report on stderr.
-    new_topic: the settings of missing topics, None if they are not created.
-    delegation_token_mechanism: the SASL mechanism for tasks if the driver creates a delegation
-    token for them; None if tasks authenticate as the driver does. exactly_once: None for
-    at-least-once writes.
+    progress: whether tasks print their progress on stderr. new_topic: the settings of missing
+    topics, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
+    if the driver creates a delegation token for them; None if tasks authenticate as the driver
+    does. exactly_once: None for at-least-once writes.
 
     The driver adds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
@@ -145,6 +145,7 @@ class SinkOptions:
     topic: str | None = None
     report_path: Path | None = None
     quiet: bool = False
+    progress: bool = False
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
@@ -227,6 +228,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         topic=topic or None,
         report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
         quiet=_is_on(given, "quiet"),
+        progress=_is_on(given, "progress"),
         bad_rows=bad_rows,
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from support.spark.sink import save
 
 from spark_kafka_sink import last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tasks import task_progress
 from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -100,6 +103,24 @@ def test_a_session_of_another_kind_is_told_about_report_path() -> None:
     session._session_id = None  # type: ignore[assignment]  # never connected
     with pytest.raises(KafkaException, match="needs a classic session"):
         last_reports(session)  # type: ignore[arg-type]  # which is the point
+
+
+def test_a_task_prints_its_progress_while_it_waits_for_its_input(
+    kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(task_progress, "_STDERR", writer)
+    monkeypatch.setattr(task_progress, "PERIOD_S", 0.01)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(1)}
+    options = sink_options(given | {"progress": "true", "kafka.linger.ms": "0"})
+    with os.fdopen(reader) as lines, os.fdopen(writer, "w"):
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"value": ["x" * 100] * 7})
+            assert any(" 7 rows, 0.0 MB acknowledged" in line for line in lines)
+            yield pa.record_batch({"value": ["x"]})
+
+        assert write_task(options, batches()).report.rows == 8
 
 
 def test_throttling_of_a_task_is_reported(kafka: KafkaCluster, new_topic: NewTopic) -> None:

@@ -215,8 +215,9 @@ def write_task(
             task_rows.append(batch, since)
 
         slice_bytes = producer.slice_bytes(options.partitions)
-        append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
-        rows = task_rows.flush()
+        with _progress(options, producer, context):
+            append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
+            rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms
         attempt_transaction = None if transaction is None else transaction.end()
@@ -259,6 +260,16 @@ def _transaction(
     from spark_kafka_sink.spark.tasks.task_transaction import task_transaction  # noqa: PLC0415 - exactly once alone needs it
 
     return task_transaction(plan, options, producer, task, attempt)
+
+
+def _progress(
+    options: SinkOptions, producer: TaskProducer, context: TaskContext | None
+) -> AbstractContextManager[None]:
+    if not options.progress:
+        return nullcontext()
+    from spark_kafka_sink.spark.tasks.task_progress import name_of, printed_progress  # noqa: PLC0415 - most tasks print none
+
+    return printed_progress(name_of(context), producer.progress)
 
 
 def _first_partition(context: TaskContext | None) -> int:
