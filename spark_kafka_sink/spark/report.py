@@ -233,9 +233,10 @@ class ExactlyOnceReport:
 class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
-    complete: whether it is committed. If not, the report has only what the tasks wrote that ended
-    before the failure, and `unreported_tasks` is the number of the others, which may have written
-    rows, too.
+    query_id: the id of the streaming query whose micro-batch was written, None for other writes. It
+    is also None if no task has reported. complete: whether the write is committed. If not, the
+    report has only what the tasks wrote that ended before the failure, and `unreported_tasks` is
+    the number of the others, which may have written rows, too.
 
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
@@ -245,6 +246,7 @@ class CommitReport:
     """
 
     batch_id: int | None
+    query_id: str | None
     complete: bool
     unreported_tasks: int
     committed_at: str
@@ -337,10 +339,10 @@ class SkippedMessage(WriterCommitMessage):
 class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task: the rows that it wrote.
 
-    started_at: in seconds since 1970. partitions: the reports of the written partitions, without
-    bad rows. transaction: what the task wrote in its transaction, None for at-least-once writes.
-    plan, micro_batch: set only for a stream that is written exactly once, because its commit can
-    learn them only from these messages.
+    started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
+    the written partitions, without bad rows. transaction: what the task wrote in its transaction,
+    None for at-least-once writes. plan, micro_batch: set only for a stream that is written exactly
+    once, because its commit can learn them only from these messages.
     """
 
     report: TaskReport
@@ -349,6 +351,7 @@ class SinkCommitMessage(WriterCommitMessage):
     bad_rows: BadRowsReport
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
+    query_id: str | None = None
     transaction: AttemptTransaction | None = None
     plan: Plan | None = None
     micro_batch: MicroBatch | None = None

@@ -129,6 +129,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"
     report = _without_rows(options, why, len(skips), micro_batch.batch_id)
+    report.query_id = micro_batch.query_id
     publish(report, options.report_path, quiet=options.quiet)
 
 

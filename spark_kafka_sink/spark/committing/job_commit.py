@@ -92,6 +92,7 @@ def _report(
     tasks = [message.report for message in reported]
     return CommitReport(
         batch_id=batch_id,
+        query_id=next((m.query_id for m in reported if m.query_id is not None), None),
         complete=True,
         unreported_tasks=unreported_tasks,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),

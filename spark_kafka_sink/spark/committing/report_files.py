@@ -103,12 +103,37 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
             "server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)
+    return newest_reports(_content(), n)
+
+
+def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
+    """Return the reports of a micro-batch of a query that were made at a time or later.
+
+    since: the time in UTC, as in the field committed_at.
+    """
+    return [
+        report
+        for report in _reports_with(query_id)
+        if report["query_id"] == query_id
+        and report["batch_id"] == batch_id
+        and report["committed_at"] >= since
+    ]
+
+
+def _reports_with(text: str) -> list[dict[str, Any]]:
+    """Return the application's reports that have a text in them, the newest last."""
+    lines = _content().splitlines()
+    found = b"\n".join(line for line in lines if text.encode() in line)
+    return newest_reports(found, len(lines))
+
+
+def _content() -> bytes:
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
-        return []
+        return b""
     with (folder / _NAME).open("rb") as lines:
         fcntl.flock(lines, fcntl.LOCK_SH)
-        return newest_reports(lines.read(), n)
+        return lines.read()
 
 
 def _drop_older_half(lines: BinaryIO) -> None:

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.model import LARGEST_INT32
+from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
@@ -248,6 +249,7 @@ def write_task(
         bad_rows=bad_rows,
         expired_rows=task_rows.expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
+        query_id=None if context is None else context.getLocalProperty(QUERY_ID),
         transaction=attempt_transaction,
     )
 

@@ -181,12 +181,17 @@ def test_a_full_pipe_stops_neither_the_task_nor_the_io_thread(
     assert b"left out" not in drained
 
 
-def test_a_closed_stderr_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stderr_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     os.close(writer)
-    monkeypatch.setattr(task_progress, "_STDERR", writer)
-    print_line("nobody reads it")
+    with monkeypatch.context() as closed:
+        closed.setattr(task_progress, "_STDERR", writer)
+        print_line("nobody reads it")
+    print_line("read")
+    assert capfd.readouterr().err == "read\n"
 
 
 def test_a_line_goes_to_the_logs_that_spark_collects(
