@@ -52,6 +52,7 @@ from spark_kafka_sink.spark.on_error import (
     bad_row_policy,
     local_path,
 )
+from spark_kafka_sink.spark.tracing import JobTrace, check_installed, checked_traceparent
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +71,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", "delegationToken.mechanism", "progress", "quiet",
-        "reportPath", "topic", "topic.partitions", "topic.replication", "unknownOptions",
-        *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
+        "createTopics", "delegationToken", "delegationToken.mechanism", "openTelemetry",
+        "progress", "quiet", "reportPath", "topic", "topic.partitions", "topic.replication",
+        "traceparent", "unknownOptions", *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -132,13 +133,14 @@ class SinkOptions:
     progress: whether tasks print their progress on stderr. new_topic: the settings of missing
     topics, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
-    does. exactly_once: None for at-least-once writes.
+    does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
+    job, empty if it has none, and None without openTelemetry.
 
     The driver adds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
     max.message.bytes and partition count, None and 0 if unknown. retention_ms: the topic's
     retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
-    brokers: the brokers of the cluster.
+    brokers: the brokers of the cluster. trace: the span of the job, None without openTelemetry.
     """
 
     producer: ProducerConfig
@@ -150,11 +152,13 @@ class SinkOptions:
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
+    traceparent: str | None = None
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
     retention_ms: int | None = None
     brokers: tuple[Node, ...] = ()
+    trace: JobTrace | None = None
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
@@ -233,7 +237,23 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
         exactly_once=_exactly_once(given, producer, bad_rows),
+        traceparent=_given_traceparent(given),
     )
+
+
+def _given_traceparent(given: Mapping[str, str]) -> str | None:
+    """Return the parent of the job's span, "" without a parent, None without openTelemetry."""
+    parent = given.get("traceparent", "")
+    parent = checked_traceparent(parent) if parent.strip() else ""
+    if _is_on(given, "openTelemetry"):
+        check_installed()
+        return parent
+    if parent:
+        message = (
+            "option traceparent has no effect: set openTelemetry to true, or remove traceparent"
+        )
+        raise ConfigException(message)
+    return None
 
 
 def _exactly_once(

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
     from spark_kafka_sink.spark.micro_batch import MicroBatch
+    from spark_kafka_sink.spark.tracing import JobTrace
 
 # How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
@@ -340,9 +341,10 @@ class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task: the rows that it wrote.
 
     started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
-    the written partitions, without bad rows. transaction: what the task wrote in its transaction,
-    None for at-least-once writes. plan, micro_batch: set only for a stream that is written exactly
-    once, because its commit can learn them only from these messages.
+    the written partitions, without bad rows. trace: the span of the job, None without
+    openTelemetry. transaction: what the task wrote in its transaction, None for at-least-once
+    writes. plan, micro_batch: set only for a stream that is written exactly once, because its
+    commit can learn them only from these messages.
     """
 
     report: TaskReport
@@ -352,6 +354,7 @@ class SinkCommitMessage(WriterCommitMessage):
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
     query_id: str | None = None
+    trace: JobTrace | None = None
     transaction: AttemptTransaction | None = None
     plan: Plan | None = None
     micro_batch: MicroBatch | None = None

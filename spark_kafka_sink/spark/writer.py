@@ -18,9 +18,10 @@ from spark_kafka_sink.spark.committing.job_commit import (
     commit_report,
     failure_report,
     publish,
+    trace_of,
 )
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
-from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class _OptionsOfTasks:
         self._report_path = options.report_path
         self._is_quiet = options.quiet
         self._compression = options.producer.compression_type
+        self._trace = options.trace
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
@@ -70,14 +72,20 @@ class _TaskWriter(_OptionsOfTasks):
     ) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         report = commit_report(messages, batch_id, compression=self._compression)
-        publish(report, self._report_path, quiet=self._is_quiet)
+        self._publish_report(report, messages)
 
     def _publish_failure(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
         """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
         report = failure_report(messages, batch_id, compression=self._compression)
-        publish(report, self._report_path, quiet=self._is_quiet)
+        self._publish_report(report, messages)
+
+    def _publish_report(
+        self, report: CommitReport, messages: Sequence[WriterCommitMessage | None]
+    ) -> None:
+        trace = trace_of(messages, self._trace)
+        publish(report, self._report_path, quiet=self._is_quiet, trace=trace)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task, and return its commit message."""

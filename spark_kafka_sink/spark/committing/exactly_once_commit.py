@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.committing.job_commit import (
     failure_report,
     publish,
     say,
+    trace_of,
 )
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import kept_plan
@@ -59,14 +60,12 @@ def commit_batch(
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
-        publish(
-            skipped_report(options, plan, skips, batch_id), options.report_path, quiet=options.quiet
-        )
+        _publish(options, messages, skipped_report(options, plan, skips, batch_id))
         return
     report = _report(options, messages, batch_id)
     record = _next_record(options, plan, _rows_read(report)).after_version(_version(options))
     _commit(options, plan, record, messages, report)
-    publish(report, options.report_path, quiet=options.quiet)
+    _publish(options, messages, report)
 
 
 @name_kafka_options()
@@ -97,7 +96,7 @@ def commit_micro_batch(
             say(f"pykafka: {warning}")
     else:
         _end_unused(options, plan)
-    publish(report, options.report_path, quiet=options.quiet)
+    _publish(options, messages, report)
 
 
 def _rows_read(report: CommitReport) -> int:
@@ -130,7 +129,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     why = f"{micro_batch} was written before, with its {rows} rows"
     report = _without_rows(options, why, len(skips), micro_batch.batch_id)
     report.query_id = micro_batch.query_id
-    publish(report, options.report_path, quiet=options.quiet)
+    _publish(options, skips, report)
 
 
 def _common(
@@ -260,6 +259,13 @@ def abort_micro_batch(
     _publish_failure(options, messages, batch_id)
 
 
+def _publish(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], report: CommitReport
+) -> None:
+    trace = trace_of(messages, options.trace)
+    publish(report, options.report_path, quiet=options.quiet, trace=trace)
+
+
 def _publish_failure(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
 ) -> None:
@@ -269,7 +275,7 @@ def _publish_failure(
         _how(options, messages),
         compression=options.producer.compression_type,
     )
-    publish(report, options.report_path, quiet=options.quiet)
+    _publish(options, messages, report)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:

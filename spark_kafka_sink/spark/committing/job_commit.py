@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -37,6 +38,9 @@ from spark_kafka_sink.spark.report import (
     SinkCommitMessage,
     merged,
 )
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.tracing import JobTrace
 
 
 def commit_report(
@@ -113,16 +117,38 @@ def _report(
     )
 
 
-def publish(report: CommitReport, path: Path | None, *, quiet: bool = False) -> None:
+def trace_of(
+    messages: Sequence[WriterCommitMessage | None], planned: JobTrace | None
+) -> JobTrace | None:
+    """Return the span of the job that the tasks belong to.
+
+    planned: the span that the plan of this writer has begun. In a stream, the writer of the tasks
+    is another one, so the tasks have the right span.
+    """
+    traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage))
+    return next((each for each in traces if each is not None), planned)
+
+
+def publish(
+    report: CommitReport,
+    path: Path | None,
+    *,
+    quiet: bool = False,
+    trace: JobTrace | None = None,
+) -> None:
     """Print a summary of the report, and write the report to the file `path`.
 
-    quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. The
-    report of a batch job replaces the file. For a stream, a line is appended for each micro-batch.
-    The rows are in Kafka already, so a failure to write the report is printed on stderr and does
-    not fail the job.
+    quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. trace:
+    the span of the job, which ends here. The report of a batch job replaces the file. For a stream,
+    a line is appended for each micro-batch. The rows are in Kafka already, so a failure to write
+    the report is printed on stderr and does not fail the job.
     """
     if not quiet and not report.is_empty:
         _say_summary(report)
+    if trace is not None:
+        from spark_kafka_sink.spark.tracing import end_job  # noqa: PLC0415 - few jobs have a trace
+
+        end_job(trace, report)
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written

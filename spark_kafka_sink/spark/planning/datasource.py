@@ -39,6 +39,7 @@ from spark_kafka_sink.spark.planning.preflight import (
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
+from spark_kafka_sink.spark.tracing import begin_job
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     ExactlyOnceMicroBatchWriter,
@@ -87,6 +88,7 @@ class KafkaDataSource(DataSource):
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
         options, batch_id = self.check(schema)
+        options = _traced(options)
         if batch_id is not None and options.exactly_once is None:
             return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
         micro_batch = micro_batch_in({name.lower(): text for name, text in self.options.items()})
@@ -130,7 +132,7 @@ class KafkaDataSource(DataSource):
         own sink, every result is appended again. Raise the exceptions of `writer`.
         """
         freeze_imports()
-        options = self.check_stream(schema)
+        options = _traced(self.check_stream(schema))
         if options.exactly_once is None:
             if not self._is_copy:
                 options = _checked_micro_batch(options, schema)
@@ -148,6 +150,13 @@ class KafkaDataSource(DataSource):
         if options.exactly_once is None:
             return options
         return _of_stream(options, options.exactly_once, self.options)
+
+
+def _traced(options: SinkOptions) -> SinkOptions:
+    """Return the options with the span of the job, which begins now, if openTelemetry is set."""
+    if options.traceparent is None:
+        return options
+    return replace(options, trace=begin_job(options.traceparent))
 
 
 def _planned(

@@ -191,9 +191,27 @@ def write_task(
     acknowledge_now()
     freeze_imports()
     keep_heap()
+    if options.trace is None:
+        return _write(options, batches, plan)
+    from spark_kafka_sink.spark.tracing import task_span  # noqa: PLC0415 - few jobs have a trace
+
+    with task_span(options.trace, *_numbers(TaskContext.get())) as span:
+        message = _write(options, batches, plan)
+        span.add(message)
+    return message
+
+
+def _numbers(context: TaskContext | None) -> tuple[int, int]:
+    """Return the numbers of the task and of the attempt."""
+    return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+
+
+def _write(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], plan: Plan | None
+) -> SinkCommitMessage:
     started_at, started = time.time(), time.monotonic()
     context = TaskContext.get()
-    task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+    task, attempt = _numbers(context)
     with (
         name_kafka_options(),
         suggest_create_topics(options),
@@ -250,6 +268,7 @@ def write_task(
         expired_rows=task_rows.expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
         query_id=None if context is None else context.getLocalProperty(QUERY_ID),
+        trace=options.trace,
         transaction=attempt_transaction,
     )
 

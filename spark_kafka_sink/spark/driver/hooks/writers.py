@@ -45,6 +45,7 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
+    trace_options,
 )
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
 from spark_kafka_sink.spark.exactly_once import is_off
@@ -385,7 +386,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     """Return the session's options to add to the write, and record them in the writer."""
     if BATCH_ID_OPTION in write.options:  # write_batch has added them
-        return {}
+        return trace_options(write.options)
     # A writer may be started again with another query name.
     before = join_options(None, noted(writer, _HANDED_ON, {}))
     own = {name: text for name, text in write.options.items() if before.get(name) != text}
@@ -393,6 +394,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     session = writer._session if is_stream and kind.notes is None else writer._spark
     refuse_speculation(session, own)
     found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
+    found |= trace_options(own)
     note(writer, _HANDED_ON, found)
     return found
 
