@@ -52,6 +52,7 @@ from spark_kafka_sink.spark.on_error import (
     bad_row_policy,
     local_path,
 )
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 from spark_kafka_sink.spark.tracing import JobTrace, check_installed, checked_traceparent
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class SinkOptions:
     topics, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
-    job, empty if it has none, and None without openTelemetry.
+    job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
 
     The driver adds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
@@ -153,6 +154,7 @@ class SinkOptions:
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
     traceparent: str | None = None
+    write_id: str | None = None
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -213,7 +215,11 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(message, lenient=lenient)
         elif name.startswith(_KAFKA):
             kafka[bare] = value
-        elif not is_sink_option(name) and name not in (*_SPARKS, APPLICATION_OPTION):
+        elif not is_sink_option(name) and name not in (
+            *_SPARKS,
+            APPLICATION_OPTION,
+            WRITE_ID_OPTION,
+        ):
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
@@ -238,6 +244,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
         exactly_once=_exactly_once(given, producer, bad_rows),
         traceparent=_given_traceparent(given),
+        write_id=given.get(WRITE_ID_OPTION),
     )
 
 

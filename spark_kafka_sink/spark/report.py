@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
+# The option by which the process of the user names a job, to find its report.
+WRITE_ID_OPTION: Final = "pykafka.write.id"
 _TOPICS_NAMED: Final = 10
 
 
@@ -237,7 +239,9 @@ class CommitReport:
     query_id: the id of the streaming query whose micro-batch was written, None for other writes. It
     is also None if no task has reported. complete: whether the write is committed. If not, the
     report has only what the tasks wrote that ended before the failure, and `unreported_tasks` is
-    the number of the others, which may have written rows, too.
+    the number of the others, which may have written rows, too. error: why it failed, None if it did
+    not, and where only Spark knows. write_id: the name of the job in `WRITE_ID_OPTION`, None
+    without one.
 
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
     they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
@@ -250,6 +254,8 @@ class CommitReport:
     query_id: str | None
     complete: bool
     unreported_tasks: int
+    error: str | None
+    write_id: str | None
     committed_at: str
     seconds: float
     tasks: int

@@ -58,6 +58,7 @@ class _OptionsOfTasks:
         self._is_quiet = options.quiet
         self._compression = options.producer.compression_type
         self._trace = options.trace
+        self._write_id = options.write_id
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
@@ -71,14 +72,18 @@ class _TaskWriter(_OptionsOfTasks):
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
-        report = commit_report(messages, batch_id, compression=self._compression)
+        report = commit_report(
+            messages, batch_id, compression=self._compression, write_id=self._write_id
+        )
         self._publish_report(report, messages)
 
     def _publish_failure(
         self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
     ) -> None:
         """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
-        report = failure_report(messages, batch_id, compression=self._compression)
+        report = failure_report(
+            messages, batch_id, compression=self._compression, write_id=self._write_id
+        )
         self._publish_report(report, messages)
 
     def _publish_report(

@@ -209,6 +209,7 @@ def _report(
         batch_id,
         _how(options, messages, skipped),
         compression=options.producer.compression_type,
+        write_id=options.write_id,
     )
 
 
@@ -274,6 +275,7 @@ def _publish_failure(
         batch_id,
         _how(options, messages),
         compression=options.producer.compression_type,
+        write_id=options.write_id,
     )
     _publish(options, messages, report)
 

@@ -24,6 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.spark.committing.report_files import (
+    add_error_to_remembered,
     append_report,
     is_special,
     open_to_append,
@@ -49,12 +50,13 @@ def commit_report(
     exactly_once: ExactlyOnceReport | None = None,
     *,
     compression: str = "none",
+    write_id: str | None = None,
 ) -> CommitReport:
     """Return the report of a job: the sum of the commit messages of all tasks.
 
     exactly_once: the exactly-once part of the report, None for at-least-once writes. compression:
-    the codec of the option kafka.compression.type. Raise KafkaException if a task did not report,
-    because its rows may be missing from Kafka.
+    the codec of the option kafka.compression.type. write_id: as in `CommitReport`. Raise
+    KafkaException if a task did not report, because its rows may be missing from Kafka.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
     if len(reported) != len(messages):
@@ -63,7 +65,7 @@ def commit_report(
             "wrote: their rows may be missing from Kafka, so the write fails"
         )
         raise KafkaException(message)
-    return _report(reported, 0, batch_id, exactly_once, compression)
+    return _report(reported, batch_id, exactly_once, compression, write_id)
 
 
 def failure_report(
@@ -72,24 +74,25 @@ def failure_report(
     exactly_once: ExactlyOnceReport | None = None,
     *,
     compression: str = "none",
+    write_id: str | None = None,
 ) -> CommitReport:
     """Return the report of a job that has failed: what the tasks wrote that had ended.
 
     The parameters are those of `commit_report`.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
-    unreported = sum(message is None for message in messages)
-    report = _report(reported, unreported, batch_id, exactly_once, compression)
+    report = _report(reported, batch_id, exactly_once, compression, write_id)
     report.complete = False
+    report.unreported_tasks = sum(message is None for message in messages)
     return report
 
 
 def _report(
     reported: Sequence[SinkCommitMessage],
-    unreported_tasks: int,
     batch_id: int | None,
     exactly_once: ExactlyOnceReport | None,
     compression: str,
+    write_id: str | None,
 ) -> CommitReport:
     partitions = merged(p for message in reported for p in message.partitions)
     now = time.time()
@@ -98,7 +101,9 @@ def _report(
         batch_id=batch_id,
         query_id=next((m.query_id for m in reported if m.query_id is not None), None),
         complete=True,
-        unreported_tasks=unreported_tasks,
+        unreported_tasks=0,
+        error=None,
+        write_id=write_id,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
         # The clock of a task's host may be ahead of the clock of this host.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
@@ -165,6 +170,16 @@ def publish(
         shown = masked(str(path))
         why = without_path(error)
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
+
+
+def add_error(write_id: str, error: str, path: Path | None) -> None:
+    """Add the error of a failed job to its report, also in the file `path`. Raise OSError."""
+    add_error_to_remembered(write_id, error)
+    if path is None or is_special(path) or not path.is_file():
+        return
+    report = json.loads(path.read_text())
+    if report["write_id"] == write_id:
+        _replace(path, json.dumps(report | {"error": error}, indent=2) + "\n")
 
 
 def _say_summary(report: CommitReport) -> None:

@@ -89,6 +89,26 @@ def remember(report: dict[str, Any]) -> None:
         append_report(lines, report)
 
 
+def add_error_to_remembered(write_id: str, error: str) -> None:
+    """Set the error in the report of a write in the application's file, if there is one."""
+    folder = driver_folder()
+    if folder is None or not (folder / _NAME).exists():
+        return
+    with (folder / _NAME).open("r+b") as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)
+        content = lines.read()
+        found = content.rfind(write_id.encode())
+        if found < 0:
+            return
+        start = content.rfind(b"\n", 0, found) + 1
+        end = content.find(b"\n", found)
+        report = json.loads(content[start:end])
+        if report["write_id"] == write_id:
+            lines.seek(start)
+            lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+            lines.truncate()
+
+
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Return the reports of the application's last n writes and micro-batches, the newest last.
 

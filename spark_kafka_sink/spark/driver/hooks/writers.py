@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
     is_all_noted,
@@ -374,7 +375,11 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             kind.look(kind.schema(writer), write.options)
             if _has_nothing_to_write(kind, session, write):
                 return None
-        with explained(session), _appending(writer, kind, write):
+        with (
+            reporting_error(write.options),
+            explained(session),
+            _appending(writer, kind, write),
+        ):
             query = method(writer, *args, **kwargs)
         if query is not None:
             explain_query(query, session)
@@ -395,6 +400,8 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     refuse_speculation(session, own)
     found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
     found |= trace_options(own)
+    if kind.method == "save" and kind.notes is not None:  # streams and Spark Connect have no use
+        found |= new_write_id()
     note(writer, _HANDED_ON, found)
     return found
 

@@ -1,0 +1,58 @@
+"""Adds the error of a failed job to its report.
+
+Spark does not pass the error to the process that aborts the job and makes its report. Only the
+user's process gets it. The report is found by an id that the write has as an option.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from spark_kafka_sink.spark.committing.job_commit import add_error
+from spark_kafka_sink.spark.options import report_path
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION
+
+# The last line of a Python traceback inside of Spark's message: the first one that is not indented.
+_CAUSE: Final = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
+)
+_LONGEST: Final = 2000
+
+
+def new_write_id() -> dict[str, str]:
+    """Return the option with the id of a new write."""
+    return {WRITE_ID_OPTION: uuid.uuid4().hex}
+
+
+@contextmanager
+def reporting_error(options: Mapping[str, str]) -> Iterator[None]:
+    """Add an exception of this block to the report of the write, if it has one.
+
+    options: the options of the write, with names in lower case.
+    """
+    try:
+        yield
+    except Exception as error:
+        write_id = options.get(WRITE_ID_OPTION)
+        if write_id is not None:
+            with suppress(Exception):  # the error itself says more
+                path = options.get("reportpath")
+                where = None if path is None else report_path(path)
+                add_error(write_id, cause_of(str(error) or type(error).__name__), where)
+        raise
+
+
+def cause_of(said: str) -> str:
+    """Return the essential line of an exception of Spark: the exception in the Python worker.
+
+    Without one, return the first lines.
+    """
+    found = _CAUSE.search(said)
+    if found is not None:
+        return found[1][:_LONGEST]
+    before_frames, *_ = re.split(r"\n\s*at |\n\n", said, maxsplit=1)
+    return before_frames.strip()[:_LONGEST]
