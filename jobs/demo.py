@@ -38,12 +38,12 @@ _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
 # The timestamps of the flights are in 2013. With retention by time, a broker would delete the
-# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights,
-# so these limits are large enough, whatever the broker's defaults are.
+# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights:
+# twice that is kept, and the 36 partitions of three topics take less than 1 GB.
 _TOPIC_CONFIG: Final = {
     "retention.ms": "-1",
-    "retention.bytes": str(64 << 20),
-    "segment.bytes": str(16 << 20),
+    "retention.bytes": str(20 << 20),
+    "segment.bytes": str(4 << 20),
     "segment.ms": str(2**62),
 }
 _ANSWER_TIMEOUT_S: Final = 5.0
