@@ -22,6 +22,9 @@ TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
+ifneq ($(filter-out 0 1,$(ALL)),)
+$(error ALL is '$(ALL)': expected 1, for exactly once and TLS too, or 0)
+endif
 
 # Compiled, so it is there only where that is possible; tests say what they did not test without.
 INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
@@ -40,13 +43,13 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench audit clean java openssl python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka dist mutants soak bench audit clean java openssl python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
-demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
-	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
+demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too, ALL=1 for exactly once and TLS
+	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream) $(if $(filter 1,$(ALL)),--all)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
 	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
@@ -95,6 +98,9 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 	@$(BIN)/codespell
 	@$(TESTS_PATH) $(BIN)/python -m support.house.words
 
+dist: java .venv-dist/.dist  ## the wheel and the sdist of a release in dist/, built twice, and installed on each Python that is supported and here
+	@$(JAVA_PATH) $(TESTS_PATH) exec .venv-dist/bin/python -m support.programs.dist
+
 mutants: java openssl kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
@@ -115,7 +121,7 @@ audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The tests make their certificates with it.
 openssl:
@@ -129,7 +135,7 @@ python:
 
 # Two makes at once make the environments of a clone one after the other; the second one's make,
 # inside the lock, finds what the first one has made. `flock` is not on every machine.
-ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench
+ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench .venv-dist/.dist
 
 ifndef HAS_LOCK
 $(ENVIRONMENTS): $(SOURCES) | python
@@ -155,6 +161,12 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
 	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
+	@touch $@
+
+.venv-dist/.dist: $(SOURCES) | python
+	$(call make_environment,.venv-dist)
+	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
+	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6"
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

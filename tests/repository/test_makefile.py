@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-exactly-once", "test-matrix", "mutants", "bench"),
+    *("test-exactly-once", "test-matrix", "mutants", "bench", "dist"),
 )
 NEEDS_OPENSSL = (
     *("test", "test-long", "test-security", "test-exactly-once", "test-matrix", "test-lowest"),
