@@ -137,6 +137,12 @@ class ProducerConfig(
     """
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
     """Whether to partition rows with a key in the same way as rows without a key."""
+    partitioner_rack_aware: bool = field(name="partitioner.rack.aware", default=False)
+    """Whether rows without key go to partitions whose leader is in the rack `client.rack`, while
+    there are any (KIP-1123)."""
+    client_rack: str = field(name="client.rack", default="")
+    """The rack of this producer, as brokers name theirs in `broker.rack`, for example an
+    availability zone. `${env:NAME}` is resolved where the producer runs, on each executor."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
@@ -480,6 +486,12 @@ def producer_config(
     config = _settle_idempotence(config, options)
     config = _settle_delivery_timeout(config, options)
     config = _settle_backoffs(config, options)
+    if config.partitioner_rack_aware and not config.client_rack.strip():
+        message = (
+            f"{Option('partitioner.rack.aware')} is true, but {Option('client.rack')} is not set: "
+            "set it to the rack of the producer, for example ${env:ZONE}"
+        )
+        raise ConfigException(message)
     _check_secured(config)
     _check_handlers(config)
     _check_text(config)
@@ -984,6 +996,8 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "metrics.recording.level": "all metrics are always recorded",
     **dict.fromkeys(
         (
+            "sasl.oauthbearer.allow.unverified.audience",
+            "sasl.oauthbearer.allow.unverified.issuer",
             "sasl.oauthbearer.clock.skew.seconds",
             "sasl.oauthbearer.expected.audience",
             "sasl.oauthbearer.expected.issuer",
@@ -1075,8 +1089,6 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
 NOT_YET: Final = frozenset(
     {
         "bootstrap.resolve.timeout.ms",
-        "client.rack",
         "metadata.cluster.check.enable",
-        "partitioner.rack.aware",
     }
 )

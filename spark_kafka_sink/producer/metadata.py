@@ -274,6 +274,10 @@ class ClusterMetadata:
             return None
         return self.nodes.get(topic.known.leaders[partition])
 
+    def nodes_in(self, rack: str) -> set[int]:
+        """Return the ids of the nodes whose broker.rack is `rack`."""
+        return {node.id for node in self.nodes.values() if node.rack == rack}
+
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the leader epoch of a partition, -1 if it is not known."""
         name, partition = topic_partition
