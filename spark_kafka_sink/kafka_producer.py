@@ -45,7 +45,7 @@ class KafkaProducer(BaseProducer):
 
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``. ``partitioner.class`` may be one too (see
+    objects, classes or their names as ``module.Name``. So may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: used instead of the options, which are
     then ignored. brokers: known brokers of the cluster, which are used instead of bootstrap.servers
     unless they are unreachable. allow_auto_create_topics: False asks brokers not to create a

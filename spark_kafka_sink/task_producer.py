@@ -165,7 +165,7 @@ class TaskProducer(BaseProducer):
         broker. refresh: returns the current values; it is called before `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
-        check_callable("refresh", refresh, "what gives the max.message.bytes of topics")
+        check_callable("refresh", refresh, "a function that returns max.message.bytes by topic")
         self._caller.check_process()
         self._columns.limit_messages(max_message_bytes, refresh)
 

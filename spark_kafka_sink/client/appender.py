@@ -193,7 +193,7 @@ OnFailure: TypeAlias = Callable[[AppendFailure], object]
 
 
 class SliceOwner:
-    """Call `on_failure` for the failed rows of one slice.
+    """Calls `on_failure` for the failed rows of one slice.
 
     start: the number of the slice's first row in the Arrow batch or table that was appended.
     """
@@ -374,7 +374,7 @@ class ColumnProducer:
         self._state.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Reject rows that are too large for a request, for buffer.memory, or for their topic."""
+        """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
         if self._limits.fit(sizes):
             return
         try:

@@ -205,7 +205,7 @@ class SentRows:
         return self._end(row) is not None
 
     def wait(self, row: int, timeout: float | None) -> _End:
-        """Wait until the row has a result, and return it. Raise TimeoutError if it comes late."""
+        """Wait for the row's result and return it. Raise TimeoutError after `timeout` seconds."""
         end = self._end(row)
         if end is not None:
             return end

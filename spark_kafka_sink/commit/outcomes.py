@@ -96,10 +96,10 @@ class Torn:
             for one in written.get(each.transaction.slot, ())
         ) or tuple(each.rows for each in self.lost)
         every, what = len(self.record.transactions), self.record.last_written
-        more = f" (the end of {self.unknown} more is not known)" if self.unknown else ""
+        more = f" (it is not known how {self.unknown} more ended)" if self.unknown else ""
         message = (
-            f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
-            f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
+            f"{what} of {owner} was to be committed, but brokers have aborted {len(self.lost)} of "
+            f"its {every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
             "if they are needed, write them again; to let the next run start, use python -m "
             f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
         )

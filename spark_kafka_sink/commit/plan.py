@@ -222,7 +222,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass a reply on to the state machine that sent the request and commits a transaction."""
+    """Pass a reply on to the state machine in `ends` that sent the request."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:

@@ -139,7 +139,7 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the id in a request that only requests about the same transaction have."""
+    """Return the transactional id or the producer id in a request, by which `places` finds it."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""

@@ -140,9 +140,9 @@ def begin(
 ) -> Step[Committing]:
     """Return the state machine that commits, and its first requests to brokers.
 
-    record: the record in state DONE. level: the transaction.version that the cluster has finalized
-    now. missing_until: until when to look again for a partition that brokers do not know; later
-    than `deadline` has no effect.
+    record: the owner's next record, as it is after the commit (state DONE). level: the
+    transaction.version that the cluster has finalized now. missing_until: until when to look again
+    for a partition that brokers do not know; later than `deadline` has no effect.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -164,7 +164,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes a commit, after the decision to commit was recorded."""
+    """Return the machine that completes a commit whose record DECIDED is in the commit log."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -338,7 +338,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and record when it began or times out (C3)."""
+    """Check again that a transaction is open, and store when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:

@@ -40,7 +40,7 @@ _ALL_REPLICAS: Final = -1
 # names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
-# What follows if the log has other records than before.
+# The end of the warnings that the log no longer has the records that were read before.
 _AGAIN: Final = (
     "it is read again from its start, and versions that it no longer has are written again"
 )

@@ -1,4 +1,4 @@
-"""The requests of state machines as generators, which yield what they wait for, and return a reply.
+"""Generators that send the requests of state machines, and return the replies.
 
 A reply may need several responses, for example a response that names the coordinator and then the
 coordinator's own response. So a generator yields either a `RequestFuture` or the time until which

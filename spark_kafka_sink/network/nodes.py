@@ -147,7 +147,7 @@ class NodeStates:
 
         One needed node that answers is enough. If none answers, but another broker does, the needed
         nodes may be restarting, so the result is False, unless one of them was never reached since
-        a bootstrap address listed it. It is not enough that a bootstrap address answers.
+        a bootstrap address listed it. A bootstrap address that answers does not count.
         """
         if is_any_needed and not self.has_answering:
             return True

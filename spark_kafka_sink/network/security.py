@@ -242,7 +242,7 @@ class Security:
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, call `wake` as soon as it can be."""
+        """Return whether `login` can be called now. If not, `wake` is called as soon as it can."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:

@@ -324,7 +324,7 @@ class BatchCompletion:
     def _fail_transaction(
         self, batch: ProducerBatch, error: KafkaException, action: Action
     ) -> None:
-        """Mark the transaction of the batch, if there is one, as not to be committed."""
+        """Make it impossible to commit the transaction of the batch, if there is one."""
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 

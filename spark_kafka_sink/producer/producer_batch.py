@@ -54,10 +54,11 @@ class SpanOwner(Protocol):
 
 
 class RecordSpan(NamedTuple):
-    """`records` consecutive records of a batch; the offset delta of the first is `first_record`.
+    """Consecutive records of a batch that have the same owner.
 
-    owner: is notified of their result; first_row: the position of the first record among the
-    owner's rows, in the order that `RowOwner.lay_out` stored.
+    records: their number; first_record: the offset delta of the first of them; owner: is notified
+    of their result; first_row: the position of the first record among the owner's rows, in the
+    order that `RowOwner.lay_out` stored.
     """
 
     owner: SpanOwner

@@ -192,7 +192,7 @@ class JoinedTransaction:
         return self.deliveries.joined
 
     def take_news(self) -> bool:
-        """Return False: a joined transaction has no calls that end."""
+        """Return False: no caller waits for a call of a joined transaction."""
         return False
 
     # -- requests ---------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     if last is None or last.rows != rows:
         message = (
             f"{micro_batch} has {rows} rows now, and had {'none' if last is None else last.rows} "
-            f"when {plan.run.owner} wrote it: its source gave other rows for the same offsets"
+            f"when {plan.run.owner} wrote it: its source returned other rows for the same offsets"
         )
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"

@@ -169,7 +169,7 @@ def _planned(
 def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options with the application id, by which the commit log knows the stream."""
+    """Return the options with the application id, which identifies the stream in the commit log."""
     checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 

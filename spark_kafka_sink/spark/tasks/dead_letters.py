@@ -387,8 +387,8 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
     """Return names that are distinct even if case is ignored, as Spark requires in a Parquet file.
 
-    keep: names that must not change. Otherwise the first of several equal names does not change.
-    The other names get a number at the end.
+    keep: names that must not change. Of several other names that are equal, the first does not
+    change, and the others get a number at the end.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

@@ -57,7 +57,7 @@ from spark_kafka_sink.spark.planning.datasource import (
 )
 from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 
-# ruff: noqa: SLF001 - Spark has no public way to ask a writer
+# ruff: noqa: SLF001 - Spark has no public way to read a writer's settings
 
 
 class Write(NamedTuple):
