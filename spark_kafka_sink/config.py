@@ -628,7 +628,7 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                f"{Option(f'ssl.{name}.location')} is set, and other options have its "
                 "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):

@@ -126,7 +126,7 @@ class Slice:
 
 
 class SliceAppender:
-    """Encode slices of rows, and add the rows to batches."""
+    """Encodes slices of rows, and adds the rows to batches."""
 
     def __init__(self, state: ProducerState, config: ProducerConfig) -> None:
         self._state = state
@@ -223,7 +223,7 @@ class SliceOwner:
 
 
 class ColumnProducer:
-    """Append Arrow batches.
+    """Appends Arrow batches.
 
     limits: how large a record may be. drain_rows: puts the rows of earlier `send` calls into
     batches, so that they are sent first; it takes a deadline and the topics.

@@ -35,7 +35,7 @@ _DONE_CALLBACK: Final = "done callback"
 
 
 class _End(NamedTuple):
-    """The result of all rows of one span of a batch."""
+    """The result of the rows of one span, which are consecutive records of a batch."""
 
     partition: int
     log_append_time_ms: int

@@ -165,7 +165,11 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first request of step D0, or of D1 if D0 is skipped, and the machine's state."""
+    """Return the first request, and the machine's state.
+
+    It is the request to list open transactions (D0), or without this step, the request that fences
+    older drivers (D1).
+    """
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING

@@ -34,6 +34,7 @@ def check(
     """Check that the owner's record at `offset` follows the record that the plan read.
 
     Return None if it does, else a failure.
+
     run: the name of the run in the record at `offset`. followed: the record that the plan read,
     None if the owner had no record.
     """

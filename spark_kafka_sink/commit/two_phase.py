@@ -198,7 +198,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as its attempt left it, first check for a newer run."""
+    """Fail. If a transaction is not as its attempt left it, first check if a newer run is why."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -298,7 +298,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the decision to commit the write of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
@@ -434,9 +434,7 @@ def _why_not(machine: Committing, at: Received) -> Failure:
 
 
 def _not_ended(machine: Committing, at: Received) -> Failure:
-    return at.failure(
-        f"the decision to commit the write of {machine.plan.run.owner} could not be committed"
-    )
+    return at.failure(f"the commit log record of {machine.plan.run.owner} could not be committed")
 
 
 # -- after the decision ---------------------------------------------------------------------------

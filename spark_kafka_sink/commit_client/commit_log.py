@@ -71,7 +71,7 @@ class CommitLog:
         return taken
 
     def write(self, ask: WriteRecord) -> Steps[Reply]:
-        """Write a record in the open transaction of its producer."""
+        """Write a commit log record in the open transaction of the driver."""
         node_id = yield from self._brokers.leader(self._log)
         key = ask.transactional_id
         value = encode(key, ask.record)

@@ -86,7 +86,10 @@ def reason_of(code: int, what: str, node_id: int) -> str:
 
 
 def refused(code: int, what: str, message: str | None = None) -> NoReplyError:
-    """Return the exception for an error code. message: the error message of the broker, if any."""
+    """Return the exception for an error code.
+
+    what: the request that failed, for the message. message: the broker's own message, if any.
+    """
     row = error_code(code)
     reason = f"{what}: {row.name} ({code})" + (f", {message}" if message else "")
     return NoReplyError(code, reason, is_unanswered=False)

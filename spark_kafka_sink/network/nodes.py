@@ -143,11 +143,11 @@ class NodeStates:
         return None
 
     def _is_silent(self, connect_to: Container[int], *, is_any_needed: bool) -> bool:
-        """Return whether no node that is needed answers.
+        """Return whether no needed node answers.
 
-        One needed node that answers is enough. If none answers, but another broker does, the needed
-        nodes may be restarting, so the result is False, unless one of them was never reached since
-        a bootstrap address listed it. A bootstrap address that answers does not count.
+        If only other brokers answer, the needed nodes may be restarting, so the result is False.
+        But if one of them was never reached since a bootstrap address listed it, the result is
+        True. A bootstrap address does not count as another broker.
         """
         if is_any_needed and not self.has_answering:
             return True

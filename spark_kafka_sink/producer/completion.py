@@ -426,7 +426,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over the finished batches, and the first delivery error that was not raised yet."""
+    """What was delivered to each partition, and the first delivery error not raised yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}

@@ -113,7 +113,7 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
 
 
 class SplitOrigin:
-    """Whether the batch that was split may have been written; the parts of the batch share this."""
+    """Whether a batch that was split may have been written. All parts of it share this object."""
 
     __slots__ = ("maybe_written",)
 

@@ -98,7 +98,7 @@ class JoinedPartition:
 
 
 class JoinedDeliveries(Deliveries):
-    """Sums over the batches of a transaction, and the details to verify them in the log."""
+    """What was delivered in a transaction, and the details with which the log is compared."""
 
     def __init__(self) -> None:
         super().__init__()

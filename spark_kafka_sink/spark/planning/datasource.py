@@ -103,9 +103,9 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns; return the options, and the batch id of `write_batch`.
+        """Check options and columns. Return the options, and the batch id of `write_batch`.
 
-        Raise ConfigException and DataException.
+        The batch id is None for other writes. Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)

@@ -65,8 +65,8 @@ def explained(session: Any) -> Iterator[None]:
 def _torn(said: str) -> TornCommitException | None:
     """Return the TornCommitException of a worker, parsed from Spark's exception.
 
-    Return None if the worker raised another exception. `lost` has only the partitions in the
-    message.
+    Return None if the worker raised another exception. The returned exception has only those lost
+    rows that the message lists.
     """
     found = _TORN.search(said)
     if found is None:
