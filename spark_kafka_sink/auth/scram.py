@@ -158,7 +158,7 @@ class ScramExchange:
                 else "the broker asks for an extension of SCRAM that does not exist"
             )
         if not found["nonce"].startswith(self._nonce):
-            raise self._failed("the broker's nonce does not begin with ours")
+            raise self._failed("the broker's nonce does not begin with the client's nonce")
         # Check the number of digits first: parsing a number with a million digits would take
         # minutes.
         digits = found["iterations"]

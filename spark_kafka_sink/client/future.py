@@ -327,12 +327,12 @@ class RowFuture(Future[RecordMetadata]):
         return self._rows.is_done(self._row)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most `timeout` seconds; raise TimeoutError, or the record's error."""
+        """Return the record's metadata or raise its error; raise TimeoutError after `timeout` s."""
         _check_timeout(timeout)
         return self._rows.result(self._row, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait at most `timeout` seconds; return the record's error, None if it has none."""
+        """Return the record's error, None if it has none; raise TimeoutError after `timeout` s."""
         _check_timeout(timeout)
         return self._rows.exception(self._row, timeout)
 

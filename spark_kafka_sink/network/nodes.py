@@ -67,7 +67,7 @@ class NodeStates:
         for state in self:
             if not nodes:
                 yield state, "reconnecting to the bootstrap servers"
-            elif state.node.id < 0:  # the brokers are known now, so its error is over
+            elif state.node.id < 0:  # the brokers are known now, so its error no longer matters
                 state.last_error = ""
         for node_id in [n for n in self._by_id if n >= 0 and n not in nodes]:
             yield self._by_id.pop(node_id), "the cluster no longer lists this broker"

@@ -320,7 +320,7 @@ class DeadLetterFile:
         """Close and remove an incomplete file. Do not raise: the task has an error of its own."""
         with suppress(OSError):
             if self._writer is not None:
-                self._writer.close()  # which writes the end of the file, so a full disk fails it
+                self._writer.close()  # this writes the end of the file, so it may fail
         with suppress(OSError):
             self._partial.unlink(missing_ok=True)
 
@@ -348,7 +348,7 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         return valid_utf8(column)
     if not pa.types.is_nested(kind):
         return column
-    copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has no offset
+    copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has offset 0
     if pa.types.is_struct(kind):
         own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
     else:
