@@ -275,8 +275,7 @@ class Security:
     def login(self, node: Node, chance: float) -> Login | None:
         """Return the login of a new connection, None without SASL.
 
-        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
-        (any more).
+        chance: as in `Login`. Raise KafkaException if the credentials cannot be used (any more).
         """
         if not self._config.has_sasl:
             return None

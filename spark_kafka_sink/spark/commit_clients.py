@@ -143,7 +143,7 @@ def reply_to(client: CommitClient, ask: Ask) -> Reply:
 
 
 def close_all() -> None:
-    """Close all clients that are kept."""
+    """Close all clients that this process keeps."""
     with _lock:
         clients = list(_kept.values())
         _kept.clear()

@@ -260,7 +260,7 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class _Notes(msgspec.Struct):
-    """The content of the file: the entries by a salted hash of `_owner`."""
+    """The content of the file of tokens: the entries by a salted hash of `_owner`."""
 
     salt: str
     tokens: dict[str, _Note]

@@ -86,7 +86,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Wrap the methods of a query that raise its exception, so that `explained` replaces it."""
+    """Wrap the methods that raise the exception of a query, so that `explained` replaces it."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 
