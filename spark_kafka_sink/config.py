@@ -376,7 +376,7 @@ class ProducerConfig(
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """The TLS version: `TLSv1.2` for at most version 1.2."""
+    """The newest TLS version to use. With `TLSv1.2`, TLS 1.3 is not used."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -640,7 +640,7 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                f"{Option(f'ssl.{name}.location')} is set, and other options have its "
                 "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):
@@ -755,7 +755,7 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Return the names of all options of the Java producer, also of unsupported options."""
+    """Return the names of all options of the Java producer, including unsupported options."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 

@@ -147,7 +147,7 @@ class _Topic:
 class _RequestInFlight:
     """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    If the topics were forgotten meanwhile, `topics` is empty: the response describes no topic.
+    If the topics were forgotten meanwhile, `topics` is empty: the response updates no topic.
     """
 
     number: int
@@ -155,7 +155,7 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return this request without topics, so that its response describes no topic."""
+        """Return this request without topics, so that its response updates no topic."""
         return replace(self, topics=frozenset(), partial=True)
 
 
