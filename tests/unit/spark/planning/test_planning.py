@@ -283,7 +283,7 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         partitions=[],
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
-    assert "wrote 1 rows" in capsys.readouterr().err
+    assert "wrote 1 row " in capsys.readouterr().err
 
 
 def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:
