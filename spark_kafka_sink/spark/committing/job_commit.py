@@ -24,6 +24,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.spark.committing.report_files import (
+    add_error_to_line,
     add_error_to_remembered,
     append_report,
     is_special,
@@ -172,13 +173,20 @@ def publish(
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
 
 
-def add_error(write_id: str, error: str, path: Path | None) -> None:
-    """Add the error of a failed job to its report, also in the file `path`. Raise OSError."""
+def add_error(write_id: str, error: str, path: Path | None, *, is_stream: bool) -> None:
+    """Add the error of a failed job or stream to its last report, also in the file `path`.
+
+    Raise OSError and ValueError if that fails.
+    """
     add_error_to_remembered(write_id, error)
     if path is None or is_special(path) or not path.is_file():
         return
+    if is_stream:
+        with path.open("r+b") as lines:
+            add_error_to_line(lines, write_id, error)
+        return
     report = json.loads(path.read_text())
-    if report["write_id"] == write_id:
+    if report["write_id"] == write_id and not report["complete"]:
         _replace(path, json.dumps(report | {"error": error}, indent=2) + "\n")
 
 

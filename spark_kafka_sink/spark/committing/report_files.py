@@ -96,17 +96,26 @@ def add_error_to_remembered(write_id: str, error: str) -> None:
         return
     with (folder / _NAME).open("r+b") as lines:
         fcntl.flock(lines, fcntl.LOCK_EX)
-        content = lines.read()
-        found = content.rfind(write_id.encode())
-        if found < 0:
-            return
-        start = content.rfind(b"\n", 0, found) + 1
-        end = content.find(b"\n", found)
-        report = json.loads(content[start:end])
-        if report["write_id"] == write_id:
-            lines.seek(start)
-            lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
-            lines.truncate()
+        add_error_to_line(lines, write_id, error)
+
+
+def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
+    """Set the error in the last report of a write, unless that report is complete.
+
+    lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
+    broken off.
+    """
+    content = lines.read()
+    found = content.rfind(write_id.encode())
+    if found < 0:
+        return
+    start = content.rfind(b"\n", 0, found) + 1
+    end = content.find(b"\n", found)
+    report = json.loads(content[start:end])
+    if report["write_id"] == write_id and not report["complete"]:
+        lines.seek(start)
+        lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+        lines.truncate()
 
 
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:

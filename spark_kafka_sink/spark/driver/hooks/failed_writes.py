@@ -1,4 +1,4 @@
-"""Adds the error of a failed job to its report.
+"""Adds the error of a failed job or stream to its report.
 
 Spark does not pass the error to the process that aborts the job and makes its report. Only the
 user's process gets it. The report is found by an id that the write has as an option.
@@ -6,13 +6,15 @@ user's process gets it. The report is found by an id that the write has as an op
 
 from __future__ import annotations
 
+import functools
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from spark_kafka_sink.spark.committing.job_commit import add_error
+from spark_kafka_sink.spark.driver.hooks.worker_failures import RAISING
 from spark_kafka_sink.spark.options import report_path
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 
@@ -29,7 +31,7 @@ def new_write_id() -> dict[str, str]:
 
 
 @contextmanager
-def reporting_error(options: Mapping[str, str]) -> Iterator[None]:
+def reporting_error(options: Mapping[str, str], *, is_stream: bool) -> Iterator[None]:
     """Add an exception of this block to the report of the write, if it has one.
 
     options: the options of the write, with names in lower case.
@@ -42,8 +44,24 @@ def reporting_error(options: Mapping[str, str]) -> Iterator[None]:
             with suppress(Exception):  # the error itself says more
                 path = options.get("reportpath")
                 where = None if path is None else report_path(path)
-                add_error(write_id, cause_of(str(error) or type(error).__name__), where)
+                said = cause_of(str(error) or type(error).__name__)
+                add_error(write_id, said, where, is_stream=is_stream)
         raise
+
+
+def report_errors_of(query: Any, options: Mapping[str, str]) -> None:
+    """Make those methods of a streaming query that raise its failure add it to its last report."""
+    for name in RAISING:
+        setattr(query, name, _reporting(getattr(query, name), options))
+
+
+def _reporting(method: Any, options: Mapping[str, str]) -> Any:
+    @functools.wraps(method)
+    def raising(*args: Any, **kwargs: Any) -> Any:
+        with reporting_error(options, is_stream=True):
+            return method(*args, **kwargs)
+
+    return raising
 
 
 def cause_of(said: str) -> str:

@@ -40,7 +40,7 @@ _TORN_RUN: Final = re.compile(
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 _ON_DRIVER: Final = "on the driver's machine"
 # The methods of a query that raise the exception with which it failed.
-_RAISING: Final = ("awaitTermination", "processAllAvailable")
+RAISING: Final = ("awaitTermination", "processAllAvailable")
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 def explain_query(query: Any, session: Any) -> None:
     """Wrap the methods that raise the exception of a query, so that `explained` replaces it."""
-    for name in _RAISING:
+    for name in RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 
 

@@ -33,7 +33,11 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException
-from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
+from spark_kafka_sink.spark.driver.hooks.failed_writes import (
+    new_write_id,
+    report_errors_of,
+    reporting_error,
+)
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
     is_all_noted,
@@ -376,13 +380,14 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             if _has_nothing_to_write(kind, session, write):
                 return None
         with (
-            reporting_error(write.options),
+            reporting_error(write.options, is_stream=False),
             explained(session),
             _appending(writer, kind, write),
         ):
             query = method(writer, *args, **kwargs)
         if query is not None:
             explain_query(query, session)
+            report_errors_of(query, write.options)
         return query
 
     return hooked
@@ -400,7 +405,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     refuse_speculation(session, own)
     found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
     found |= trace_options(own)
-    if kind.method == "save" and kind.notes is not None:  # streams and Spark Connect have no use
+    if kind.notes is not None:  # a client of Spark Connect cannot reach the reports
         found |= new_write_id()
     note(writer, _HANDED_ON, found)
     return found

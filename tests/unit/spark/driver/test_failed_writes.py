@@ -12,11 +12,12 @@ from spark_kafka_sink.spark.committing.report_files import newest_reports
 from spark_kafka_sink.spark.driver.hooks.failed_writes import (
     cause_of,
     new_write_id,
+    report_errors_of,
     reporting_error,
 )
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
-from spark_kafka_sink.spark.writer import KafkaArrowWriter
+from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "quiet": "true"}
 OF_A_WORKER = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
@@ -56,7 +57,7 @@ def fail(options: dict[str, str], *, aborts: bool = True) -> None:
             KafkaArrowWriter(sink_options(options)).abort([None])
         raise error
 
-    with pytest.raises(RuntimeError) as raised, reporting_error(options):
+    with pytest.raises(RuntimeError) as raised, reporting_error(options, is_stream=False):
         save()
     assert raised.value is error
 
@@ -80,6 +81,40 @@ def test_a_write_that_was_not_aborted_changes_no_report(folder: Path) -> None:
     fail({**other, **new_write_id()}, aborts=False)
     fail({**GIVEN}, aborts=False)
     assert sorted((file, file.read_bytes()) for file in folder.iterdir()) == before
+
+
+class Query:
+    """A streaming query that has failed."""
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
+        """Raise the failure."""
+        raise RuntimeError(OF_THE_JVM)
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
+        """Raise the failure."""
+        raise RuntimeError(OF_A_WORKER)
+
+
+def test_the_error_of_a_stream_is_added_to_its_last_report_if_that_failed(folder: Path) -> None:
+    path = folder / "reports.jsonl"
+    first, second = ({**GIVEN, **new_write_id(), "reportpath": str(path)} for _ in range(2))
+    writer, other = (KafkaStreamArrowWriter(sink_options(each)) for each in (first, second))
+    query = Query()
+    report_errors_of(query, first)
+    writer.commit([], 0)
+    with pytest.raises(RuntimeError, match="broken"):
+        query.awaitTermination()
+    assert [error for _, error in reports(folder)] == [None], "it failed before the write"
+    writer.abort([None], 1)
+    other.abort([None], 1)
+    with pytest.raises(RuntimeError, match="broken"):
+        query.awaitTermination(timeout=5)
+    said = "[USER_RAISED_EXCEPTION] broken SQLSTATE: P0001"
+    assert [error for _, error in reports(folder)] == [None, said, None]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["error"] for line in lines] == [None, said, None]
+    with pytest.raises(RuntimeError, match="Job aborted"):
+        query.processAllAvailable()
 
 
 def test_the_essential_line_is_that_of_the_worker() -> None:
