@@ -62,7 +62,7 @@ def test_two_streams_at_once_have_a_record_for_each_micro_batch(
         written = record.progress.batchId, report["rows"], partition["topic"]
         seen[record.progress.name].append(written)
         sink = record.progress.sink.description
-        assert sink.startswith("PythonTable" if record.progress.name == "stream" else "Foreach")
+        assert ("PythonTable" if record.progress.name == "stream" else "ForeachBatchSink") in sink
     for name, topic in topics.items():
         by_file = sorted(rows for _, rows, _ in seen[name])
         assert by_file == ([1, 2] if name == "stream" else [10, 20])

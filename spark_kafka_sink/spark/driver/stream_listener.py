@@ -29,8 +29,8 @@ _WITH_THE_SERVER: Final = (
     "over Spark Connect the reports stay with the server: the option reportPath of the stream "
     "names their file there"
 )
-# What Spark calls the sinks through which rows may go to Kafka: Python data sources (which it does
-# not name), and foreachBatch.
+# What Spark's descriptions of the sinks have in them through which rows may go to Kafka: Python data
+# sources (which it does not name), and foreachBatch.
 _SINKS: Final = ("PythonTable", "ForeachBatchSink")
 
 
@@ -96,7 +96,7 @@ class KafkaStreamListener(StreamingQueryListener):
         """Make the record of a micro-batch, unless it was without rows, or went elsewhere."""
         progress = event.progress
         if driver_folder() is None:
-            if progress.numInputRows and progress.sink.description.startswith(_SINKS):
+            if progress.numInputRows and any(n in progress.sink.description for n in _SINKS):
                 self._hand_on(
                     MicroBatchRecord(progress=progress, reports=[], where=_WITH_THE_SERVER)
                 )

@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.report import (
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
 
 FIRST, SECOND = (UUID(int=number) for number in (1, 2))
-PYTHON_SINK = "PythonTable"
+PYTHON_SINK = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
 
 @pytest.fixture
