@@ -29,8 +29,8 @@ _WITH_THE_SERVER: Final = (
     "over Spark Connect the reports stay with the server: the option reportPath of the stream "
     "names their file there"
 )
-# What Spark's descriptions of the sinks have in them through which rows may go to Kafka: Python data
-# sources (which it does not name), and foreachBatch.
+# Parts of Spark's descriptions of the sinks through which rows may go to Kafka: Python data sources
+# (which Spark does not name), and foreachBatch.
 _SINKS: Final = ("PythonTable", "ForeachBatchSink")
 
 
