@@ -45,7 +45,7 @@ def save(frame):
 with trace.get_tracer("job").start_as_current_span("nightly"):
     save(rows)
 try:
-    save(rows.selectExpr("raise_error('broken') AS value"))
+    save(rows.selectExpr("CAST(raise_error('broken') AS STRING) AS value"))
 except Exception as error:
     assert "broken" in str(error)
 spark.stop()
