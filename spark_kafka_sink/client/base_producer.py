@@ -217,7 +217,7 @@ class BaseProducer:
         """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
         topic: the topic of all rows; None to use the topic column. record_batch: an Arrow batch, or
-        a table, whose batches are appended one after the other. If a table fails half-way, the
+        a table, whose batches are appended one after the other. If the call fails half-way, the
         error contains the number of appended rows. The call returns when the rows are in the
         producer's memory; `flush` raises an exception if they cannot be delivered. on_failure:
         called by the I/O thread with rows that could not be delivered; `flush` does not raise for
