@@ -29,6 +29,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     RefreshWindow,
     bearer_token,
     checked_extensions,
+    subject,
 )
 from spark_kafka_sink.auth.token_endpoint import (
     basic_authorization,
@@ -424,6 +425,17 @@ class OAuth:
             if name.startswith(_EXTENSION)
         }
         return tuple(checked_extensions(found).items())
+
+
+def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
+    """Return the claim `sub` of the token in a file; empty if the token does not come from a file.
+
+    Raise the exceptions of `OAuth.file_token`.
+    """
+    url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
+    if url is None or not _FILE_URL.fullmatch(url):
+        return ""
+    return subject(OAuth(config, values).file_token().value)
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
