@@ -465,7 +465,9 @@ def producer_config(
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
-        name: Secret(trimmed(str(value))) if name in SECRETS and value is not None else value
+        name: Secret(trimmed(Secret.of(value).value))
+        if name in SECRETS and value is not None
+        else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}

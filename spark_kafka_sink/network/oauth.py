@@ -23,7 +23,7 @@ from spark_kafka_sink.auth.assertion import (
     signing_key,
 )
 from spark_kafka_sink.auth.jaas import parse_jaas
-from spark_kafka_sink.auth.mechanisms import OAUTHBEARER
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, utf8
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerToken,
     RefreshWindow,
@@ -333,13 +333,23 @@ class OAuth:
             config.sasl_oauthbearer_assertion_claim_nbf_seconds,
             has_jti=config.sasl_oauthbearer_assertion_claim_jti_include,
         )
+        client_id = _trimmed(client_id, jaas.get("clientId"))
+        client_secret = _trimmed(client_secret, jaas.get("clientSecret"))
+        scope = _trimmed(scope, jaas.get("scope"))
+        # Find errors before a request is made. An encoding error has the text in its repr.
+        for name, value in (
+            (_CLIENT_ID, client_id),
+            (_CLIENT_SECRET, client_secret),
+            (_SCOPE, scope),
+        ):
+            utf8(value or "", str(Option(name)))
         return OAuthSettings(
             _CLIENT_CREDENTIALS if retriever == _DEFAULT else retriever,
             url=url,
             shown_url=given if self._values.has_reference(given) else shown_url(url),
-            client_id=_trimmed(client_id, jaas.get("clientId")),
-            client_secret=_trimmed(client_secret, jaas.get("clientSecret")),
-            scope=_trimmed(scope, jaas.get("scope")),
+            client_id=client_id,
+            client_secret=client_secret,
+            scope=scope,
             encodes_header=config.sasl_oauthbearer_header_urlencode,
             assertion_file=files["file"],
             key_file=files["private.key.file"],
