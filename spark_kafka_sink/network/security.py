@@ -20,11 +20,12 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from spark_kafka_sink.auth.delegation_tokens import (
     FRESH_MS,
+    TOKEN_MECHANISM_OPTION,
     delegation_token,
     is_fresh,
     refusal_hint,
@@ -315,8 +316,10 @@ class Security:
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
         user = given.description(self._mechanism)
-        hint = _TokenHint(delegation_token(self._config)) if given.is_token else ""
-        return Login(self._exchange_again, user, chance, given.is_token, hint)
+        token = delegation_token(self._config)
+        hint = _TokenHint(token) if given.is_token else ""
+        login = Login(self._exchange_again, user, chance, given.is_token, hint)
+        return login if token is None else replace(login, mechanism_option=TOKEN_MECHANISM_OPTION)
 
     @property
     def may_be_accepted_later(self) -> bool:

@@ -264,6 +264,16 @@ def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) 
         assert post("http://idp.invalid/token", {}, {}, LIMITS).body == b'"idp.invalid"'
 
 
+def test_a_proxy_that_refuses_says_with_which_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = client_context(TlsSettings()).context
+    with peer(says(b"HTTP/1.1 407 Say hunter2\r\n\r\n")) as url:
+        monkeypatch.setenv("https_proxy", url.replace("//", "//user:hunter2@"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(HttpException, match=r"proxy .* with the status 407$") as caught:
+            post("https://idp.invalid/token", {}, {}, LIMITS, trusted)
+    assert not caught.value.is_refused
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_a_proxy_is_not_asked_for_this_machine(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with TokenServer("") as proxy, TokenServer("") as server:
