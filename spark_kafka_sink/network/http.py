@@ -266,11 +266,17 @@ def _response(
 class _Timed(HTTPConnection):
     """An HTTP connection with a deadline."""
 
+    # A program may set HTTPConnection.debuglevel. Then http.client would print the credentials.
+    debuglevel = 0
+
     def __init__(self, *arguments: Any, deadline: _Deadline, **more: Any) -> None:  # noqa: ANN401 - handed on
         super().__init__(*arguments, **more)
         self._deadline = deadline
         self._create_connection = deadline.connect
         self.response_class = cast("Any", partial(_response, deadline))
+
+    def set_debuglevel(self, level: int) -> None:
+        """Do nothing: see `debuglevel`."""
 
     def connect(self) -> None:
         super().connect()
