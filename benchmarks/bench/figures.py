@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md and docs/performance.md, made from stored results.
+"""The tables of benchmarks.md and performance.md in docs/contributing, made from stored results.
 
 ``PYTHONPATH=benchmarks:tests:jobs python -m bench.figures`` generates them from
 docs/benchmarks/reported/results.json and from the other folders there, together with each run's
@@ -27,7 +27,10 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # The folders of the runs: with Spark's defaults; set otherwise, and so for large rows; and on
 # another machine.
 RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported")
-DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
+DOCUMENTS: Final = (
+    DOCS / "contributing" / "benchmarks.md",
+    DOCS / "contributing" / "performance.md",
+)
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
 # Suffixes of the names of cells.
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
@@ -190,7 +193,7 @@ def main() -> int:
             document.write_text(fresh)
         elif text != fresh:
             command = "PYTHONPATH=benchmarks:tests:jobs python -m bench.figures"
-            print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
+            print(f"{document.relative_to(DOCS.parent)} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
         for folder in (DOCS / "benchmarks" / name for name in RUNS):

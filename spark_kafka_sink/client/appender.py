@@ -62,7 +62,8 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# With at least this number of partitions, slices are twice as large (docs/performance.md).
+# With at least this number of partitions, slices are twice as large: see
+# docs/contributing/performance.md.
 MANY_PARTITIONS: Final = 250
 
 

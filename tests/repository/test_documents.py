@@ -15,11 +15,11 @@ from support.programs.matrix import TESTS
 
 from spark_kafka_sink.config import option_fields, producer_config
 
-FEATURES = ROOT / "docs" / "features.md"
-DIFFERENCES = ROOT / "docs" / "differences.md"
-GUARANTEES = ROOT / "docs" / "guarantees.md"
-DEPLOYMENT = ROOT / "docs" / "deployment.md"
-SECURITY = ROOT / "docs" / "security.md"
+FEATURES = ROOT / "docs" / "contributing" / "features.md"
+DIFFERENCES = ROOT / "docs" / "contributing" / "differences.md"
+GUARANTEES = ROOT / "docs" / "explanation" / "guarantees.md"
+DEPLOYMENT = ROOT / "docs" / "how-to" / "deploy.md"
+SECURITY = ROOT / "docs" / "reference" / "security.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
 # The average number of words in a sentence of the README.
@@ -140,7 +140,7 @@ def test_every_difference_names_the_test_that_shows_it() -> None:
 def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     text = DOCUMENT.read_text()
     assert with_table(text) == text, (
-        f"docs/{DOCUMENT.name} is stale: "
+        f"{DOCUMENT.relative_to(ROOT)} is stale: "
         "PYTHONPATH=tests:jobs python -m support.documents.migration_table"
     )
 

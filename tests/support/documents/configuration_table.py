@@ -1,6 +1,6 @@
-"""Generate docs/configuration.md from the tables of `config.py`. As a program, write the file.
+"""Generate docs/reference/configuration.md from the tables of `config.py`.
 
-The string after a field of `ProducerConfig` describes the option.
+As a program, write the file. The string after a field of `ProducerConfig` describes the option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, optio
 from spark_kafka_sink.spark.exactly_once import TRANSACTION_TIMEOUT_MS
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 _HEAD: Final = """\
 # Configuration of the producer
@@ -37,7 +37,7 @@ A task of Spark usually sends many rows. So the sink has other defaults than the
 |---|---|---|
 """
 _OFFERED: Final = f"""
-With [exactlyOnce](exactly-once.md), the default of `transaction.timeout.ms` is
+With [exactlyOnce](../explanation/exactly-once.md), the default of `transaction.timeout.ms` is
 `{TRANSACTION_TIMEOUT_MS}`.
 
 ## Offered

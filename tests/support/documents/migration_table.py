@@ -1,6 +1,6 @@
-"""Generate the option by option part of docs/migrating-from-the-jvm-sink.md from the code's tables.
+"""Generate docs/reference/spark-sink-options.md from the code's tables.
 
-As a program, write that part of the page. The rest of the page is written by hand.
+As a program, write the tables of the page. Its first paragraphs are written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, optio
 from spark_kafka_sink.spark import options
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "migrating-from-the-jvm-sink.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "reference" / "spark-sink-options.md"
 BEGIN: Final = "<!-- made by tests/support/documents/migration_table.py: begin -->\n"
 END: Final = "<!-- made by tests/support/documents/migration_table.py: end -->\n"
 
