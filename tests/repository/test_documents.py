@@ -18,8 +18,8 @@ from spark_kafka_sink.config import option_fields, producer_config
 FEATURES = ROOT / "docs" / "contributing" / "features.md"
 DIFFERENCES = ROOT / "docs" / "contributing" / "differences.md"
 GUARANTEES = ROOT / "docs" / "explanation" / "guarantees.md"
-DEPLOYMENT = ROOT / "docs" / "how-to" / "deploy.md"
-SECURITY = ROOT / "docs" / "reference" / "security.md"
+CONTRIBUTING = ROOT / "docs" / "contributing" / "README.md"
+SECURITY = ROOT / "docs" / "how-to" / "secure.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
 # The average number of words in a sentence of the README.
@@ -122,8 +122,8 @@ def test_the_tests_that_a_document_names_exist(document: Path) -> None:
     assert [name for name in names if not exists(name)] == []
 
 
-def test_the_files_of_tests_that_a_document_names_exist() -> None:
-    names = re.findall(r"`(tests/[^`:]+\.py)`", DEPLOYMENT.read_text())
+def test_the_files_of_tests_that_the_contributors_page_names_exist() -> None:
+    names = re.findall(r"`(tests/[^`:]+\.py)`", CONTRIBUTING.read_text())
     assert names
     assert [name for name in names if not (ROOT / name).is_file()] == []
 

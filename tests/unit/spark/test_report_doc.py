@@ -54,7 +54,7 @@ def test_every_field_of_the_report_is_described() -> None:
 
 
 def test_every_choice_and_every_reason_is_described() -> None:
-    assert named(BAD_ROWS, "Bad rows") == [choice.value for choice in OnError]
+    assert named(BAD_ROWS, "Skip bad rows, or keep them as dead letters") == [choice.value for choice in OnError]
     assert named(BAD_ROWS, "Reasons") == [fault.value for fault in Fault]
 
 
