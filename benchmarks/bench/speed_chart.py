@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.results import Spread
 
-_LEFT, _WIDTH, _BAR, _GAP, _TOP = 190, 520, 18, 30, 78
+_LEFT, _WIDTH, _BAR, _GAP, _TOP = 230, 490, 18, 30, 78
 _STYLE: Final = (
     'text { font-family: system-ui, "Liberation Sans", Helvetica, Arial, sans-serif; '
     "font-size: 14px; fill: #1f2328; } .small { font-size: 12px; fill: #57606a; } "

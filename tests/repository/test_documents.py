@@ -17,7 +17,7 @@ from spark_kafka_sink.config import option_fields, producer_config
 
 FEATURES = ROOT / "docs" / "contributing" / "features.md"
 DIFFERENCES = ROOT / "docs" / "contributing" / "differences.md"
-GUARANTEES = ROOT / "docs" / "explanation" / "guarantees.md"
+GUARANTEES = ROOT / "docs" / "contributing" / "guarantees.md"
 CONTRIBUTING = ROOT / "docs" / "contributing" / "README.md"
 SECURITY = ROOT / "docs" / "how-to" / "secure.md"
 _NOWHERE = "—"
