@@ -40,7 +40,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench audit clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench docs audit clean java python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -111,11 +111,15 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, t
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
 	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
+docs: .venv-docs/.docs  ## the pages of docs/ as a site, in build/docs; a link that leads nowhere is an error
+	@.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/docs
+	@echo "The site is in build/docs: open build/docs/README.html."
+
 audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs; asks PyPI for its advisories
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 java: python
 	@$(PYTHON) jobs/job/java_version.py
@@ -125,7 +129,7 @@ python:
 
 # Two makes at once make the environments of a clone one after the other; the second one's make,
 # inside the lock, finds what the first one has made. `flock` is not on every machine.
-ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench
+ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench .venv-docs/.docs
 
 ifndef HAS_LOCK
 $(ENVIRONMENTS): $(SOURCES) | python
@@ -151,6 +155,13 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
 	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
+	@touch $@
+
+# The site needs nothing of the package.
+.venv-docs/.docs: docs/requirements.txt | python
+	$(call make_environment,.venv-docs)
+	@echo "installing Sphinx into .venv-docs …"
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile --requirement docs/requirements.txt
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

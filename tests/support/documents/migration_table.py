@@ -148,14 +148,14 @@ def _written(value: object) -> str:
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     heads = ["option", *columns]
-    yield f"\n### {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
+    yield f"\n## {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
     for name, *cells in rows:
         quoted = name if name == "any other" else f"`{name}`"
         yield f"| {' | '.join([quoted, *cells])} |\n"
 
 
 def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
-    yield f"\n### {title}\n\nThese options are not supported yet, and are rejected.\n\n"
+    yield f"\n## {title}\n\nThese options are not supported yet, and are rejected.\n\n"
     for name in sorted(names):
         yield f"- `kafka.{name}`\n"
     yield "\n"

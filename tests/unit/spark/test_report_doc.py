@@ -54,7 +54,8 @@ def test_every_field_of_the_report_is_described() -> None:
 
 
 def test_every_choice_and_every_reason_is_described() -> None:
-    assert named(BAD_ROWS, "Skip bad rows, or keep them as dead letters") == [choice.value for choice in OnError]
+    title = "Skip bad rows, or keep them as dead letters"
+    assert named(BAD_ROWS, title) == [choice.value for choice in OnError]
     assert named(BAD_ROWS, "Reasons") == [fault.value for fault in Fault]
 
 
