@@ -26,9 +26,6 @@ This page lists every option of the Java producer. `KafkaProducer({…})` takes 
 are on this page; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings
 and defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
 
-`PYTHONPATH=tests:jobs python -m support.documents.configuration_table` makes this page from the
-tables in `spark_kafka_sink/config.py`. A test fails if the page is out of date.
-
 ## Defaults that differ from Java's
 
 A task of Spark usually sends many rows. So the sink has other defaults than the Java client:

@@ -76,7 +76,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_HEAD: Final = f"""\
+_HEAD: Final = """\
 # Metrics
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
@@ -111,8 +111,6 @@ Some values differ from the Java client's under the same name:
   `record-retry-total` is the number of records that were sent for the first time.
 - A request and its bytes are counted when the complete request is written.
 - The `network-io` metrics count requests and responses, not reads and writes of sockets.
-
-`{COMMAND}` makes this page.
 """
 
 
