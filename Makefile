@@ -113,7 +113,8 @@ bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the
 
 docs: .venv-docs/.docs  ## the pages of docs/ as a site, in build/docs; a link that leads nowhere is an error
 	@.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/docs
-	@echo "The site is in build/docs: open build/docs/README.html."
+	@cp build/docs/README.html build/docs/index.html
+	@echo "The site is in build/docs: open build/docs/index.html."
 
 audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs; asks PyPI for its advisories
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit

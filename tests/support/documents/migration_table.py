@@ -45,7 +45,7 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
         )
     ),
 }
-_NEW: Final = "new: see [options.md](options.md)"
+_NEW: Final = "new: see [Options](options.md)"
 # How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
