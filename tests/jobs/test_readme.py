@@ -55,8 +55,7 @@ def printed(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> di
     for name, (page, number) in PROGRAMS.items():
         block = pages.programs(page.read_text())[number]
         assert block.count(BROKER) == (0 if name.endswith(".sh") else 1)
-        path = folder / name.removesuffix(" again")
-        path.write_text(block.replace(BROKER, kafka.bootstrap))
+        (folder / name.removesuffix(" again")).write_text(block.replace(BROKER, kafka.bootstrap))
     (folder / "run_all.py").write_text(RUN_ALL)
     unset = ("PYSPARK_", "PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR", "VIRTUAL_ENV")
     environment = {name: each for name, each in os.environ.items() if not name.startswith(unset)}
