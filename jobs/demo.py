@@ -301,10 +301,10 @@ class Demo:
 
     def _same(self, topic: str, expected: str) -> bool:
         """Return whether a read_committed reader finds the same records in both topics."""
-        found, wanted = self._read(topic).digest, self._read(expected).digest
-        print(f"topic {topic}: {found}\ntopic {expected}: {wanted}")
-        print("each record is there once" if found == wanted else "the topics DIFFER")
-        return found == wanted
+        found, source = self._read(topic).digest, self._read(expected).digest
+        print(f"topic {topic}: {found}\ntopic {expected}: {source}")
+        print("each record is there once" if found == source else "the topics DIFFER")
+        return found == source
 
     def _agrees(self, topic: str, *arguments: str) -> bool:
         """Return whether a topic has exactly the records of its source.
