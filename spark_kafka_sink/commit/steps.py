@@ -1,9 +1,9 @@
 """The parts that all exactly-once state machines share: steps, replies and failures.
 
 A state machine is a frozen value. It lets the caller send requests to brokers, each as a
-`Question`. ``step(machine, answer, now)`` takes a request with its reply (`Answer`). It returns the machine in
-its next state, and the next requests to send. The machine has ended once its `outcome` is set. It
-ignores the reply to a request that it does not wait for.
+`Question`. ``step(machine, answer, now)`` takes a request with its reply (`Answer`). It returns the
+machine in its next state, and the next requests to send. The machine has ended once its `outcome`
+is set. It ignores the reply to a request that it does not wait for.
 """
 
 from __future__ import annotations
