@@ -118,14 +118,14 @@ def _topic(run: Run) -> str | None:
     return None if run.owner.target == ANY_TOPIC else run.owner.target
 
 
-def is_superseded(client: CommitClient, plan: Plan) -> bool:
-    """Return whether a newer run has fenced the driver of `plan`.
+def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
+    """Return whether a newer run has fenced the driver of `plan`, None if it is not known.
 
     If so, the newer run also aborts the transactions of this run.
     """
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
-        return False
+        return None
     return is_newer(found, plan.producer)
 
 

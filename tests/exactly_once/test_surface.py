@@ -122,7 +122,7 @@ def test_an_abort_after_the_commit_blames_no_newer_run(
     capfd.readouterr()
     handed_over(writer).abort(messages)
     (said,) = capfd.readouterr().err.splitlines()
-    assert "failed after its transaction had ended" in said
+    assert "failed after its transaction had ended: it IS committed" in said
 
 
 @pytest.mark.parametrize(
