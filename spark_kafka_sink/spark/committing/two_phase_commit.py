@@ -63,7 +63,7 @@ def commit_record(
     if isinstance(outcome, Failure):
         raise exception_of(outcome, run, config, written)
     if isinstance(outcome, Torn):
-        raise outcome.exception(run.owner, attempts)
+        raise outcome.exception(run, attempts)
     if isinstance(outcome, Undecided):
         raise outcome.exception(run.owner) from outcome.failure.exception()
     raise _error(plan, outcome)
@@ -149,5 +149,5 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
     if isinstance(outcome, Failure):
         return f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
     if isinstance(outcome, Torn):
-        return str(outcome.exception(owner))
+        return str(outcome.exception(plan.run))
     return str(_error(plan, outcome))

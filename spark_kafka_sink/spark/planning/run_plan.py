@@ -102,7 +102,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if isinstance(outcome, Skipped):
         return outcome.record
     if isinstance(outcome, Torn):
-        raise outcome.exception(run.owner)
+        raise outcome.exception(run)
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
