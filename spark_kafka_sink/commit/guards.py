@@ -24,8 +24,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
-from spark_kafka_sink.commit.questions import ActiveProducer
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.questions import ActiveProducer, DescribeProducers
+from spark_kafka_sink.commit.steps import Failure, FailureKind, Received
+from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import MAX_SEQUENCE
 
@@ -77,6 +78,16 @@ def other_holdings(
         f"{written.first_offset} on were acknowledged; run the job again"
     )
     return Failure(FailureKind.LOST, sentence)
+
+
+def may_be_old(at: Received, failure: Failure | None) -> bool:
+    """Return whether the check G2 may have failed because a broker is no longer the leader.
+
+    A broker that is shutting down or has lost its connections to other brokers may not know yet
+    that another leader has records which it lacks. failure: the result of the check.
+    """
+    is_lost = failure is not None and failure.kind is FailureKind.LOST
+    return is_lost and isinstance(at.ask, DescribeProducers) and at.found is Verdict.DONE
 
 
 def by_producer(

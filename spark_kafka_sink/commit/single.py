@@ -77,7 +77,9 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    missing_until: until when to look again for a partition that brokers do not know. record: the
+    missing_until: until when to look again for a partition that brokers do not know. doubted: the
+    requests for the producers of a partition that were sent again, because the first response may
+    have come from a leader that was replaced. record: the
     record to write into the commit log. attempts: what the tasks wrote. targets: all
     partitions of the target topics. probes: whether the record is sent twice, to test that the
     broker reports duplicates. failure: why a check failed. offset: the offset of the written
@@ -98,6 +100,7 @@ class Single:
     failure: Failure | None = None
     offset: int = -1
     missing_until: float = math.inf
+    doubted: frozenset[Ask] = frozenset()
     asked_again: bool = False
     wrote_again: bool = False
     outcome: Outcome | None = None
@@ -162,6 +165,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
     failure = _check(machine, at)
+    if guards.may_be_old(at, failure) and at.ask not in machine.doubted:
+        return Step(replace(machine, doubted=machine.doubted | {at.ask}), (at.again_later(),))
     if failure is not None:
         return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask})

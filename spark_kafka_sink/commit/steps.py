@@ -111,6 +111,13 @@ class Received(NamedTuple):
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 
+    def again_later(self) -> Question:
+        """Return the same request, for the leader or coordinator that is looked up again later.
+
+        A broker that was replaced may answer from its old state for some time.
+        """
+        return Question(self.ask, STALE_S, looks_up=True)
+
     def failure(self, what: str) -> Failure:
         """Return the failure that ends a machine after this reply. what: what could not be done."""
         name, error = call_of(self.ask).value, self.reply.error

@@ -97,7 +97,9 @@ class Committing:
     when the driver's transaction began. Times by the client's clock: asked_at: when the first
     request of the driver's transaction was sent; decides_by: until when the EndTxn that commits the
     driver's transaction may be sent; missing_until: until when to look again for a partition that
-    brokers do not know. ends: the state machines that commit the attempts' transactions. leftovers:
+    brokers do not know. doubted: the requests for the producers of a partition that were sent
+    again, because the first response may have come from a leader that was replaced. ends: the state
+    machines that commit the attempts' transactions. leftovers:
     open transactions of other attempts. offset: the offset of the record in the log. asked_again:
     whether EndTxn was sent again, because the first response left open whether the driver's
     transaction was committed. failure: the meaning of that first response, or the check that
@@ -124,6 +126,7 @@ class Committing:
     leftovers: Leftovers = frozenset()
     offset: int = -1
     missing_until: float = math.inf
+    doubted: frozenset[Ask] = frozenset()
     asked_again: bool = False
     failure: Failure | None = None
     outcome: Outcome | None = None
@@ -191,6 +194,8 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
 
 def _checked(machine: Committing, at: Received) -> Step[Committing]:
     failure = _check(machine, at)
+    if guards.may_be_old(at, failure) and at.ask not in machine.doubted:
+        return Step(replace(machine, doubted=machine.doubted | {at.ask}), (at.again_later(),))
     if failure is not None:
         return _explain(machine, failure)
     machine = replace(machine, waiting=machine.waiting - {at.ask}, asked_at=at.now)

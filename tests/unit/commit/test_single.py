@@ -315,3 +315,19 @@ def test_an_abort_that_is_refused_is_a_failure() -> None:
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in machine.outcome.sentence
     with pytest.raises(Exception, match="grant WRITE and DESCRIBE on the transactional id"):
         raise machine.outcome.exception()
+
+
+def test_rows_that_a_leader_lacks_are_looked_for_again_at_a_leader_that_is_looked_up_again() -> (
+    None
+):
+    """The first response comes from a broker that is shutting down, and is no longer the leader."""
+    held = HELD
+    old = ProducersDescribed((ActiveProducer(PRODUCER, -1, -1),))
+    for first in (ProducersDescribed(), old):
+        outcome, asked = commit({DescribeProducers: [first, held]})
+        assert isinstance(outcome, Committed)
+        again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+        assert [(each.pause_s, each.looks_up) for each in again] == [(0.0, False), (5.0, True)]
+        outcome, asked = commit({DescribeProducers: [first]})
+        assert outcome.kind is FailureKind.LOST
+        assert kinds(asked).count(DescribeProducers) == 2

@@ -382,3 +382,19 @@ def test_a_decision_that_the_log_has_is_rolled_forward() -> None:
     assert machine.outcome == Committed(RECORD)
     assert kinds(asked) == ["commit", ListTransactions, WriteRecord, "commit"]
     assert writes(asked)[0].producer == RAISED
+
+
+def test_rows_that_a_leader_lacks_are_looked_for_again_at_a_leader_that_is_looked_up_again() -> (
+    None
+):
+    """The first response comes from a broker that is shutting down, and is no longer the leader."""
+    held = FINE[DescribeProducers][0]
+    old = ProducersDescribed((ActiveProducer(WRITER, -1, -1),))
+    for first in (ProducersDescribed(), old):
+        outcome, asked = commit({DescribeProducers: [first, held]})
+        assert isinstance(outcome, Committed)
+        again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+        assert [(each.pause_s, each.looks_up) for each in again] == [(0.0, False), (5.0, True)]
+        outcome, asked = commit({DescribeProducers: [first]})
+        assert outcome.kind is FailureKind.LOST
+        assert kinds(asked).count(DescribeProducers) == 2
