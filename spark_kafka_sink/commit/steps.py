@@ -52,6 +52,9 @@ PAUSE_S: Final = 0.1
 MARKER_PAUSE_S: Final = 0.1
 # How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
+# How long a broker that is no longer the leader may respond from its old state. Brokers that are
+# cut off are replaced after broker.session.timeout.ms, 9 s by default.
+OLD_LEADER_S: Final = 10.0
 
 M = TypeVar("M")
 
@@ -110,13 +113,6 @@ class Received(NamedTuple):
         pause_s = _SHORT_PAUSE_S if error == codes.CONCURRENT_TRANSACTIONS else PAUSE_S
         lost = error in (codes.NETWORK_EXCEPTION, codes.REQUEST_TIMED_OUT)
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
-
-    def again_later(self) -> Question:
-        """Return the same request, for the leader or coordinator that is looked up again later.
-
-        A broker that was replaced may answer from its old state for some time.
-        """
-        return Question(self.ask, STALE_S, looks_up=True)
 
     def failure(self, what: str) -> Failure:
         """Return the failure that ends a machine after this reply. what: what could not be done."""
@@ -193,7 +189,7 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the requests (`Ask`) without how to send them, as a set."""
+    """Return the set of the requests (`Ask`) in `questions`, without how to send them."""
     return frozenset(question.ask for question in questions)
 
 
