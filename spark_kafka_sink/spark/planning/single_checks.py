@@ -22,8 +22,9 @@ _MOST_TOPICS = 1000
 def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> None:
     """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows.
 
-    laid_out: the partition count of each topic in the mark of atomic_layout, None without a mark.
-    The mark is empty if there is a topic column, but no row.
+    Raise it also if the rows are for too many topics. laid_out: the partition count of each topic,
+    which atomic_layout has stored in the metadata of the column ``partition``; None if it was not
+    called, empty if it found no rows in a DataFrame with a topic column.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:

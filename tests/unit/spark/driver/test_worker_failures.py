@@ -29,8 +29,8 @@ JOB = (
 PLAN = f"[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: {TRACEBACK}"
 NO_SINK = "ModuleNotFoundError: No module named 'spark_kafka_sink'\n SQLSTATE: 38000"
 NO_CRC32C = (
-    "ModuleNotFoundError: No module named 'crc32c' or 'lz4' for /usr/bin/python3 on node-7: "
-    "spark-kafka-sink needs it wherever Spark runs Python"
+    "ModuleNotFoundError: No module named 'crc32c' and 'lz4' for /usr/bin/python3 on node-7: "
+    "spark-kafka-sink needs them wherever Spark runs Python"
 )
 OLD = (
     "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 "
