@@ -39,8 +39,8 @@ class MicroBatchRecord:
     """What is known about one micro-batch.
 
     progress: Spark's progress. reports: the sink's reports, as dictionaries with the fields of
-    docs/report.md. There are several if a function of foreachBatch calls `write_batch` several
-    times. where: where the reports are if they cannot be read here, else None.
+    docs/reference/report.md. There are several if a function of foreachBatch calls `write_batch`
+    several times. where: where the reports are if they cannot be read here, else None.
     """
 
     progress: StreamingQueryProgress
