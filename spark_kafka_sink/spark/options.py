@@ -45,6 +45,12 @@ from spark_kafka_sink.spark.exactly_once import (
     exactly_once,
     transaction_defaults,
 )
+from spark_kafka_sink.spark.formats import (
+    FORMAT_OPTIONS,
+    ColumnEncoding,
+    FormatOptions,
+    format_options,
+)
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
@@ -72,7 +78,7 @@ _OWN: Final = {
     for name in (
         "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
         "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -133,7 +139,8 @@ class SinkOptions:
     creates a delegation token for them; None if tasks authenticate as the driver does.
     exactly_once: None for at-least-once writes.
 
-    The driver adds the following before tasks start. laid_out: the partition count of each topic
+    The driver adds the following before tasks start. encodings: the columns that tasks encode, and
+    how. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
     max.message.bytes and partition count, None and 0 if unknown. retention_ms: the topic's
     retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
@@ -147,6 +154,8 @@ class SinkOptions:
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
+    formats: FormatOptions = field(default_factory=FormatOptions)
+    encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -228,6 +237,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
         exactly_once=_exactly_once(given, producer, bad_rows),
+        formats=format_options(given),
     )
 
 

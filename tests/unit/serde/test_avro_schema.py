@@ -276,14 +276,14 @@ def test_a_default_of_another_type_is_refused_where_it_is_needed(
 ) -> None:
     fields = [{"name": "f0", "type": "int"}, {"name": "d", "type": kind, "default": default}]
     schema = {"type": "record", "name": "R", "fields": fields}
-    with pytest.raises(DataException, match="no column value.d, and the default of this field"):
+    with pytest.raises(DataException, match="and the default of this field in the Avro schema is"):
         fitted(schema, one(pa.int32()))
 
 
 def test_a_recursive_record_fits_without_a_column_and_else_is_refused() -> None:
     fitted(LINKED, one(pa.int32()))
     nested = pa.struct([("f0", pa.int32()), ("next", one(pa.int32()))])
-    with pytest.raises(DataException, match="column value.next .*a record inside itself"):
+    with pytest.raises(DataException, match="a record inside itself is not supported"):
         fitted(LINKED, nested)
 
 
