@@ -33,7 +33,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-_LEAVES: Final[tuple[tuple[Callable[[pa.DataType], bool], Kind], ...]] = (
+_SIMPLE_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Kind], ...]] = (
     (pa.types.is_null, Kind.NULL),
     (pa.types.is_boolean, Kind.BOOLEAN),
     (_is_int, Kind.INT),
@@ -71,7 +71,7 @@ def column_type(kind: pa.DataType) -> ColumnType:
     if _is_list(kind):
         element = ColumnField("element", column_type(kind.value_type), kind.value_field.nullable)
         return ColumnType(Kind.ARRAY, str(kind), fields=(element,))
-    found = next((found for is_kind, found in _LEAVES if is_kind(kind)), Kind.OTHER)
+    found = next((found for is_kind, found in _SIMPLE_TYPES if is_kind(kind)), Kind.OTHER)
     return ColumnType(found, str(kind))
 
 

@@ -151,8 +151,8 @@ class _Datums:
             self._blame(
                 Fault.NULL_IN_REQUIRED,
                 ~valid if live is None else live & ~valid,
-                f"column {part.path} is null, and the Avro schema expects {part.wanted} there, "
-                "without null",
+                f"column {part.path} is null, and the Avro schema expects {part.schema_type} "
+                "there, without null",
             )
         return _and(valid, live)
 
@@ -284,17 +284,17 @@ class _Datums:
     def time(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add a time as a varint; smaller parts of its unit are cut off."""
         values = _numbers(array).astype(np.int64)
-        found, wanted = _PER_SECOND[array.type.unit], plan.per_second
-        if wanted < found:
-            values = values // (found // wanted)
-        elif wanted > found:
-            most = (_LONG_LIMIT - 1) // (wanted // found)
+        found, asked = _PER_SECOND[array.type.unit], plan.per_second
+        if asked < found:
+            values = values // (found // asked)
+        elif asked > found:
+            most = (_LONG_LIMIT - 1) // (asked // found)
             self._out_of_range(plan, (values > most) | (values < -most), live)
-            values = values * (wanted // found)
+            values = values * (asked // found)
         self._varint(values, live)
 
     def _out_of_range(self, plan: Leaf, bad: Bools, live: Mask) -> None:
-        message = f"column {plan.path} has a value that does not fit {plan.wanted}"
+        message = f"column {plan.path} has a value that does not fit {plan.schema_type}"
         self._blame(Fault.OUT_OF_RANGE, _and(bad, live), message)
 
     def single(self, _plan: Leaf, array: pa.Array, live: Mask) -> None:
@@ -327,7 +327,7 @@ class _Datums:
     def symbol(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add the number of a symbol."""
         found = pc.index_in(array, value_set=pa.array(plan.symbols, array.type))
-        message = f"column {plan.path} has a text that is not a symbol of {plan.wanted}"
+        message = f"column {plan.path} has a text that is not a symbol of {plan.schema_type}"
         is_known = valid_mask(found)
         if is_known is not None:
             self._blame(Fault.UNKNOWN_SYMBOL, _and(~is_known, live), message)
@@ -429,8 +429,8 @@ def _plain(array: pa.Array) -> pa.Array:
         return _plain(array.dictionary_decode())
     if pa.types.is_decimal(kind) and kind.bit_width != 8 * _DECIMAL_BYTES:
         return array.cast(pa.decimal128(kind.precision, kind.scale))
-    wanted = next((wanted for is_kind, wanted in _LAYOUTS if is_kind(kind)), None)
-    return array if wanted is None else array.cast(wanted)
+    layout = next((layout for is_kind, layout in _LAYOUTS if is_kind(kind)), None)
+    return array if layout is None else array.cast(layout)
 
 
 _LAYOUTS: Final = (

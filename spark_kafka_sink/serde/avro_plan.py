@@ -60,14 +60,14 @@ class Form(Enum):
 class Leaf:
     """A part without parts of its own.
 
-    path: of the column. kind: what the column contains. wanted: the type of the schema, for
+    path: of the column. kind: what the column contains. schema_type: the type of the schema, for
     messages. size, symbols, per_second: see `Form`.
     """
 
     path: str
     kind: Kind
     form: Form
-    wanted: str
+    schema_type: str
     size: int = 0
     symbols: tuple[str, ...] = ()
     per_second: int = 0
@@ -97,7 +97,7 @@ class RecordPlan:
     """A struct: for each field of the schema, in order, the name of the column and its plan."""
 
     path: str
-    wanted: str
+    schema_type: str
     fields: tuple[tuple[str, Plan | Constant], ...]
     kind: Kind = Kind.STRUCT
 
@@ -107,7 +107,7 @@ class ListPlan:
     """An array, or the entries of a map; key: the plan of the keys, None for an array."""
 
     path: str
-    wanted: str
+    schema_type: str
     item: Plan
     key: Leaf | None = None
 
@@ -205,8 +205,8 @@ class _Fitter:
         )
         self._inside.pop()
         for name in columns:
-            wanted = {each.name.lower(): each.name for each in schema.fields}
-            near = wanted.get(name.lower())
+            known = {each.name.lower(): each.name for each in schema.fields}
+            near = known.get(name.lower())
             hint = f"; names are case-sensitive: it has {near}" if near else ""
             message = (
                 f"column {path}.{name} has no field in {schema} of the Avro schema{hint}: drop "

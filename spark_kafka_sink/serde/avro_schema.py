@@ -423,11 +423,11 @@ class _Deriver:
         """Return the name of the record in a field, which no other record has."""
         if not _has_struct(column.type):
             return ""
-        name = wanted = f"{parent}_{column.name}"
+        name = first = f"{parent}_{column.name}"
         number = 1
         while name in self._taken:
             number += 1
-            name = f"{wanted}_{number}"
+            name = f"{first}_{number}"
         self._taken.add(name)
         return name
 

@@ -98,7 +98,7 @@ def _times(array: pa.Array) -> list[str | None]:
     unit = kind.unit if pa.types.is_timestamp(kind) else "D"
     zone = "Z" if pa.types.is_timestamp(kind) and kind.tz is not None else ""
     numbers = array.cast(pa.int32() if kind.bit_width == _SHORT else pa.int64())
-    whole = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    texts = np.datetime_as_string(whole.view(f"datetime64[{unit}]")).tolist()
+    counts = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    texts = np.datetime_as_string(counts.view(f"datetime64[{unit}]")).tolist()
     valid = array.is_valid().to_pylist()
     return [text + zone if there else None for text, there in zip(texts, valid, strict=True)]

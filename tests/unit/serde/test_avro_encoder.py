@@ -92,7 +92,7 @@ def _same(make: Callable[[random.Random], Any]) -> Callable[[random.Random, Any]
     return value
 
 
-def _whole(bits: int) -> Callable[[random.Random], int]:
+def _integer(bits: int) -> Callable[[random.Random], int]:
     def make(chance: random.Random) -> int:
         edge: int = 2 ** (chance.randint(1, bits) - 1)
         return min(int(2 ** (bits - 1)) - 1, chance.randint(-edge, edge))
@@ -154,20 +154,20 @@ _TIMES = (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"))
 
 
 def _int_of(chance: random.Random, kind: pa.DataType) -> tuple[int, int]:
-    made = _whole(kind.bit_width)(chance)
+    made = _integer(kind.bit_width)(chance)
     made = abs(made) % 2 ** (kind.bit_width - 1) if pa.types.is_unsigned_integer(kind) else made
     return made, made
 
 
 def _date(chance: random.Random, kind: pa.DataType) -> tuple[int, int]:
-    days = _whole(25)(chance)
+    days = _integer(25)(chance)
     return (days * 86_400_000 if pa.types.is_date64(kind) else days), days
 
 
-LEAVES: dict[str, Kind] = {
+TYPES_OF_AVRO: dict[str, Kind] = {
     "boolean": Kind("boolean", (pa.bool_(),), _same(lambda chance: chance.random() < 0.5)),
     "int": Kind("int", _INTS, _int_of),
-    "int of bigint": Kind("int", (pa.int64(),), _same(_whole(32))),
+    "int of bigint": Kind("int", (pa.int64(),), _same(_integer(32))),
     "long": Kind("long", (*_INTS, pa.int64(), pa.uint32()), _int_of),
     "float": Kind(
         "float", (pa.float32(), pa.float16()), _same(lambda chance: 1.5 * chance.randint(-9, 9))
@@ -264,7 +264,7 @@ class Maker:
         return made._replace(values=values)
 
     def _leaf(self, rows: int, valid: list[bool], _depth: int) -> Column:
-        kind = LEAVES[self._any(*LEAVES)]
+        kind = TYPES_OF_AVRO[self._any(*TYPES_OF_AVRO)]
         type_ = self._any(*kind.types)
         made = [kind.value(self._chance, type_) for _ in range(rows)]
         inputs = [each[0] if there else None for each, there in zip(made, valid, strict=True)]
@@ -356,10 +356,10 @@ def test_rows_are_byte_for_byte_those_of_fastavro(seed: int) -> None:
     assert rows_of(column.schema, column.array, prefix) == expected
 
 
-@pytest.mark.parametrize("name", LEAVES)
+@pytest.mark.parametrize("name", TYPES_OF_AVRO)
 @pytest.mark.parametrize("union", ["", "first", "last"])
 def test_each_type_is_written_as_by_fastavro(name: str, union: str) -> None:
-    kind, chance = LEAVES[name], random.Random(name)
+    kind, chance = TYPES_OF_AVRO[name], random.Random(name)
     for type_ in kind.types:
         made = [kind.value(chance, type_) for _ in range(60)]
         inputs = [
@@ -504,7 +504,7 @@ FAULTY: dict[str, tuple[Json, pa.DataType, Any, Any, Fault, str]] = {
         "does not fit int",
     ),
     "enum": (
-        LEAVES["enum"].schema,
+        TYPES_OF_AVRO["enum"].schema,
         pa.string(),
         "RED",
         "red",
@@ -512,7 +512,7 @@ FAULTY: dict[str, tuple[Json, pa.DataType, Any, Any, Fault, str]] = {
         "not a symbol of enum E",
     ),
     "fixed": (
-        LEAVES["fixed"].schema,
+        TYPES_OF_AVRO["fixed"].schema,
         pa.binary(),
         b"12345",
         b"1234",
