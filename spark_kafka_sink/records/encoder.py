@@ -271,7 +271,7 @@ class Pieces:
         self._halves[where, 1] = self._positions(column, starts)
         if shortest <= _INLINE_BYTES:
             short = np.flatnonzero(lengths <= _INLINE_BYTES)
-            at = np.arange(len(self._views))[where][short]
+            at = _numbers(where, short)
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
     def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
@@ -300,6 +300,13 @@ class Pieces:
         offsets = np.frombuffer(positions, np.int64, len(self._views) + 1)
         view = memoryview(b"" if gathered is None else gathered).cast("B")
         return view[: offsets[-1]], offsets
+
+
+def _numbers(where: slice | Int64s, chosen: Int64s) -> Int64s:
+    """Return the numbers of some of the elements at `where`; chosen: their indexes in `where`."""
+    if isinstance(where, slice):
+        return chosen * (where.step or 1) + (where.start or 0)
+    return where[chosen]
 
 
 def _first_bytes(data: UInt8s, starts: Int64s) -> npt.NDArray[np.int32]:
