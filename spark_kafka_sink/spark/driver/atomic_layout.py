@@ -141,6 +141,7 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     return laid_out.select(*columns, marked)
 
 
+@name_kafka_options()
 def _refuse_encoded_keys(options: SinkOptions) -> None:
     """Raise ConfigException if partitions depend on bytes that only tasks make."""
     encoded = [each.column for each in options.encodings]
