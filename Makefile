@@ -29,6 +29,8 @@ endif
 # Compiled, so it is there only where that is possible; tests say what they did not test without.
 INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
 
+INSTALLED = || { echo "The packages could not be installed, for what is said above: check the network, and run make again." >&2; exit 1; }
+
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
 # that three workers keep two cores busy.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
@@ -147,7 +149,7 @@ else
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK) $(INSTALLED)
 	@$(if $(filter test,$*),$(INSTALL_KERBEROS))
 	@touch $@ $(if $(filter-out spark,$*),$(VENV)/.spark) $(if $(filter test,$*),$(VENV)/.demo)
 
@@ -160,19 +162,19 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-audit/.audit: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
-	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
+	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10" $(INSTALLED)
 	@touch $@
 
 .venv-dist/.dist: $(SOURCES) | python
 	$(call make_environment,.venv-dist)
 	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
-	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6"
+	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6" $(INSTALLED)
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK)
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK) $(INSTALLED)
 	@touch $@
 endif
