@@ -49,6 +49,12 @@ from spark_kafka_sink.spark.exactly_once import (
     exactly_once,
     transaction_defaults,
 )
+from spark_kafka_sink.spark.formats import (
+    FORMAT_OPTIONS,
+    ColumnEncoding,
+    FormatOptions,
+    format_options,
+)
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
@@ -79,6 +85,7 @@ _OWN: Final = {
         "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "openTelemetry",
         "progress", "quiet", "reportPath", "topic", "topic.partitions", "topic.replication",
         "traceparent", "unknownOptions", *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
+        *FORMAT_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -141,11 +148,12 @@ class SinkOptions:
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
     job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
 
-    The driver adds the following before tasks start. laid_out: the partition count of each topic
-    for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
-    max.message.bytes and partition count, None and 0 if unknown. retention_ms: the topic's
-    retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
-    brokers: the brokers of the cluster. trace: the span of the job, None without openTelemetry.
+    The driver adds the following before tasks start. encodings: the columns that tasks encode,
+    and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
+    the rows. max_message_bytes, partitions: the topic's max.message.bytes and partition count,
+    None and 0 if unknown. retention_ms: the topic's retention.ms if it deletes records by their
+    own timestamps, None otherwise or if unknown. brokers: the brokers of the cluster. trace:
+    the span of the job, None without openTelemetry.
     """
 
     producer: ProducerConfig
@@ -159,6 +167,8 @@ class SinkOptions:
     exactly_once: ExactlyOnce | None = None
     traceparent: str | None = None
     write_id: str | None = None
+    formats: FormatOptions = field(default_factory=FormatOptions)
+    encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -249,6 +259,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         exactly_once=_exactly_once(given, producer, bad_rows),
         traceparent=_given_traceparent(given),
         write_id=given.get(WRITE_ID_OPTION),
+        formats=format_options(given),
     )
 
 

@@ -30,6 +30,7 @@ from spark_kafka_sink.spark.planning.delegation_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
+from spark_kafka_sink.spark.planning.encodings import with_encodings
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -201,8 +202,8 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    options = sink_options(given)
-    check_schema(schema, options.topic)
+    options = with_encodings(sink_options(given), schema)
+    check_schema(schema, options.topic, [each.column for each in options.encodings])
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})
