@@ -30,8 +30,10 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
     check_options,
+    is_java_class,
     java_names,
     nearest,
+    of_other_client,
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException, Option, name_options
@@ -70,9 +72,9 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
-        "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS,
+        "createTopics", "delegationToken", "delegationToken.mechanism", "fullTraceback",
+        "reportPath", "topic", "topic.partitions", "topic.replication", "unknownOptions",
+        *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -120,6 +122,9 @@ _REFUSED: Final = {
         "transactional id; remove it"
     ),
 }
+_NO_JAVA_SERIALIZER: Final = (
+    "Java classes cannot run here; use a function of Spark, such as to_json, to_avro or to_protobuf"
+)
 _KAFKA: Final = "kafka."
 _TOPIC_CONFIG: Final = "topic.config."
 
@@ -131,7 +136,8 @@ class SinkOptions:
     topic: None if the data has a topic column. new_topic: the settings of missing topics, None if
     they are not created. delegation_token_mechanism: the SASL mechanism for tasks if the driver
     creates a delegation token for them; None if tasks authenticate as the driver does.
-    exactly_once: None for at-least-once writes.
+    exactly_once: None for at-least-once writes. full_traceback: whether tracebacks of exceptions
+    have the frames of the sink.
 
     The driver adds the following before tasks start. laid_out: the partition count of each topic
     for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
@@ -147,6 +153,7 @@ class SinkOptions:
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
+    full_traceback: bool = False
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
@@ -190,7 +197,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
         if name in given:
-            raise ConfigException(reason)
+            is_java = name.endswith("serializer") and is_java_class(given[name])
+            raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         names = ", ".join(ignored)
@@ -228,7 +236,14 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
         exactly_once=_exactly_once(given, producer, bad_rows),
+        full_traceback=_is_on(given, "fullTraceback"),
     )
+
+
+def has_full_traceback(options: Mapping[str, str]) -> bool:
+    """Return whether fullTraceback is on, even if other options of a write are invalid."""
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("fulltraceback", "").strip().lower() == "true"
 
 
 def _exactly_once(
@@ -345,6 +360,9 @@ def not_an_option(name: str) -> str:
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
     """
+    if (reason := of_other_client(name)) is not None:
+        with name_kafka_options():
+            return f"option {name} {reason}"
     meant = None if name in _CONSUMERS else _meant(name)
     hint = f"; did you mean {meant}?" if meant else ""
     return (

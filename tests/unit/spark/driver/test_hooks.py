@@ -34,6 +34,7 @@ def test_spark_s_writers_have_what_the_table_names(kind: SparkWriter) -> None:
         ({}, {}, {}),
         ({"format": None, "mode": None, "partitionBy": None}, {}, {}),
         ({"format": "pykafka", "mode": "o"}, {}, {"format": "pykafka", "mode": "o"}),
+        ({"outputMode": "update"}, {}, {"output_mode": "update"}),
         ({"partitionBy": []}, {}, {"layouts": {"partitionBy": False}}),
         ({}, {"A": 2, "b": True, "c": None}, {"options": {"a": "2", "b": "true"}}),
     ],
