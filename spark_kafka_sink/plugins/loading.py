@@ -35,18 +35,21 @@ def load(option: str, given: object) -> object:
         found: object = getattr(import_module(module_name), name)
     except (Exception, SystemExit) as error:
         # A user's module may raise anything when it is imported, and a script may call sys.exit().
-        message = f"{option} is {given!r}, which cannot be imported ({_described(error)}): "
-        if is_java_class(given):
-            message += f"Java classes cannot run here; use {_in_place_of_java(option)}"
-        else:
-            message += "expected a Python object, a class, or the name of one as module.Name"
+        message = (
+            f"{option} is {given!r}, which cannot be imported ({_described(error)}): "
+            f"{_expected(option, given)}"
+        )
         raise ConfigException(message) from error
     return found
 
 
-def _in_place_of_java(option: str) -> str:
+def _expected(option: str, given: str) -> str:
+    """Return what to use in place of a name that cannot be imported."""
+    if not is_java_class(given):
+        return "expected a Python object, a class, or the name of one as module.Name"
     uses = (use for name, use in _IN_PLACE_OF_JAVA.items() if option.endswith(name))
-    return next(uses, "a Python class or object, or the name of one as module.Name")
+    use = next(uses, "a Python class or object, or the name of one as module.Name")
+    return f"Java classes cannot run here; use {use}"
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:
