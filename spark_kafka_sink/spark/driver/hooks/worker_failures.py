@@ -1,4 +1,4 @@
-"""Says in the user's process why a Python worker of Spark has failed.
+"""Explains in the user's process why a Python worker of Spark has failed.
 
 Spark raises the traceback of its Python worker, in which the sink's sentence is one line of many.
 The hooks of ``save()`` and ``start()`` make the sentence the last line of Spark's exception.
