@@ -22,6 +22,9 @@ TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
+ifneq ($(filter-out 0 1,$(ALL)),)
+$(error ALL is '$(ALL)': expected 1, for exactly once and TLS too, or 0)
+endif
 
 # Compiled, so it is there only where that is possible; tests say what they did not test without.
 INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
@@ -40,26 +43,26 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka mutants soak bench audit clean java python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka dist mutants soak bench audit clean java openssl python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
-demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too
-	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream)
+demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too, ALL=1 for exactly once and TLS
+	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream) $(if $(filter 1,$(ALL)),--all)
 
 broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
 	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
 
-test: java $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
+test: java openssl $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
 	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-faults and make soak run."
 
-test-long: java $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
+test-long: java openssl $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --durations 15 $(ARGS)
 
-test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
+test-security: java openssl $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
 
 # What make test begins with waits for different things: disk, network, JVMs.
@@ -74,14 +77,14 @@ test-faults: java $(VENV)/.test  ## many random faults of network and brokers, o
 
 # Two workers, file by file. A test that hangs is interrupted by a signal, and the next one runs: by a
 # thread, the timeout would end the worker, and pytest-xdist would let the next worker hang there, too.
-test-exactly-once: java $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, two files of tests at a time; up to 90 minutes
+test-exactly-once: java openssl $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, two files of tests at a time; up to 90 minutes
 	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --dist loadfile --no-loadscope-reorder -n 2 --timeout 900 --timeout-method signal --durations 15 tests/exactly_once tests/simulation/exactly_once tests/unit/commit tests/unit/commit_client tests/unit/spark/test_exactly_once.py $(ARGS)
 
-test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
+test-matrix: java openssl $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.matrix $(ARGS)
 
-test-lowest: java .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
+test-lowest: java openssl .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
 	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions
 	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
@@ -95,7 +98,10 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 	@$(BIN)/codespell
 	@$(TESTS_PATH) $(BIN)/python -m support.house.words
 
-mutants: java kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
+dist: java .venv-dist/.dist  ## the wheel and the sdist of a release in dist/, built twice, and installed on each Python that is supported and here
+	@$(JAVA_PATH) $(TESTS_PATH) exec .venv-dist/bin/python -m support.programs.dist
+
+mutants: java openssl kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
 soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and fewer random
@@ -115,7 +121,11 @@ audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# The tests make their certificates with it.
+openssl:
+	@command -v openssl > /dev/null || { echo "The command openssl is missing: install it (Debian: apt install openssl)." >&2; exit 1; }
 
 java: python
 	@$(PYTHON) jobs/job/java_version.py
@@ -125,7 +135,7 @@ python:
 
 # Two makes at once make the environments of a clone one after the other; the second one's make,
 # inside the lock, finds what the first one has made. `flock` is not on every machine.
-ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench
+ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench .venv-dist/.dist
 
 ifndef HAS_LOCK
 $(ENVIRONMENTS): $(SOURCES) | python
@@ -151,6 +161,12 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
 	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
+	@touch $@
+
+.venv-dist/.dist: $(SOURCES) | python
+	$(call make_environment,.venv-dist)
+	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
+	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6"
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.

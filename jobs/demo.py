@@ -12,20 +12,23 @@ import contextlib
 import importlib
 import os
 import shlex
+import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import verify
-from job import broker, java_version, kafka_jars, rows, running
-from job.children import Children, end_with_parent
+from job import arguments, broker, java_version, kafka_jars, rows, running
+from job.children import Children, end_with_parent, kill
+from job.secured_listener import SecuredListener
 
 _NAME: Final = "demo.py"
 _ROOT: Final = Path(__file__).resolve().parent.parent
+_CONFIG: Final = Path("conf/producer.properties")
 _PARTITIONS: Final = 12
 _FILES: Final = 4
 _COLUMNS: Final = (
@@ -38,14 +41,19 @@ _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
 # The timestamps of the flights are in 2013. With retention by time, a broker would delete the
-# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights,
-# so these limits are large enough, whatever the broker's defaults are.
+# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights:
+# twice that is kept, and the 36 partitions of three topics take less than 1 GB.
 _TOPIC_CONFIG: Final = {
     "retention.ms": "-1",
-    "retention.bytes": str(64 << 20),
-    "segment.bytes": str(16 << 20),
+    "retention.bytes": str(20 << 20),
+    "segment.bytes": str(4 << 20),
     "segment.ms": str(2**62),
 }
+# The job of the exactly-once round is killed when the topic has so many of its 336,776 records.
+_KILLED_AT: Final = 100_000
+_POLL_S: Final = 0.05
+_READ_TIMEOUT_S: Final = 30.0
+_EXACTLY_ONCE: Final = {"exactlyOnce": "true", "txnAppId": "flights", "txnVersion": "1"}
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
 # The command sets PYSPARK_PYTHON, because spark-submit does not use the Python of its own folder.
@@ -54,6 +62,7 @@ What to type next:
 
   make broker         Kafka on 127.0.0.1:9092 until Ctrl-C
   make demo STREAM=1  the same as a stream, in two ways
+  make demo ALL=1     also a job that is killed half-way, exactly once, and a job over TLS
 
 To write your own files to a topic, begin with
 
@@ -86,27 +95,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--stream", action="store_true", help="run stream.py too, in both of its modes"
     )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also write exactly once with a job that is killed, and over TLS with SCRAM; "
+        "not with --bootstrap",
+    )
     given = parser.parse_args(argv)
+    has_rounds = given.all and given.bootstrap is None
     if (problem := java_version.problem()) is not None:
         raise running.JobError(problem)
     modes = _MODES if given.stream else ()
-    steps = Steps(time.monotonic(), count=4 + 2 * len(modes))
+    steps = Steps(time.monotonic(), count=4 + 2 * len(modes) + 3 * has_rounds)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(broker.scratch_folder("demo"))
         processes = stack.enter_context(Children())
         end_with_parent()
         if given.bootstrap is None:
             steps.say(f"starting {kafka_jars.KAFKA.name}")
-            address = stack.enter_context(_broker(processes)).address
+            node = stack.enter_context(_broker(processes, is_secured=has_rounds))
+            address, secured = node.address, node.secured
             print(f"it answers at {address}", flush=True)
         else:
-            address = given.bootstrap
+            address, secured = given.bootstrap, None
             steps.say(f"using the broker at {address}")
             check(address)
-        topics = make_topics(address, modes, steps)
+        more = ("exactly-once", "tls") if has_rounds else ()
+        topics = make_topics(address, (*modes, *more), steps)
         if given.bootstrap is not None:
             say_how_to_delete(address, topics)
-        agreed = Demo(processes, folder, address, steps).run(topics)
+        run = Demo(processes, folder, address, steps)
+        agreed = run.run(topics[: 1 + len(modes)])
+        if secured is not None:
+            expected, once, over_tls = topics[0], topics[-2], topics[-1]
+            agreed = run.exactly_once(once, expected) and agreed
+            agreed = run.secured(over_tls, expected, secured) and agreed
+        elif given.all:
+            print(
+                "\nNot shown: exactly once and TLS. These rounds kill a job and need a listener "
+                "with a certificate, so they run on the demo's own broker: make demo ALL=1"
+            )
     print(
         f"\n{'All topics hold exactly the source' if agreed else 'Something DIFFERS, see above'}; "
         f"{time.monotonic() - steps.started:.0f} s in all."
@@ -117,11 +145,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _broker(processes: Children) -> Iterator[broker.Broker]:
+def _broker(processes: Children, *, is_secured: bool) -> Iterator[broker.Broker]:
     """Run the demo's own broker. Raise JobError if it cannot run."""
     with contextlib.ExitStack() as stack:
         try:
-            yield stack.enter_context(broker.running(processes, java=_JAVA))
+            yield stack.enter_context(broker.running(processes, java=_JAVA, is_secured=is_secured))
         except (broker.BrokerError, kafka_jars.JarsError) as error:
             raise running.JobError(str(error)) from None
 
@@ -228,6 +256,56 @@ class Demo:
         self._must("stream.py", topic, *arguments, *stream)
         return self._agrees(topic, *arguments)
 
+    def exactly_once(self, topic: str, expected: str) -> bool:
+        """Kill a job half-way and run it again; return whether the topic has each record once.
+
+        expected: the topic to compare with.
+        """
+        options = [word for pair in _EXACTLY_ONCE.items() for word in ("--option", "=".join(pair))]
+        self._steps.say(f"exactly once: produce.py to {topic}, killed half-way")
+        show_code(_EXACTLY_ONCE)
+        process = self._start("produce.py", topic, *_COLUMNS, *options)
+        records = 0
+        while process.poll() is None and records < _KILLED_AT:
+            time.sleep(_POLL_S)
+            records = count_written(self._address, topic)
+        kill(process)
+        print(
+            f"\nkilled: the topic has {records:,} records, and a read_committed reader sees "
+            f"{self._read(topic).digest.records:,}",
+            flush=True,
+        )
+        self._steps.say("the same job again, with the same txnVersion")
+        self._must("produce.py", topic, *_COLUMNS, *options)
+        return self._same(topic, expected)
+
+    def secured(self, topic: str, expected: str, listener: SecuredListener) -> bool:
+        """Write over TLS with SCRAM; return whether the topic has each record once.
+
+        expected: the topic to compare with.
+        """
+        self._steps.say(f"over TLS with SCRAM: produce.py to {topic}")
+        options = {f"kafka.{name}": each for name, each in listener.client_options.items()}
+        show_code(options | {"kafka.sasl.password": "${directory:/run/secrets:kafka-password}"})
+        # Not on the command line, where every user of the machine could read the password.
+        config = self._folder / "secured.properties"
+        config.touch(mode=0o600)
+        lines = ("bootstrap.servers", listener.address), *listener.client_options.items()
+        config.write_text("".join(f"{name}={each}\n" for name, each in lines))
+        self._must("produce.py", topic, *_COLUMNS, config=config)
+        return self._same(topic, expected)
+
+    def _read(self, topic: str) -> verify.Topic:
+        target = arguments.Target(bootstrap=self._address, topic=topic, options={})
+        return verify.read_topic(verify.import_consumer(), target, _READ_TIMEOUT_S)
+
+    def _same(self, topic: str, expected: str) -> bool:
+        """Return whether a read_committed reader finds the same records in both topics."""
+        found, wanted = self._read(topic).digest, self._read(expected).digest
+        print(f"topic {topic}: {found}\ntopic {expected}: {wanted}")
+        print("each record is there once" if found == wanted else "the topics DIFFER")
+        return found == wanted
+
     def _agrees(self, topic: str, *arguments: str) -> bool:
         """Return whether a topic has exactly the records of its source.
 
@@ -243,14 +321,21 @@ class Demo:
         )
         raise running.JobError(message)
 
-    def _must(self, job: str, topic: str, *arguments: str) -> None:
-        code = self._submit(job, topic, *arguments)
+    def _must(self, job: str, topic: str, *arguments: str, config: Path = _CONFIG) -> None:
+        code = self._submit(job, topic, *arguments, config=config)
         if code != 0:
             message = f"{job} ended with exit code {code}; its own message is above"
             raise running.JobError(message)
 
-    def _submit(self, job: str, topic: str, *arguments: str) -> int:
+    def _submit(self, job: str, topic: str, *arguments: str, config: Path = _CONFIG) -> int:
         """Run a job as a user does; return its exit code."""
+        return self._start(job, topic, *arguments, config=config).wait()
+
+    def _start(
+        self, job: str, topic: str, *arguments: str, config: Path = _CONFIG
+    ) -> subprocess.Popen[bytes]:
+        """Start a job as a user does. `config` may name other brokers than the demo's address."""
+        given = () if config is not _CONFIG else ("--bootstrap", self._address)
         temporary = f'-Djava.io.tmpdir="{self._scratch}"'
         command = [
             str(Path(sys.executable).with_name("spark-submit")),
@@ -259,8 +344,8 @@ class Demo:
             *("--conf", _SMALL_TASKS),
             *("--conf", f"spark.driver.defaultJavaOptions={' '.join(_JAVA)} {temporary}"),
             f"jobs/{job}",
-            *("--config", "conf/producer.properties"),
-            *("--bootstrap", self._address),
+            *("--config", str(config)),
+            *given,
             *("--topic", topic),
             *arguments,
         ]
@@ -276,7 +361,36 @@ class Demo:
             "SPARK_LOCAL_DIRS": str(self._scratch),
             "TMPDIR": str(self._scratch),
         }
-        return self._processes.start(command, env=environment, cwd=_ROOT).wait()
+        return self._processes.start(command, env=environment, cwd=_ROOT)
+
+
+def show_code(options: Mapping[str, str]) -> None:
+    """Print the lines of a program that writes with these options."""
+    print('in a program: df.write.format("pykafka")')
+    for name, value in options.items():
+        print(f'    .option("{name}", "{value}")')
+    print(flush=True)
+
+
+def count_written(address: str, topic: str) -> int:
+    """Return the number of offsets in a topic, including those of open transactions."""
+    kafka = importlib.import_module("confluent_kafka")
+    consumer = kafka.Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": _NAME,
+            "isolation.level": "read_uncommitted",
+            "log_level": 0,
+        }
+    )
+    try:
+        ends = (
+            consumer.get_watermark_offsets(kafka.TopicPartition(topic, each), _READ_TIMEOUT_S)[1]
+            for each in range(_PARTITIONS)
+        )
+        return sum(ends)
+    finally:
+        consumer.close()
 
 
 def split_flights(target: Path, scratch: Path) -> None:

@@ -137,6 +137,12 @@ class ProducerConfig(
     """
     partitioner_ignore_keys: bool = field(name="partitioner.ignore.keys", default=False)
     """Whether to partition rows with a key in the same way as rows without a key."""
+    partitioner_rack_aware: bool = field(name="partitioner.rack.aware", default=False)
+    """Whether rows without key go to partitions whose leader is in the rack `client.rack`, while
+    there are any (KIP-1123)."""
+    client_rack: str = field(name="client.rack", default="")
+    """The rack of this producer, as brokers name theirs in `broker.rack`, for example an
+    availability zone. `${env:NAME}` is resolved where the producer runs, on each executor."""
 
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"] = (
         field(name="client.dns.lookup", default="use_all_dns_ips")
@@ -370,7 +376,7 @@ class ProducerConfig(
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """The TLS version: `TLSv1.2` for at most version 1.2."""
+    """The newest TLS version to use. With `TLSv1.2`, TLS 1.3 is not used."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -480,6 +486,12 @@ def producer_config(
     config = _settle_idempotence(config, options)
     config = _settle_delivery_timeout(config, options)
     config = _settle_backoffs(config, options)
+    if config.partitioner_rack_aware and not config.client_rack.strip():
+        message = (
+            f"{Option('partitioner.rack.aware')} is true, but {Option('client.rack')} is not set: "
+            "set it to the rack of the producer, for example ${env:ZONE}"
+        )
+        raise ConfigException(message)
     _check_secured(config)
     _check_handlers(config)
     _check_text(config)
@@ -628,7 +640,7 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                f"{Option(f'ssl.{name}.location')} is set, and other options have its "
                 "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):
@@ -752,7 +764,7 @@ def of_other_client(name: str) -> str | None:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Return the names of all options of the Java producer, also of unsupported options."""
+    """Return the names of all options of the Java producer, including unsupported options."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 
@@ -1002,6 +1014,8 @@ NO_EFFECT: Final[Mapping[str, str]] = {
     "metrics.recording.level": "all metrics are always recorded",
     **dict.fromkeys(
         (
+            "sasl.oauthbearer.allow.unverified.audience",
+            "sasl.oauthbearer.allow.unverified.issuer",
             "sasl.oauthbearer.clock.skew.seconds",
             "sasl.oauthbearer.expected.audience",
             "sasl.oauthbearer.expected.issuer",
@@ -1153,8 +1167,6 @@ LIBRDKAFKA_ONLY: Final = frozenset(
 NOT_YET: Final = frozenset(
     {
         "bootstrap.resolve.timeout.ms",
-        "client.rack",
         "metadata.cluster.check.enable",
-        "partitioner.rack.aware",
     }
 )

@@ -262,7 +262,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit those open transactions of an owner that the commit log has decided to commit."""
+        """Commit the open transactions of an owner that its commit log record lists as decided."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
@@ -392,9 +392,9 @@ def _undecided(found: Recovered) -> list[str]:
     since = _time(min(each.start_ms for each in found.undecided))
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
-        f"open: {_count(found.undecided)} that no decision covers, since {since}; brokers abort "
-        f"the last at {until}. A job is running, or a job has died. If it has died, its next run "
-        f"ends them, or --abort {found.found.owner.app_id}"
+        f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
+        f"abort the last at {until}. A job is running, or a job has died. If it has died, its next "
+        f"run ends them, or --abort {found.found.owner.app_id} does"
     ]
 
 
@@ -425,8 +425,8 @@ def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[s
     what = "the last run" if record is None else record.last_written
     listed_ = list(lost)
     return [
-        f"TORN: {what} was decided, and brokers have aborted {len(listed_)} of its {of} "
-        "transactions. Lost are:",
+        f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
+        "transactions. These rows are lost:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
         "If these rows are needed, write them again. Then let the owner continue: --accept-torn "

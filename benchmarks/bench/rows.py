@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from bench.cells import HEADERS, Cell
+from spark_kafka_sink.spark.compat import repartition_by_id
 from spark_kafka_sink.spark.layout_mark import as_metadata
 
 # A piece of a value: 16 characters that repeat, 8 hexadecimal digits that do not.
@@ -46,7 +47,7 @@ def lay_out(frame: DataFrame, partitions: int) -> DataFrame:
     """Return rows with a column ``partition``, the rows of each partition in their own task."""
     number = functions.pmod(functions.xxhash64("value"), functions.lit(partitions))
     chosen = frame.withColumn("partition", number.cast("int"))
-    return chosen.repartitionById(partitions, functions.col("partition"))
+    return repartition_by_id(chosen, partitions, functions.col("partition"))
 
 
 def marked(frame: DataFrame, topic: str, partitions: int) -> DataFrame:

@@ -28,6 +28,7 @@ from typing import Final
 
 from job import disk_limits, java_version, kafka_jars
 from job.children import Children, end_with_parent
+from job.secured_listener import ListenerError, SecuredListener
 
 PORT: Final = "9092"
 _LAST_PORT: Final = 65_535
@@ -130,9 +131,19 @@ def _limit_until_it_ends(broker: Broker) -> None:
 
 
 class Broker:
-    """A running node: its address, its process, its data and its log."""
+    """A running node: its address, its process, its data and its log.
 
-    def __init__(self, port: int, process: subprocess.Popen[bytes], folder: Path) -> None:
+    secured: its listener with TLS and SCRAM; None if it has none.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        process: subprocess.Popen[bytes],
+        folder: Path,
+        secured: SecuredListener | None = None,
+    ) -> None:
+        self.secured = secured
         self.endpoint = (HOST, port)
         self.address = f"{HOST}:{port}"
         self.process = process
@@ -171,11 +182,13 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running(processes: Children, port: int = 0, *, java: Sequence[str] = ()) -> Iterator[Broker]:
+def running(
+    processes: Children, port: int = 0, *, java: Sequence[str] = (), is_secured: bool = False
+) -> Iterator[Broker]:
     """Run a broker for a `with` block. Raise BrokerError or JarsError if it cannot run.
 
     processes: the children of this program. port: 0 takes a free port. java: options of the
-    broker's JVM.
+    broker's JVM. is_secured: whether the broker also has a listener with TLS and SCRAM.
     """
     if (problem := java_version.problem()) is not None:
         raise BrokerError(problem)
@@ -185,7 +198,10 @@ def running(processes: Children, port: int = 0, *, java: Sequence[str] = ()) -> 
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(scratch_folder("broker"))
-            broker = _start(processes, folder, libs, port or free_port(), java)
+            secured = SecuredListener(folder, f"{HOST}:{free_port()}") if is_secured else None
+            broker = _start(processes, folder, libs, port or free_port(), java, secured)
+        except ListenerError as error:
+            raise BrokerError(str(error)) from None
         except OSError as error:
             message = (
                 f"the broker cannot write its files: {error}; make room or give access, or name "
@@ -198,25 +214,35 @@ def running(processes: Children, port: int = 0, *, java: Sequence[str] = ()) -> 
 
 
 def _start(
-    processes: Children, folder: Path, libs: Path, port: int, options: Sequence[str]
+    processes: Children,
+    folder: Path,
+    libs: Path,
+    port: int,
+    options: Sequence[str],
+    secured: SecuredListener | None,
 ) -> Broker:
     address, controller = f"{HOST}:{port}", free_port()
     config = folder / "server.properties"
+    clients = f"PLAINTEXT://{address}"
+    if secured is not None:
+        clients += f",SASL_SSL://{secured.address}"
     config.write_text(
         properties(
             node_settings(1, folder, {1: controller})
-            | {"listeners": f"PLAINTEXT://{address},CONTROLLER://{HOST}:{controller}"}
-            | {"advertised.listeners": f"PLAINTEXT://{address}"}
+            | {"listeners": f"{clients},CONTROLLER://{HOST}:{controller}"}
+            | {"advertised.listeners": clients}
             | _SETTINGS
+            | (secured.settings if secured is not None else {})
         )
     )
     java = [java_version.command(), *_JAVA, *options, "-cp", f"{libs}/*"]
     with (folder / _LOG).open("wb") as output:
-        formatting = processes.start([*java, *format_arguments(config)], output=output)
+        users = secured.format_arguments if secured is not None else []
+        formatting = processes.start([*java, *format_arguments(config), *users], output=output)
         if formatting.wait() != 0:
             raise BrokerError(Broker(port, formatting, folder).failure("cannot be set up"))
         started = processes.start([*java, *start_arguments(config)], output=output)
-        return Broker(port, started, folder)
+        return Broker(port, started, folder, secured)
 
 
 def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> dict[str, object]:
@@ -235,7 +261,9 @@ def node_settings(node: int, folder: Path, controllers: Mapping[int, int]) -> di
         ),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT"
+        ),
         "log.dirs": data_folder(folder),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,

@@ -47,7 +47,7 @@ class Children:
     ) -> None:
         _ignore_signals()
         for process in reversed(self._started):
-            _kill(process)
+            kill(process)
         _kill_orphans()
 
     def start(
@@ -73,8 +73,8 @@ class Children:
         return process
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group."""
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a child and its process group, and wait until it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

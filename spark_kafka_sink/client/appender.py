@@ -126,7 +126,7 @@ class Slice:
 
 
 class SliceAppender:
-    """Encode slices of rows, and add the rows to batches."""
+    """Encodes slices of rows, and adds the rows to batches."""
 
     def __init__(self, state: ProducerState, config: ProducerConfig) -> None:
         self._state = state
@@ -193,7 +193,7 @@ OnFailure: TypeAlias = Callable[[AppendFailure], object]
 
 
 class SliceOwner:
-    """Call `on_failure` for the failed rows of one slice.
+    """Calls `on_failure` for the failed rows of one slice.
 
     start: the number of the slice's first row in the Arrow batch or table that was appended.
     """
@@ -223,7 +223,7 @@ class SliceOwner:
 
 
 class ColumnProducer:
-    """Append Arrow batches.
+    """Appends Arrow batches.
 
     limits: how large a record may be. drain_rows: puts the rows of earlier `send` calls into
     batches, so that they are sent first; it takes a deadline and the topics.
@@ -374,7 +374,7 @@ class ColumnProducer:
         self._state.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Reject rows that are too large for a request, for buffer.memory, or for their topic."""
+        """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
         if self._limits.fit(sizes):
             return
         try:

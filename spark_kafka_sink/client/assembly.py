@@ -21,6 +21,7 @@ from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.client import NetworkClient
 from spark_kafka_sink.network.network_metrics import NetworkMetrics
 from spark_kafka_sink.network.node_state import NetworkConfig
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.selector import Selector
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
@@ -116,11 +117,22 @@ def assemble(
             # As in the Java client, only the built-in partitioner adapts to the load of brokers.
             is_adaptive=config.partitioner_class is None
             and config.partitioner_adaptive_partitioning_enable,
+            rack=_rack(config),
         )
         return state, ProducerThread(state, client, client_id, sender.build)
     except BaseException:
         client.close()
         raise
+
+
+def _rack(config: ProducerConfig) -> str | None:
+    """Return the rack whose partitions the built-in partitioner prefers, None if it prefers none.
+
+    Raise ConfigException if client.rack has a variable that cannot be resolved in this process.
+    """
+    if config.partitioner_class is not None or not config.partitioner_rack_aware:
+        return None
+    return OptionValues(config).resolved("client.rack", config.client_rack)
 
 
 def _make_accumulator(config: ProducerConfig) -> RecordAccumulator:

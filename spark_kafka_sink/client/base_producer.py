@@ -266,9 +266,9 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, if rows that were given to `append` without
-        `on_failure` have failed since a call last raised such an error, raise the first error since
-        then. No call raises the others.
+        if the timeout passes first. After the wait, raise the first delivery error of rows that
+        were given to `append` without `on_failure`. Each call raises only errors that are newer
+        than the error that a call raised last. If there are several, it raises only the first.
         """
         check_timeout(timeout)
         self._caller.check_open()

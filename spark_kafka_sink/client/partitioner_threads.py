@@ -24,7 +24,7 @@ MOST_THREADS: Final = 32
 
 
 class PartitionerThreads:
-    """One thread that stays, and further threads that end when there is no call to run."""
+    """Runs calls in one thread that stays, and in threads that end when no call is left to run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class PartitionerThreads:
             _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
-        """Let the last thread end when there is no call left to run."""
+        """Let all threads end, also the one that stays, when there is no call left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
             self._changed.notify_all()

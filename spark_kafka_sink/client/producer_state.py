@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 class ProducerState(ProducerLock):
     """The state machines of a producer and their lock. Times are seconds of the producer's clock.
 
-    is_adaptive: whether the partitioner takes queue lengths into account.
+    is_adaptive: whether the partitioner takes queue lengths into account. rack: rows without key
+    go to partitions with a leader in this rack; None if racks do not count.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class ProducerState(ProducerLock):
         transactions: TransactionManager | None,
         *,
         is_adaptive: bool,
+        rack: str | None = None,
     ) -> None:
         super().__init__(clock)
         self.accumulator = sender.accumulator
@@ -61,6 +63,7 @@ class ProducerState(ProducerLock):
         self._completion = sender.completion
         self._sender = sender
         self._is_adaptive = is_adaptive
+        self._rack = rack
         # The deliveries that do not belong to a joined transaction (see `join`).
         self._own_deliveries = self.deliveries
         self.user_calls = UserCalls()
@@ -121,8 +124,8 @@ class ProducerState(ProducerLock):
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or in unfinished batches, by topic.
 
-        Lost are the failed records of `append` whose error no call has raised yet, and the rows of
-        `send` that have failed since `count_lost` was called.
+        The lost records are the failed records of `append` whose error no call has raised yet, and
+        the rows of `send` that have failed since `count_lost` was called.
         """
         with self.lock:
             return self._failed + self.accumulator.undelivered()
@@ -258,9 +261,10 @@ class ProducerState(ProducerLock):
     def loads(self, topics: Mapping[str, TopicMetadata]) -> dict[str, TopicLoad]:
         """Return the load of each topic: how much data waits for its partitions."""
         with self.lock:
+            near = self.metadata.nodes_in(self._rack) if self._rack is not None else ()
             return {
                 name: self.accumulator.topic_load(
-                    name, topic, self.latencies, adaptive=self._is_adaptive
+                    name, topic, self.latencies, adaptive=self._is_adaptive, near=near
                 )
                 for name, topic in topics.items()
             }
@@ -330,7 +334,10 @@ class ProducerState(ProducerLock):
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Release what an append holds. Batches that are not compressed go to the I/O thread."""
+        """Release what an append holds; may be called twice.
+
+        The I/O thread compresses the full batches that the append has not compressed.
+        """
         with self.lock:
             self.let_go(pending)
             self.give_back(pending)

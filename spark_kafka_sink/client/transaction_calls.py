@@ -245,8 +245,9 @@ class ProducerTransactions:
         """End a transaction, or continue its end: first close it for new rows, then send its rows.
 
         If the rows were sent first, rows that another thread sends meanwhile would not be part of
-        the transaction. An abort drops them, and so waits for no partitioner. After an interrupt
-        (KeyboardInterrupt), EndTxn is not sent until the call is repeated.
+        the transaction. An abort drops the rows that are in no batch yet, so it does not wait for a
+        partitioner. After an interrupt (KeyboardInterrupt), EndTxn is not sent until the call is
+        repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)

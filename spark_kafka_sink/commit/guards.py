@@ -1,9 +1,9 @@
 """The checks G1 to G4 of mode `single`, in which many tasks use one producer id and epoch.
 
 If two writers send the same range of sequence numbers to one partition, the broker takes the second
-batch for a duplicate of the first. It responds with success and appends nothing. The last sequence
-number of the partition does not show this. So each partition may have only one writer, and these
-checks ensure it:
+batch for a duplicate of the first. It responds with success and appends nothing. The producer's
+last sequence number in the partition is the same as after one writer. So each partition may have
+only one writer, and these checks ensure it:
 
 G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
 G2  on the driver: each partition has exactly the records that a task reports for it, and no other
@@ -104,8 +104,9 @@ def by_partition(
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:
     """Return whether another attempt has already written to a partition in this transaction.
 
-    A task checks this before its first record, and fails if another attempt has written, because
-    one attempt's rows cannot be aborted without the rows of all others.
+    producers: the active producers of the partition. producer: the producer id and epoch that all
+    attempts use. A task checks this before its first record, and fails if another attempt has
+    written, because one attempt's rows cannot be aborted without the rows of all others.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 

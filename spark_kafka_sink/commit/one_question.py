@@ -14,7 +14,7 @@ from spark_kafka_sink.commit.steps import Step, received
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The state of the request. outcome: the last reply, None until it has arrived."""
+    """The state of one request. outcome: the reply that needs no retry, None before it arrives."""
 
     ask: Ask
     deadline: float

@@ -34,7 +34,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A task may write with the transactional id of a slot. producer: its producer id and epoch."""
+    """A task may write with a transactional id.
+
+    slot: the slot in this id. producer: the producer id and epoch of this id.
+    """
 
     slot: TaskSlot
     producer: ProducerIdAndEpoch
@@ -53,7 +56,7 @@ class Committed:
 
 
 class LostTransaction(NamedTuple):
-    """A transaction of a decided run that was aborted, so that its rows are lost.
+    """A transaction that was to be committed, but was aborted, so that its rows are lost.
 
     records: the number of Kafka records that the transaction has in one partition. The commit log
     names this partition in the transaction's entry. The task may have written to other partitions,
@@ -72,7 +75,7 @@ class LostTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The run was decided, but some of its transactions were aborted: their rows are lost.
+    """Some rows are lost: their transactions were aborted after the run was decided.
 
     unknown: the number of other transactions that may be committed, aborted or still open.
     """
@@ -96,10 +99,10 @@ class Torn:
             for one in written.get(each.transaction.slot, ())
         ) or tuple(each.rows for each in self.lost)
         every, what = len(self.record.transactions), self.record.last_written
-        more = f" (the end of {self.unknown} more is not known)" if self.unknown else ""
+        more = f" (it is not known how {self.unknown} more ended)" if self.unknown else ""
         message = (
-            f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
-            f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
+            f"{what} of {owner} was to be committed, but brokers have aborted {len(self.lost)} of "
+            f"its {every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
             "if they are needed, write them again; to let the next run start, use python -m "
             f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
         )
@@ -160,7 +163,7 @@ class CommittedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The run cannot be aborted. It is decided, so its transactions have to be committed."""
+    """The run cannot be aborted: the commit log has the decision to commit it."""
 
     record: CommitRecord
 

@@ -93,7 +93,7 @@ class EndTxn:
 class ReadLog:
     """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    key: the driver id of the owner. ListOffsets 5 returns the high watermark.
+    key: the driver id of the owner. The high watermark comes from ListOffsets 5.
     """
 
     key: str

@@ -322,7 +322,7 @@ def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
     if isinstance(at.reply, MarkerRead) and at.found is Verdict.DONE:
         found = at.reply
     else:
-        found = at.failure("a marker could not be read")
+        found = at.failure("the marker of a transaction could not be read")
     entry = (at.ask, found)
     waiting = machine.waiting - {at.ask}
     machine = replace(machine, waiting=waiting, markers=(*machine.markers, entry))

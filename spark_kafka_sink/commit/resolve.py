@@ -102,7 +102,7 @@ def begin(
 class Resolvings:
     """The commits of several transactions.
 
-    places: the indexes of the machines, by what `_name_of` returns for their requests.
+    places: the indexes of the machines, by transactional id and by producer id.
     """
 
     machines: tuple[Resolving, ...] = ()
@@ -139,7 +139,7 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the id in a request that only requests about the same transaction have."""
+    """Return the id in a request by which `Resolvings.places` finds the request's machine."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""

@@ -186,7 +186,7 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the requests (`Ask`) without how to send them, as a set."""
+    """Return the set of the requests (`Ask`) in `questions`, without how to send them."""
     return frozenset(question.ask for question in questions)
 
 

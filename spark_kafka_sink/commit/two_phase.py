@@ -140,9 +140,9 @@ def begin(
 ) -> Step[Committing]:
     """Return the state machine that commits, and its first requests to brokers.
 
-    record: the record in state DONE. level: the transaction.version that the cluster has finalized
-    now. missing_until: until when to look again for a partition that brokers do not know; later
-    than `deadline` has no effect.
+    record: the owner's next record, as it is after the commit (state DONE). level: the
+    transaction.version that the cluster has finalized now. missing_until: until when to look again
+    for a partition that brokers do not know; later than `deadline` has no effect.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -164,7 +164,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes a commit, after the decision to commit was recorded."""
+    """Return the machine that completes a commit whose record DECIDED is in the commit log."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -198,7 +198,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as its attempt left it, first check for a newer run."""
+    """Fail. If a transaction is not as its attempt left it, first check if a newer run is why."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -298,7 +298,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the decision to commit the write of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
@@ -338,7 +338,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and record when it began or times out (C3)."""
+    """Check again that a transaction is open, and store when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -434,9 +434,7 @@ def _why_not(machine: Committing, at: Received) -> Failure:
 
 
 def _not_ended(machine: Committing, at: Received) -> Failure:
-    return at.failure(
-        f"the decision to commit the write of {machine.plan.run.owner} could not be committed"
-    )
+    return at.failure(f"the commit log record of {machine.plan.run.owner} could not be committed")
 
 
 # -- after the decision ---------------------------------------------------------------------------

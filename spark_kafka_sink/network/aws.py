@@ -97,7 +97,7 @@ class AwsTokens:
         """The AWS profile as messages show it, with config provider variables unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
-        return f"profile {printable(name)!r}" if name else "profile as AWS_PROFILE names it"
+        return f"profile {printable(name)!r}" if name else "profile that AWS_PROFILE names"
 
     def _region(self) -> str:
         """Return the AWS region of the cluster.

@@ -2,7 +2,8 @@
 
 One deadline limits the connection including its TLS handshake. A second deadline limits the
 complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
-and ``https`` are supported. Proxies come from the environment of the process; loopback has none.
+and ``https`` are supported. The environment of the process sets the proxies; requests to loopback
+addresses use no proxy.
 
 This is the only module that imports urllib.
 """
@@ -114,7 +115,7 @@ def is_remote(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text as it is encoded in a form."""
+    """Return a text encoded as a value of a form (application/x-www-form-urlencoded)."""
     return quote_plus(text)
 
 

@@ -189,7 +189,7 @@ class OAuth:
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
-                    "unencrypted: anyone on the network can read them",
+                    "unencrypted, so anyone on the network can read them",
                 )
         else:
             self._tls_context(settings)

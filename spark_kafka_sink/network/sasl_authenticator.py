@@ -38,9 +38,9 @@ class Login:
 
     exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
     SaslAuthenticationException if there will be none. user: str(user) is the user in messages.
-    chance: a random number from 0 to 1. is_token: whether the login uses a delegation token, so
-    that each session ends. hint: str(hint), if not empty, is appended to the message about a
-    refused login.
+    chance: a random number from 0 to 1, so that connections re-authenticate at different times.
+    is_token: whether the login uses a delegation token; then its session must have an end. hint:
+    str(hint), if not empty, is appended to the message about a refused login.
     """
 
     exchange: Callable[[], SaslExchange | None]

@@ -242,7 +242,7 @@ class Security:
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, call `wake` as soon as it can be."""
+        """Return whether `login` can be called now. If not, `wake` is called as soon as it can."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
@@ -275,8 +275,7 @@ class Security:
     def login(self, node: Node, chance: float) -> Login | None:
         """Return the login of a new connection, None without SASL.
 
-        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
-        (any more).
+        chance: as in `Login`. Raise KafkaException if the credentials cannot be used (any more).
         """
         if not self._config.has_sasl:
             return None

@@ -418,7 +418,7 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     if code in _UNKNOWN_ISSUER:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if the "
-            "truststore has that certificate, the broker may not send the intermediate "
+            "truststore has that certificate, the broker probably does not send the intermediate "
             "certificates: add those to the truststore"
         )
     if code in _SELF_SIGNED:

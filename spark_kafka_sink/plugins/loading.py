@@ -1,4 +1,4 @@
-"""Load user objects that an option has: as an object, a class, or a name ``module.Name``."""
+"""Load a user's object from an option, whose value is an object, a class or ``module.Name``."""
 
 from __future__ import annotations
 

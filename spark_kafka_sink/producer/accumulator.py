@@ -37,7 +37,7 @@ an argument.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
@@ -123,20 +123,31 @@ class RecordAccumulator:
         return records
 
     def topic_load(
-        self, name: str, topic: TopicMetadata, latencies: NodeLatencies, *, adaptive: bool
+        self,
+        name: str,
+        topic: TopicMetadata,
+        latencies: NodeLatencies,
+        *,
+        adaptive: bool,
+        near: Collection[int] = (),
     ) -> TopicLoad:
         """Return the partitions to spread rows over, and the number of batches waiting for each.
 
         The partitions are those that have a leader, or all partitions if no partition has a leader.
         adaptive: whether queue lengths count, and whether a partition is left out if its leader
-        accepts no data while the leaders of other partitions do (KIP-794).
+        accepts no data while the leaders of other partitions do (KIP-794). near: the ids of the
+        nodes in the producer's rack. Only partitions whose leader is one of them are returned, if
+        there are any (KIP-1123).
         """
-        with_leader = topic.available or list(range(len(topic.leaders)))
+        available = topic.available or list(range(len(topic.leaders)))
         batch_bytes = self.full_bytes(name)
+        if adaptive:
+            quick = [p for p in available if not latencies.is_slow(topic.leaders[p])]
+            available = quick or available
+        if near:
+            available = [p for p in available if topic.leaders[p] in near] or available
         if not adaptive:
-            return TopicLoad(available=with_leader, queue_lengths=None, batch_bytes=batch_bytes)
-        quick = [p for p in with_leader if not latencies.is_slow(topic.leaders[p])]
-        available = quick or with_leader
+            return TopicLoad(available=available, queue_lengths=None, batch_bytes=batch_bytes)
         none: deque[ProducerBatch] = deque()
         lengths = [len(self._queues.get(TopicPartition(name, p), none)) for p in available]
         return TopicLoad(available=available, queue_lengths=lengths, batch_bytes=batch_bytes)
@@ -283,9 +294,10 @@ class RecordAccumulator:
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Record that no caller compresses a batch any more; record the compression ratio.
+        """Let a batch be sent, because no caller is compressing it any more.
 
-        Return whether `settle` must be called. An interrupted caller may call this again.
+        Record its compression ratio. Return whether `settle` must be called. An interrupted caller
+        may call this again.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:

@@ -147,7 +147,7 @@ class _Topic:
 class _RequestInFlight:
     """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    If the topics were forgotten meanwhile, `topics` is empty: the response describes no topic.
+    If the topics were forgotten meanwhile, `topics` is empty: the response updates no topic.
     """
 
     number: int
@@ -155,7 +155,7 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return this request without topics, so that its response describes no topic."""
+        """Return this request without topics, so that its response updates no topic."""
         return replace(self, topics=frozenset(), partial=True)
 
 
@@ -273,6 +273,10 @@ class ClusterMetadata:
         if topic is None or topic.known is None or partition >= len(topic.known.leaders):
             return None
         return self.nodes.get(topic.known.leaders[partition])
+
+    def nodes_in(self, rack: str) -> set[int]:
+        """Return the ids of the nodes whose broker.rack is `rack`."""
+        return {node.id for node in self.nodes.values() if node.rack == rack}
 
     def leader_epoch(self, topic_partition: TopicPartition) -> int:
         """Return the leader epoch of a partition, -1 if it is not known."""

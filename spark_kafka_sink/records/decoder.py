@@ -125,7 +125,7 @@ def decode(
     counts, at = read_varints(data, fields.header_starts, fields.ends, VARINT_BITS)
     headers, at = _headers(section, counts, at, fields.ends)
     if (at != fields.ends).any():
-        raise corrupt("a record is shorter than its length says")
+        raise corrupt("a record has more bytes than its fields")
     return DecodedRecords(fields.offsets, fields.timestamps_ms, fields.keys, fields.values, headers)
 
 

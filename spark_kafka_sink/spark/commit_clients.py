@@ -38,7 +38,7 @@ _MOST_KEPT: Final = 8
 # For how many seconds a request is sent again if its reply is useful, but not needed.
 _ANSWERS_S: Final = 10.0
 
-# The clients that nobody uses now; the one that was used last is the last.
+# The clients that are not in use, in the order of their last use.
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 _lock = threading.Lock()
 
@@ -66,7 +66,7 @@ def commit_client(
 
 
 def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
-    """Keep a client, and return those to close."""
+    """Keep a client, and return the clients to close."""
     with _lock:
         # Meanwhile, another thread may have used and kept another client with the same key.
         if _kept.setdefault(key, client) is not client:
@@ -143,7 +143,7 @@ def reply_to(client: CommitClient, ask: Ask) -> Reply:
 
 
 def close_all() -> None:
-    """Close all clients that are kept."""
+    """Close all clients that this process keeps."""
     with _lock:
         clients = list(_kept.values())
         _kept.clear()

@@ -44,8 +44,8 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     """Return a warning if the rows of a query may have been written before by another owner.
 
-    This is possible if the owner's record has no micro-batch of this query yet, and either has
-    micro-batches of other queries, or the query does not begin at micro-batch 0. Otherwise return
+    This is possible if the owner's record has no micro-batch of this query yet, and if it has
+    micro-batches of other queries or the query does not begin at micro-batch 0. Otherwise return
     None.
     """
     owner, record = plan.run.owner, plan.record

@@ -172,7 +172,7 @@ class ExpiredRowsReport:
         """Return a short description of this topic's rows."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
-            f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "
+            f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest is from "
             f"{oldest.isoformat(timespec='milliseconds')})"
         )
 

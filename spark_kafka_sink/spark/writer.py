@@ -121,8 +121,8 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
-        If the version is already written, write nothing. With the option `topic`, the task does not
-        read its rows then; without it, it counts them.
+        If the version is already written, write nothing. The task then counts its rows if they have
+        a topic column. If the option `topic` is set, it does not read them.
         """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it

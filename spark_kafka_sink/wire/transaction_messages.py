@@ -93,7 +93,7 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Adds a group's offsets to the transaction. TxnOffsetCommit up to version 4 needs it."""
+    """Adds a group's offsets to the transaction, before TxnOffsetCommit up to version 4."""
 
     transactional_id: str
     producer_id: Int64

@@ -25,9 +25,7 @@ KIPS = [
 OTHER_OPTIONS = {
     "bootstrap.resolve.timeout.ms",
     "buffer.memory.allocation.strategy",
-    "client.rack",
     "metadata.cluster.check.enable",
-    "partitioner.rack.aware",
     "sasl.oauthbearer.assertion.*",
     "sasl.oauthbearer.client.credentials.*",
     "sasl.oauthbearer.header.urlencode",

@@ -16,7 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-exactly-once", "test-matrix", "mutants", "bench"),
+    *("test-exactly-once", "test-matrix", "mutants", "bench", "dist"),
+)
+NEEDS_OPENSSL = (
+    *("test", "test-long", "test-security", "test-exactly-once", "test-matrix", "test-lowest"),
+    "mutants",
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
 JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"
@@ -76,6 +80,7 @@ class Project:
             (self.path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} here"))
         self.command = write_command(folder / "environment" / "command", COMMAND)
         self.has_java(JAVA_21)
+        write_command(self.path / "openssl", "exit 1")
         self.makes_environments(COMPLETE)
 
     def has_java(self, script: str) -> None:
@@ -129,6 +134,14 @@ def test_missing_java_is_one_sentence(project: Project, target: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("target", NEEDS_OPENSSL)
+def test_missing_openssl_is_one_sentence(project: Project, target: str) -> None:
+    (project.path / "openssl").unlink()
+    assert project.refusal(target) == [
+        "The command openssl is missing: install it (Debian: apt install openssl)."
+    ]
+
+
 @pytest.mark.parametrize("target", [*NEEDS_JAVA, "test-lowest"])
 def test_old_java_is_one_sentence(project: Project, target: str) -> None:
     project.has_java(JAVA_8)
@@ -141,7 +154,7 @@ def test_old_java_is_one_sentence(project: Project, target: str) -> None:
 def test_what_is_no_java_is_one_sentence(project: Project) -> None:
     project.has_java("echo 'no runtime here' >&2")
     assert project.refusal("demo") == [
-        f"Java does not tell its version: {project.path}/java -version says 'no runtime here'; "
+        f"Java does not print its version: {project.path}/java -version says 'no runtime here'; "
         "install a JDK or JRE of version 17 or newer"
     ]
 

@@ -51,7 +51,7 @@ def test_the_exit_code_is_good_news_only(
         for version, good in zip(matrix.PYTHONS, outcomes, strict=False)
     }
     assert run(monkeypatch, tmp_path, cells) == code
-    table = capsys.readouterr().out.partition("\npyspark  Python   tests\n")[2]
+    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
     assert [said in table for said, _ in cells.values()] == [True, True]
 
 
@@ -67,5 +67,5 @@ def test_a_python_that_does_not_run_is_passed_over_and_named(
     assert matrix.find_python("3.12") is None
     said = capsys.readouterr().err
     assert f"{tmp_path / 'broken' / 'python3.12'} does not run Python 3.12" in said
-    said_of_cell, good = matrix.run_cell("4.2", "3.12", tmp_path, tmp_path / "log", [])
+    said_of_cell, good = matrix.run_cell("4.2", "3.12", "4.3.1", tmp_path, tmp_path / "log", [])
     assert (said_of_cell, good) == ("not run: no python3.12 on the PATH", None)

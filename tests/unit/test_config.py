@@ -55,6 +55,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         },
         ["default", ""],
     ),
+    "client.rack": ("", {"eu-1a": "eu-1a", " a ": "a", "null": "null"}, []),
     "client.id": ("", {"me": "me", "TRUE": "TRUE", "null": "null", "+5": "+5"}, []),
     "compression.gzip.level": (-1, {"-1": -1, "1": 1, "9": 9, 6: 6}, ["0", "10", "-2"]),
     "compression.lz4.level": (9, {"1": 1, "17": 17}, ["0", "18"]),
@@ -113,6 +114,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
         ["random", "round-robin"],
     ),
     "partitioner.ignore.keys": (False, {"true": True}, ["x"]),
+    "partitioner.rack.aware": (False, {"false": False}, ["x", "true"]),
     "receive.buffer.bytes": (32_768, {"-1": -1, "0": 0}, ["-2", 2**31]),
     "reconnect.backoff.max.ms": (1000, {"0": 0}, ["-1"]),
     "reconnect.backoff.ms": (50, {"0": 0}, ["-1"]),
@@ -201,6 +203,8 @@ LATER: Final = {
     "client.rack",
     "metadata.cluster.check.enable",
     "partitioner.rack.aware",
+    "sasl.oauthbearer.allow.unverified.audience",
+    "sasl.oauthbearer.allow.unverified.issuer",
 }
 # Options of this producer only.
 OWN: Final = {"sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.password", "sasl.username"}
@@ -208,6 +212,7 @@ OWN: Final = {"sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.password"
 GONE: Final = {"auto.include.jmx.reporter"}
 # What Java takes and this producer does not, and why not.
 STRICTER: Final = {
+    ("partitioner.rack.aware", "true"): "client.rack is not set: Java's producer says so later",
     ("request.timeout.ms", "0"): "no response would ever be in time",
     ("sasl.login.connect.timeout.ms", "-1"): "no endpoint would be reached",
     ("sasl.login.read.timeout.ms", "-1"): "no endpoint would answer in time",
@@ -272,8 +277,9 @@ def nothing_was_said() -> None:
 
 @pytest.fixture(scope="module")
 def java_defaults() -> dict[str, str]:
-    """The options of the Java producer, with their defaults as Java prints them."""
-    return dict(line.split("\t") for line in run_java("ProducerConfigs").splitlines())
+    """The options of the Java producer 4.4, with their defaults as Java prints them."""
+    printed = run_java("ProducerConfigs", version=fetch_kafka.NEXT)
+    return dict(line.split("\t") for line in printed.splitlines())
 
 
 # -- every name ----------------------------------------------------------------------------------
@@ -283,7 +289,9 @@ def test_every_option_of_the_java_producer_is_offered_or_refused_with_a_sentence
     java_defaults: dict[str, str],
 ) -> None:
     here = fields().keys() | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys()
-    assert here - LATER - GONE - OWN == java_defaults.keys()
+    assert here - GONE - OWN == java_defaults.keys()
+    newest = run_java("ProducerConfigs", version=fetch_kafka.NEWEST).splitlines()
+    assert java_defaults.keys() - {line.split("\t")[0] for line in newest} == LATER
     older = run_java("ProducerConfigs", version=fetch_kafka.OLD).splitlines()
     assert {line.split("\t")[0] for line in older} - java_defaults.keys() == GONE
 
@@ -546,7 +554,7 @@ def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None
     lines = ["\t".join(f"{name}={value}" for name, value in case.items()) for case in cases]
     path = folder / "cases"
     path.write_text("\n".join(lines) + "\n")
-    answers = run_java("ProducerConfigs", path).splitlines()
+    answers = run_java("ProducerConfigs", path, version=fetch_kafka.NEXT).splitlines()
     return [None if answer == "refused" else answer.split("\t") for answer in answers]
 
 

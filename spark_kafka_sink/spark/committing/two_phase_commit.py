@@ -118,7 +118,7 @@ def abort_run(
             f"the write of {owner} was superseded by a newer run, which ends the open transactions"
         )
     if isinstance(outcome, Superseded):
-        # The brokers answer in the same way after the timeout of the driver's transaction.
+        # Brokers return the same error after the timeout of the driver's transaction.
         return (
             f"the write of {owner} was superseded by a newer run, which ends the open "
             "transactions, or it timed out; brokers abort transactions that stay open within "

@@ -86,11 +86,11 @@ def _with(regex: str, given: str | None) -> str | None:
 
 
 def _is_registered(spark: SparkSession, name: str) -> bool:
-    """Return whether a classic session has a source of that name that another would only repeat.
+    """Return whether a classic session has the source already, so that it need not be registered.
 
     Spark finds sources by itself, and logs a warning when one is replaced. A source runs with the
     Python, the shipped files and the variables that were set when it was registered, or with
-    Spark's defaults if Spark found it.
+    Spark's defaults if Spark found it. It is registered again if these have changed.
     """
     context = spark.sparkContext
     try:

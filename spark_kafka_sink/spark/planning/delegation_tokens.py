@@ -239,7 +239,7 @@ _OF_LOGINS: Final = tuple(
 
 
 def _owner(config: ProducerConfig, identity: str) -> bytes:
-    """Return bytes that identify credentials and cluster: with equal bytes, a token is shared."""
+    """Return bytes that identify the credentials and the cluster for which a token is shared."""
     return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
 
 
@@ -260,14 +260,14 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class _Notes(msgspec.Struct):
-    """The content of the file: the entries by a salted hash of `_owner`."""
+    """The content of the file of tokens: the entries by a salted hash of `_owner`."""
 
     salt: str
     tokens: dict[str, _Note]
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
-        """Return the content of the file; a new content if it is empty, invalid or None."""
+        """Return the content of a file, or a new content if it is empty, invalid or None."""
         if file is not None:
             with suppress(msgspec.MsgspecError):  # an incomplete write
                 return msgspec.json.decode(file.read(), type=cls)

@@ -229,7 +229,7 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
 
 
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
-    """Check the cluster. max.message.bytes of the topic is None if the brokers do not return it.
+    """Check the cluster and return the results.
 
     again: whether the same options were checked before. Settings that were valid then are not
     checked again, because while a broker restarts, the other brokers may respond differently.
@@ -284,7 +284,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if exactly once is not allowed to read a topic."""
+    """Raise TopicAuthorizationException if the client lacks the right READ for exactly once."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (

@@ -23,7 +23,7 @@ def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> No
     """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows.
 
     laid_out: the partition count of each topic in the mark of atomic_layout, None without a mark.
-    Without rows, the mark of rows with a topic column is empty.
+    The mark is empty if there is a topic column, but no row.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:

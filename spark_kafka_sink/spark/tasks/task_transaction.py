@@ -1,4 +1,4 @@
-"""The transaction of a task in mode `single` or `two-phase`: begun, ended, or aborted on error."""
+"""The transaction of a task in mode `single` or `two-phase`, and its abort if the task fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jars for the tests: Apache Kafka of three versions, and Spark's Kafka sink.
+"""The jars for the tests: Apache Kafka of four versions, and Spark's Kafka sink.
 
 `python -m support.brokers.fetch_kafka` fetches all of them. A test is skipped with a reason if its
 jars are missing; with REQUIRE_KAFKA=1 it fails.
@@ -16,14 +16,17 @@ from typing import Final
 
 from job import java_version, kafka_jars
 
-NEWEST: Final = "4.3.1"
+# The version of most brokers in the tests. `make test-matrix` also sets it to `NEXT`.
+NEWEST: Final = os.environ.get("TESTED_KAFKA", "4.3.1")
+NEXT: Final = "4.4.0"
 OLD: Final = "3.9.2"
 OLDEST: Final = "0.10.2.2"
 VERSIONS: Final = (NEWEST, OLD)
 JVM_SINK_SPARK: Final = "4.2.0"
 
 _BY_VERSION: Final = {
-    NEWEST: kafka_jars.KAFKA,
+    "4.3.1": kafka_jars.KAFKA,
+    NEXT: kafka_jars.KAFKA_4_4,
     OLD: kafka_jars.KAFKA_3,
     OLDEST: kafka_jars.KAFKA_0_10,
 }

@@ -21,10 +21,12 @@ END: Final = "<!-- made by tests/support/documents/migration_table.py: end -->\n
 
 # Defaults of the client in Spark 4.2 (kafka-clients 3.9) that differ from those of Kafka 4.
 DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
+    "client.rack": None,
     "config.providers": None,  # no option of its producer, but of all its clients
     "linger.ms": 0,
     "metadata.recovery.rebootstrap.trigger.ms": None,
     "metadata.recovery.strategy": "none",
+    "partitioner.rack.aware": None,
     **dict.fromkeys(
         (
             "sasl.oauthbearer.assertion.algorithm",

@@ -1,8 +1,9 @@
 """``make test-matrix``: the tests of Spark on every supported pyspark and Python.
 
-A cell is a pyspark and a Python. Each has an environment of its own in the cache, which is made
-once; the checkout's wheel is installed into it for every run. A cell whose Python is not on the
-PATH does not run, and the table says so.
+A cell is a pyspark and a Python, with brokers of Apache Kafka 4.3.1. In addition, the newest
+pyspark runs with brokers of Kafka 4.4.0, on the first of the Pythons. Each pair has an environment
+of its own in the cache, which is made once; the checkout's wheel is installed into it for every
+run. A cell whose Python is not on the PATH does not run, and the table says so.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from job import kafka_jars
 ROOT: Final = Path(__file__).parents[3]
 SPARKS: Final = ("4.0", "4.1", "4.2", "4.3")
 PYTHONS: Final = ("3.11", "3.12", "3.13")
+KAFKAS: Final = ("4.3.1", "4.4.0")
 TESTS: Final = (
     "tests/spark",
     "tests/jobs/test_batch.py",
@@ -85,11 +87,11 @@ def _run(*command: str | Path) -> None:
 
 
 def run_cell(
-    spark: str, version: str, wheel: Path, log: Path, more: list[str]
+    spark: str, version: str, kafka: str, wheel: Path, log: Path, more: list[str]
 ) -> tuple[str, bool | None]:
     """Run a cell's tests; return the entry for the table, and whether they passed.
 
-    The result is None if the cell did not run.
+    kafka: the version of the brokers. The result is None if the cell did not run.
     """
     python = find_python(version)
     if python is None:
@@ -107,7 +109,7 @@ def run_cell(
             [*pytest, *TESTS, *PARALLEL, *WARNINGS, *left_out, *more],
             cwd=ROOT,
             # Without brokers, a cell has tested nothing.
-            env={**os.environ, "PATH": path, "REQUIRE_KAFKA": "1"},
+            env={**os.environ, "PATH": path, "REQUIRE_KAFKA": "1", "TESTED_KAFKA": kafka},
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
@@ -129,14 +131,16 @@ def main() -> int:
     (wheel,) = logs.glob("*.whl")
     rows: list[str] = []
     outcomes: list[bool | None] = []
-    for spark in args.spark:
-        for version in args.python:
-            log = logs / f"pyspark-{spark}-python-{version}.log"
-            said, good = run_cell(spark, version, wheel, log, more)
-            outcomes.append(good)
-            rows.append(f"{spark:9}{version:9}{f'{said} ({log})' if good is False else said}")
-            print(f"pyspark {spark}, Python {version}: {said}", flush=True)
-    print("\npyspark  Python   tests", *rows, sep="\n")
+    cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
+    cells += [(args.spark[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
+    for spark, version, kafka in cells:
+        log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
+        said, good = run_cell(spark, version, kafka, wheel, log, more)
+        outcomes.append(good)
+        said_of_log = f"{said} ({log})" if good is False else said
+        rows.append(f"{spark:9}{version:9}{kafka:9}{said_of_log}")
+        print(f"pyspark {spark}, Python {version}, Kafka {kafka}: {said}", flush=True)
+    print("\npyspark  Python   Kafka    tests", *rows, sep="\n")
     if not any(outcomes):
         print("no cell was tested and found good", file=sys.stderr)
         return 1

@@ -25,14 +25,17 @@ from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
+    ConfigException,
     DataException,
     IllegalStateException,
+    KafkaException,
     RecordTooLargeException,
     SerializationException,
     TimeoutException,
 )
 from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
+from spark_kafka_sink.wire.messages import MetadataResponseBroker
 
 A_LONG_TIME_MS = 60_000
 A_WHILE_S = 20
@@ -173,6 +176,36 @@ def test_a_long_queue_draws_fewer_rows_unless_that_is_turned_off(*, adaptive: bo
         found = rows_by_partition(producer)
     # By the weights 1 to 401, one row in 400 goes to the long queue; else every second one.
     assert (found[0] - 400 < 40) is adaptive
+
+
+def test_rows_without_key_go_to_leaders_in_the_rack_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ZONE", "eu-1b")
+    config = {"partitioner_rack_aware": True, "client_rack": "${env:ZONE}", "batch_size": 300}
+    with producing([1, 2, 2, 1], **config) as producer:
+        known = answer([1, 2, 2, 1])
+        racks = {1: "eu-1a", 2: "eu-1b"}
+        known.brokers = [
+            MetadataResponseBroker(node_id=each, host="h", port=each, rack=rack)
+            for each, rack in racks.items()
+        ]
+        with producer._state.lock:
+            producer._state.metadata.update(known, time.monotonic())
+        producer.append(TOPIC, pa.record_batch({"value": ["x" * 200] * 100}))
+        assert rows_by_partition(producer).keys() == {1, 2}
+        producer.append(TOPIC, pa.record_batch({"key": KEYS, "value": KEYS}))
+        assert rows_by_partition(producer).keys() > {1, 2}
+
+
+def test_a_rack_that_the_environment_does_not_name_is_an_error_of_the_producer() -> None:
+    options = {"bootstrap.servers": NOBODY, "partitioner.rack.aware": True}
+    with pytest.raises(KafkaException, match=r"client\.rack .*ZONE_OF_NOBODY"):
+        KafkaProducer({**options, "client.rack": "${env:ZONE_OF_NOBODY}"})
+    with pytest.raises(
+        ConfigException, match=r"^partitioner\.rack\.aware is true, but client\.rack"
+    ):
+        KafkaProducer(options)
 
 
 @pytest.mark.parametrize("by_row", [True, False])

@@ -359,7 +359,7 @@ def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> Non
     assert isinstance(machine.outcome, Torn)
     error = machine.outcome.exception(OWNER)
     assert (error.committed, len(error.lost)) == (1, 1)
-    assert "aborted 1 of its 3 transactions (the end of 1 more is not known)" in str(error)
+    assert "aborted 1 of its 3 transactions (it is not known how 1 more ended)" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,8 @@ def test_a_wrong_secret_is_an_error_that_names_the_endpoint(
     caplog.set_level(logging.DEBUG)
     said = refusal(by_secret(server.url, "WRONG"))
     assert said == (
-        f"the token endpoint {server.url} gives no token: it answered 401 (invalid_client: no such "
-        "client)"
+        f"the token endpoint {server.url} returned no token: it answered 401 (invalid_client: no "
+        "such client)"
     )
     first_message(by_secret(server.url))
     assert not any(word in caplog.text for word in ("WRONG", CLIENT_SECRET, *server.tokens))
@@ -387,7 +387,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:
     own_module.tokens = lambda: found  # type: ignore[attr-defined] # made here
     said = refusal(by_callable("tokens", client_id=str(found)))
-    assert said.startswith("own_tokens_of_test.tokens gives no token: ")
+    assert said.startswith("own_tokens_of_test.tokens returned no token: ")
     assert expected in said
     assert "t0" not in said
 
@@ -511,7 +511,7 @@ def test_a_url_that_a_reference_gives_is_not_shown(
 ) -> None:
     monkeypatch.setenv("URL_OF_TEST", server.url)
     said = refusal(by_secret("${env:URL_OF_TEST}", "wrong"))
-    assert said.startswith("the token endpoint ${env:URL_OF_TEST} gives no token")
+    assert said.startswith("the token endpoint ${env:URL_OF_TEST} returned no token")
 
 
 def test_credentials_that_travel_in_clear_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -211,8 +211,8 @@ def _refusal(
 UNTRUSTED: Final = (
     "the broker's certificate is not accepted (unable to get local issuer certificate): set "
     "ssl.truststore.location or ssl.truststore.certificates to the certificate of the CA that "
-    "signed it; if the truststore has that certificate, the broker may not send the intermediate "
-    "certificates"
+    "signed it; if the truststore has that certificate, the broker probably does not send the "
+    "intermediate certificates"
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from support.pure.pure_producer import TOPIC, PureProducer, Settings
 
@@ -12,11 +14,13 @@ from spark_kafka_sink.wire.versions import NodeApiVersions
 BATCH = [b"v" * 600, b"v" * 600]
 
 
-def load(producer: PureProducer, *, adaptive: bool = True) -> TopicLoad:
+def load(producer: PureProducer, *, adaptive: bool = True, near: Collection[int] = ()) -> TopicLoad:
     """Return the load of the topic."""
     topic = producer.metadata.topic(TOPIC)
     assert topic is not None
-    return producer.accumulator.topic_load(TOPIC, topic, producer.latencies, adaptive=adaptive)
+    return producer.accumulator.topic_load(
+        TOPIC, topic, producer.latencies, adaptive=adaptive, near=near
+    )
 
 
 def test_partitions_with_a_leader_are_weighed_by_the_batches_they_have_waiting() -> None:
@@ -108,3 +112,17 @@ def test_where_every_node_is_slow_none_is_left_out(leaders: list[int]) -> None:
     producer.now += 6.0
     producer.poll()
     assert load(producer).available == [0, 1]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_partitions_with_a_leader_near_by_are_preferred_while_there_are_any(
+    *, adaptive: bool
+) -> None:
+    producer = PureProducer([1, 2, -1, 2])
+    assert producer.poll() == []
+    assert load(producer, adaptive=adaptive, near={2, 3}).available == [1, 3]
+    assert load(producer, adaptive=adaptive, near={3}).available == [0, 1, 3]
+
+
+def test_a_slow_node_near_by_is_left_for_one_far_away() -> None:
+    assert load(slow_second_node(), near={2}).available == [0]

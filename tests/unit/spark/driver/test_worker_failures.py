@@ -174,7 +174,7 @@ def test_a_query_says_it_wherever_it_raises() -> None:
 def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(
     begin: str, unknown: int
 ) -> None:
-    owner = checked_owner("pykafka", "a was decided", "flights.2")
+    owner = checked_owner("pykafka", "a was to be committed", "flights.2")
     lost = tuple(
         LostTransaction(
             DecidedTransaction(

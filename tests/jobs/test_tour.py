@@ -1,0 +1,58 @@
+"""The notebook jobs/tour.ipynb: its cells run as they are, on the tests' broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.brokers.kafka_cluster import KafkaCluster
+from support.spark.job_server import ROOT, TIMEOUT_S
+
+NOTEBOOK: Final = ROOT / "jobs" / "tour.ipynb"
+BROKER: Final = "127.0.0.1:9092"
+
+
+def cells(kind: str) -> list[str]:
+    """Return the sources of the cells of a kind."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    return ["".join(each["source"]) for each in notebook["cells"] if each["cell_type"] == kind]
+
+
+def test_the_notebook_has_no_outputs_of_an_earlier_run() -> None:
+    notebook = json.loads(NOTEBOOK.read_text())
+    code = [each for each in notebook["cells"] if each["cell_type"] == "code"]
+    assert {(str(each["outputs"]), each["execution_count"]) for each in code} == {("[]", None)}
+
+
+@pytest.mark.long(reason="it writes the flights five times, and reads them back")
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_the_cells_of_the_notebook_run_as_they_are(kafka: KafkaCluster, tmp_path: Path) -> None:
+    program = "\n\n".join(cells("code"))
+    assert program.count(BROKER) == 1
+    (tmp_path / "tour.py").write_text(program.replace(BROKER, kafka.bootstrap))
+    ended = subprocess.run(
+        [sys.executable, "tour.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MPLBACKEND": "Agg", "PYTHONPATH": "", "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout
+    for line in (
+        "336,776 records, as many as flights: True",
+        "336,776 records",
+        "0 records are visible",
+        "336,776 records are visible, each once: True",
+    ):
+        assert f"{line}\n" in said
+    assert "failed: RuntimeError: the power went out" in said
+    assert "0 rows skipped: version 1 of app tour-" in said
