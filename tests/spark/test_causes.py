@@ -331,6 +331,7 @@ def test_a_failing_task_shows_its_sentence_at_the_end_and_no_frame_of_the_sink(
     _, trace = failed_task(spark, case)
     _, full = failed_task(spark, case, fullTraceback="true")
     assert own_frames(trace) == []
+    assert all("pyspark" in file for file, _ in _FRAME.findall(trace))
     assert "write_task" in own_frames(full)
     case.check(trace.splitlines()[-1], "kafka.")
     assert trace.splitlines()[-1].startswith("spark_kafka_sink.errors.")
@@ -338,6 +339,7 @@ def test_a_failing_task_shows_its_sentence_at_the_end_and_no_frame_of_the_sink(
     # Each frame has a line, and another one with its code where that is known.
     spared = len(full.splitlines()) - len(trace.splitlines())
     assert spared >= len(own_frames(full)) >= 2
+    print(name, "lines before and after:", len(full.splitlines()), len(trace.splitlines()))
 
 
 @pytest.mark.spark
