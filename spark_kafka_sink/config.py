@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -471,7 +472,7 @@ def producer_config(
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
-        name: Secret(trimmed(str(value))) if name in SECRETS and value is not None else value
+        name: _secret(name, value) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -499,6 +500,14 @@ def producer_config(
         message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def _secret(name: str, value: object) -> Secret:
+    """Return the value of a secret option. Raise ConfigException if it cannot be text."""
+    if not isinstance(value, str | Secret | Real):
+        kind = type(value).__name__
+        raise ConfigException(f"{Option(name)} is of type {kind}: expected a str")
+    return Secret(trimmed(Secret.of(value).value))
 
 
 def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:

@@ -58,7 +58,7 @@ class KafkaProducer(BaseProducer):
     `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr.
     Several threads may append: the producer cuts large Arrow batches into slices, and appends one
     slice at a time. A producer can be used only in the process that created it, and not in a forked
-    child.
+    child. A signal handler must not call it, because the interrupted call may hold a lock.
     """
 
     def __init__(

@@ -272,10 +272,23 @@ class ColumnProducer:
         lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch or table; see `KafkaProducer.append`."""
+        progress = _Progress()
         if isinstance(record_batch, pa.RecordBatch):
-            self._append_batch(
-                topic, record_batch, 0, on_failure, built_in_partitioner, lingers_since
-            )
+            try:
+                self._append_batch(
+                    topic,
+                    record_batch,
+                    0,
+                    on_failure,
+                    built_in_partitioner,
+                    lingers_since,
+                    progress,
+                )
+            except KafkaException as error:
+                if not progress.appended:
+                    raise
+                rows = record_batch.num_rows
+                raise error.with_message(_with_progress(error, progress, rows, "batch")) from error
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
@@ -284,7 +297,7 @@ class ColumnProducer:
         for batch in table.to_batches():
             try:
                 self._append_batch(
-                    topic, batch, first, on_failure, built_in_partitioner, lingers_since
+                    topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
                 )
             except BaseException as error:
                 if first:
@@ -292,7 +305,7 @@ class ColumnProducer:
                 if not isinstance(error, KafkaException):
                     raise
                 self._state.refuse(table.num_rows - first - batch.num_rows, error)
-                raise _of_table(error, first, table.num_rows) from error
+                raise _of_table(error, first, table.num_rows, progress) from error
             first += batch.num_rows
 
     def _append_batch(
@@ -303,6 +316,7 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         built_in: bool,  # noqa: FBT001 - private, and always given by position
         lingers_since: float | None,
+        progress: _Progress,
     ) -> None:
         """Append an Arrow batch; first_row: the number of its first row in the appended table."""
         self._caller.before_append()
@@ -324,7 +338,9 @@ class ColumnProducer:
         under_way = object()
         try:
             self._state.begin_append(under_way)
-            self._append_slices(rows, sizes, topics, call, first_row, on_failure, lingers_since)
+            self._append_slices(
+                rows, sizes, topics, call, first_row, on_failure, lingers_since, progress
+            )
             self._state.end_append(under_way)
         except BaseException:
             self._state.end_append(under_way)  # an interrupt may have prevented the call above
@@ -339,6 +355,7 @@ class ColumnProducer:
         first_row: int,
         on_failure: OnFailure | None,
         lingers_since: float | None,
+        progress: _Progress,
     ) -> None:
         start = end = 0
         pending = PendingAppend()
@@ -349,6 +366,7 @@ class ColumnProducer:
                 each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
                 self._append_slice(each, call, owner, pending, lingers_since)
                 start, pending = end, PendingAppend()
+                progress.appended = first_row + end
                 lingers_since = None  # the rows of later slices had to wait for memory
                 # Each slice may wait for memory for another max.block.ms, as if it were a call of
                 # its own.
@@ -356,6 +374,7 @@ class ColumnProducer:
         except BaseException as error:
             # The error may have come after the rows of the last slice were put into batches.
             appended = end if pending.is_in_batches else start
+            progress.appended = first_row + appended
             # The caller does not know which rows were appended: the transaction must be aborted.
             if appended:
                 self._spoil_transaction(appended, len(sizes), error)
@@ -435,16 +454,32 @@ class ColumnProducer:
         return max(lingers_since, time.monotonic() - self._config.linger_ms / 1000)
 
 
-def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:
+class _Progress:
+    """How many rows of the Arrow batch or table that a call appends are in batches."""
+
+    __slots__ = ("appended",)
+
+    def __init__(self) -> None:
+        self.appended = 0
+
+
+def _with_progress(error: KafkaException, progress: _Progress, rows: int, what: str) -> str:
+    """Return the message of an error, and how many of the `rows` of `what` were appended."""
+    if not progress.appended:
+        return error.message
+    appended = f"the first {progress.appended} of the {what}'s {rows} rows were appended"
+    return f"{error.message}; {appended}"
+
+
+def _of_table(
+    error: KafkaException, first_row: int, rows: int, progress: _Progress
+) -> KafkaException:
     """Return the error of one Arrow batch as an error of the table that contains the batch.
 
     first_row: the number of the batch's first row in the table; rows: the number of rows of the
     table. The given error object is not changed, because another caller may raise it, too.
     """
-    message = error.message
-    if first_row:
-        message += f"; the first {first_row} of the table's {rows} rows were appended"
-    of_table = error.with_message(message)
+    of_table = error.with_message(_with_progress(error, progress, rows, "table"))
     if of_table.row is not None:
         of_table.row += first_row
         of_table.place = f"row {of_table.row} of the Arrow table"

@@ -135,7 +135,11 @@ class ChunkFeeder:
         try:
             with self._appender.append_lock:
                 queue.take(chunk)
-                if not chunk.is_over:
+                if chunk.is_over:
+                    # Two interrupts have prevented this. The I/O thread would find the chunk due,
+                    # again and again.
+                    self._end(chunk)
+                else:
                     mine = queue.under_way = chunk
                     self._append(chunk)
                 if queue.under_way is chunk:

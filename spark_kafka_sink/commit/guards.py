@@ -57,7 +57,7 @@ def other_holdings(
     the state of the transaction's producer at the leader of the partition, None if the leader does
     not know the producer.
     """
-    holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
+    holds = _holds(found)
     if written is None:
         if not holds:
             return None
@@ -77,6 +77,25 @@ def other_holdings(
         f"{written.first_offset} on were acknowledged; run the job again"
     )
     return Failure(FailureKind.LOST, sentence)
+
+
+def _holds(found: ActiveProducer | None) -> bool:
+    return found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
+
+
+def is_behind(written: WrittenPartition | None, found: ActiveProducer | None) -> bool:
+    """Return whether a response lacks records that a task reports, as that of an old leader does.
+
+    A broker may not know yet that it is no longer the leader, for example while it restarts. Then
+    it does not know the last records that the new leader has acknowledged. The arguments are those
+    of `other_holdings`.
+    """
+    if written is None:
+        return False
+    if found is None or not _holds(found):
+        return True
+    is_same = found.transaction_start == written.first_offset
+    return is_same and found.last_sequence < sequence_of(written.records)
 
 
 def by_producer(

@@ -52,6 +52,9 @@ PAUSE_S: Final = 0.1
 MARKER_PAUSE_S: Final = 0.1
 # How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
+# How long a broker that is no longer the leader may respond from its old state. Brokers that are
+# cut off are replaced after broker.session.timeout.ms, 9 s by default.
+OLD_LEADER_S: Final = 10.0
 
 M = TypeVar("M")
 

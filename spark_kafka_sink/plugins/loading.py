@@ -100,7 +100,7 @@ def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
 
 def _without_secrets(configs: Mapping[str, object]) -> Mapping[str, object]:
     return {
-        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        name: Secret.of(value) if name in SECRETS and value is not None else value
         for name, value in configs.items()
     }
 

@@ -431,9 +431,13 @@ class ClusterMetadata:
             return
         self._new.pop(answer.name, None)
         topic.request = number
-        if answer.error_code != error_codes.NONE:
-            topic.refused(answer.error_code)
-            self._needs_update |= error_code(answer.error_code).retriable
+        code = answer.error_code
+        if code == error_codes.NONE and not answer.partitions:
+            # The Java client, too, waits until the topic has partitions.
+            code = error_codes.LEADER_NOT_AVAILABLE
+        if code != error_codes.NONE:
+            topic.refused(code)
+            self._needs_update |= error_code(code).retriable
             return
         if topic.described(answer, reliable_epochs=reliable_epochs):
             self._same_answers = 0
@@ -454,7 +458,9 @@ class ClusterMetadata:
         changed: dict[str, TopicMetadata] = {}
         for (name, partition), leader in leaders.items():
             topic = changed.get(name) or self.topic(name)
-            if topic is None or partition >= len(topic.leaders) or leader.leader_id not in nodes:
+            if topic is None or not 0 <= partition < len(topic.leaders):
+                continue
+            if leader.leader_id not in nodes:
                 continue
             if leader.leader_epoch <= topic.leader_epochs[partition]:
                 continue

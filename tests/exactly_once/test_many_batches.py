@@ -222,7 +222,9 @@ def test_ids_and_memory_are_the_same_after_thousands_of_batches(
             if error == codes.CONCURRENT_TRANSACTIONS}  # fmt: skip
     print(f"{mode}, level {stream.level}: {batches} batches, {more} more blocks, 51 to {busy}")
     assert ids_of(config, stream.driver_id) == ids
-    assert len(ids) == (1 if mode == "single" else 1 + _TASKS)
+    # A task takes another id if the markers of its own last transaction are not written yet.
+    most = 1 if mode == "single" else 1 + 2 * _TASKS
+    assert most - _TASKS * (mode == "two-phase") <= len(ids) <= most
     assert more < _MOST_MORE_BLOCKS
     expected = [f"{batch}.{task}" for batch in range(batches) for task in range(_TASKS)]
     assert committed_values(cluster.bootstrap, topic) == sorted(expected)

@@ -16,7 +16,7 @@ from spark_kafka_sink.commit.outcomes import (
     not_aborted_now,
 )
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, reply_to
@@ -52,6 +52,7 @@ def commit_record(
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,
             missing_until=client.now() + config.max_block_ms / 1000,
+            behind_until=client.now() + OLD_LEADER_S,
         )
         outcome = client.run(begun, single.step).outcome
     if isinstance(outcome, Committed):

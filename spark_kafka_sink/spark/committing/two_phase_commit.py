@@ -22,7 +22,7 @@ from spark_kafka_sink.commit.outcomes import (
     Unfinished,
     not_aborted_now,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
@@ -56,6 +56,7 @@ def commit_record(
             level=client.level(deadline),
             deadline=deadline,
             missing_until=client.now() + config.max_block_ms / 1000,
+            behind_until=client.now() + OLD_LEADER_S,
         )
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):

@@ -58,6 +58,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "config.py:invalid",
                 "config.py:_check_off",
                 "config.py:_node",
+                "config.py:_secret",
                 "config.py:_check_text",
                 "spark/options.py:_lenient",
                 "spark/options.py:_is_on",
@@ -1147,8 +1148,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "model.py:check_timeout",
                 "model.py:_invalid",
-                "client/transaction_calls.py:check_offsets",
-                "client/transaction_calls.py:check_group",
+                "client/transaction_calls.py:checked_offsets",
+                "client/transaction_calls.py:checked_group",
                 "client/transaction_calls.py:_values",
                 "admin/topics.py:NewTopic.__post_init__",
                 "admin/token_requests.py:_owner",

@@ -364,6 +364,9 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
     said = first_message(by_callable("Tokens", sasl_jaas_config=jaas))
     assert said == "n,,\x01auth=Bearer abc\x01a=b\x01c=d\x01\x01"
     assert calls == ["made", "kafka-login"]
+    for never in (float("inf"), 10**400):
+        own_module.ever = lambda never=never: ("ghi", never)  # type: ignore[attr-defined] # made here
+        assert "auth=Bearer ghi\x01" in first_message(by_callable("ever"))
     own_module.plain = lambda: ["def", None]  # type: ignore[attr-defined] # made here
     assert "auth=Bearer def\x01" in first_message(by_callable("plain"))
 
@@ -382,6 +385,7 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0ken", 1, {}, 1), "(str, int, dict, int)"),
         (("t0 ken", 1), "expected the token alone"),
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
+        (("t0ken", float("nan")), "NaN as the time when the token expires"),
     ],
 )
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:
@@ -467,6 +471,11 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),
          "unsecuredLogin"),
         (by_secret("https://h/", sasl_username="u", sasl_password="p"), "sasl.username has no"),
+        (by_secret("https://h/", "s3cret\ud800"), "client.secret has an invalid character"),
+        (by_secret("https://h/", "s3cret\ud800", sasl_oauthbearer_header_urlencode="true"),
+         "client.secret has an invalid character"),
+        (by_secret("https://h/", sasl_oauthbearer_scope="\ud800"),
+         "scope has an invalid character"),
     ],
 )  # fmt: skip
 def test_what_gives_no_token_is_refused_on_the_driver(
@@ -474,7 +483,7 @@ def test_what_gives_no_token_is_refused_on_the_driver(
 ) -> None:
     with pytest.raises(ConfigException, match=sentence) as caught:
         security(options)
-    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in "".join(map(repr, (caught.value, caught.value.__context__)))
 
 
 def test_the_process_says_which_urls_may_be_asked(
