@@ -5,8 +5,8 @@ This module has the names, types, ranges and defaults of options, and the rules 
 is a field of `ProducerConfig`, or is in one of the tables below that class: such options are
 rejected or ignored. An unknown name is rejected, and the message suggests the most similar name.
 
-The string after a field describes the option. docs/configuration.md is generated from these
-strings.
+The string after a field describes the option. docs/reference/configuration.md is generated from
+these strings.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import uuid
 from collections import Counter
@@ -394,7 +395,7 @@ def _undecided(found: Recovered) -> list[str]:
     return [
         f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
         f"abort the last at {until}. A job is running, or a job has died. If it has died, its next "
-        f"run ends them, or --abort {found.found.owner.app_id} does"
+        f"run ends them, or --abort {shlex.quote(found.found.owner.app_id)} does"
     ]
 
 
@@ -421,16 +422,16 @@ _FATES: Final = {
 
 
 def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[str]:
-    record = found.reading.record
+    record, owner = found.reading.record, found.owner
     what = "the last run" if record is None else record.last_written
     listed_ = list(lost)
+    accept = shlex.join(["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target])
     return [
         f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
         "transactions. These rows are lost:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "If these rows are needed, write them again. Then let the owner continue: --accept-torn "
-        f"--app-id {found.owner.app_id} --topic {found.owner.target}",
+        f"If these rows are needed, write them again. Then let the owner continue: {accept}",
     ]
 
 

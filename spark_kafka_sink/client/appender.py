@@ -62,7 +62,8 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# With at least this number of partitions, slices are twice as large (docs/performance.md).
+# With at least this number of partitions, slices are twice as large: see
+# docs/contributing/performance.md.
 MANY_PARTITIONS: Final = 250
 
 
@@ -445,9 +446,10 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the creation time of batches whose first rows have waited since `lingers_since`.
+        """Return the time that counts as the creation of batches with rows that have waited.
 
-        It is at most linger.ms ago, because delivery.timeout.ms counts from it.
+        The rows have waited since `lingers_since`, and that is the time. But it is at most
+        linger.ms ago: delivery.timeout.ms begins then, and a longer wait must not use it up.
         """
         if lingers_since is None:
             return None

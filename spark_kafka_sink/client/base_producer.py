@@ -289,9 +289,10 @@ class BaseProducer:
         The result maps each `MetricName` (name, group, description, tags) to a float, with the same
         keys as in the Java client and kafka-python. There, a value is an object that is measured
         later; here, the value is measured at once. The groups are producer-metrics,
-        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
-        lists all metrics with their units. A metric without a value, such as an average before the
-        first event, is NaN. Any thread may call this method, even after `close`.
+        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id);
+        docs/reference/metrics.md lists all metrics with their units. A metric without a value, such
+        as an average before the first event, is NaN. Any thread may call this method, even after
+        `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())

@@ -312,7 +312,7 @@ class ChunkFeeder:
             self._state.call_later(partial(_log_error, message, topic, error))
 
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
-        """Put all rows that were sent before into batches.
+        """Put into batches all rows that were passed to `send` before this call.
 
         deadline: until when to wait for the partitioner. If it is None, the wait ends when the
         partitioner is done, or when the rows fail because delivery.timeout.ms has passed. topics:

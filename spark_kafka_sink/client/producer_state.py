@@ -305,7 +305,7 @@ class ProducerState(ProducerLock):
         """Account for batches that were compressed, and let them be sent; may be called twice.
 
         The I/O thread is woken once for all of these batches, so that more of them go in one
-        request. That saves a tenth of a broker's CPU time (docs/performance.md).
+        request. That saves a tenth of a broker's CPU time (docs/contributing/performance.md).
         """
         with self.lock:
             if pending.full:

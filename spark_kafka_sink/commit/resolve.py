@@ -146,7 +146,7 @@ def _name_of(ask: Ask) -> str | int:
 
 
 class Stepped(NamedTuple):
-    """The machines of all transactions after one of them has processed a reply.
+    """The state machines of all transactions after one of them has processed a reply.
 
     waiting: the requests of all machines that have no reply yet. questions: the next requests to
     send.
@@ -158,7 +158,7 @@ class Stepped(NamedTuple):
 
 
 def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
-    """Pass the reply to a request in `waiting` on to the machine that sent the request."""
+    """Pass the reply to a request in `waiting` on to its state machine."""
     every = list(machines.machines)
     questions: tuple[Question, ...] = ()
     waiting -= {answer.ask}

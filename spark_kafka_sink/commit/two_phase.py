@@ -171,7 +171,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes a commit whose record DECIDED is in the commit log."""
+    """Return the state machine that completes a commit whose record DECIDED is in the log."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)

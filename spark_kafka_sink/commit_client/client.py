@@ -104,7 +104,7 @@ class CommitClient:
         self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
         self._client.set_initial_nodes(brokers)
         self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
-        self._brokers = Brokers(self._client, clock)
+        self._brokers = Brokers(self._client)
         self._partitions = Partitions(self._brokers)
         self._log = CommitLog(
             self._brokers, self._partitions, self._log_partition, config.request_timeout_ms

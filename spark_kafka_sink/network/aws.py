@@ -175,8 +175,8 @@ def _is_logged(record: logging.LogRecord) -> bool:
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
     """Return the AWS credentials that botocore finds.
 
-    Raise TokenException if it finds no credentials. profile: the name of the profile in messages.
-    No command of a profile is run.
+    Raise TokenException if it finds no credentials. profile: how messages name the profile.
+    A `credential_process` of the profile is never run.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,

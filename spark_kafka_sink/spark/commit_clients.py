@@ -20,6 +20,7 @@ from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit import one_question
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import ANY_TOPIC
+from spark_kafka_sink.commit.outcomes import accept_torn
 from spark_kafka_sink.commit.questions import Ask, Described, DescribeTransaction, Reply
 from spark_kafka_sink.commit.steps import Failure, FailureKind, is_newer
 from spark_kafka_sink.commit.verdicts import Call
@@ -89,6 +90,12 @@ def exception_of(
             f"kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: expected at most "
             "the transaction.max.timeout.ms of the brokers"
         )
+    if failure.kind is FailureKind.IN_DOUBT:
+        hints.append(
+            "if a later run fails in the same way: look whether these records are needed and "
+            "missing, and let the next run start by "
+            f"{accept_torn(run.owner, run.log.topic)}"
+        )
     hints.append(_rights(failure, run, Acls.of(config)))
     return error.with_message("; ".join(filter(None, [error.message, *hints])))
 
@@ -118,14 +125,14 @@ def _topic(run: Run) -> str | None:
     return None if run.owner.target == ANY_TOPIC else run.owner.target
 
 
-def is_superseded(client: CommitClient, plan: Plan) -> bool:
-    """Return whether a newer run has fenced the driver of `plan`.
+def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
+    """Return whether a newer run has fenced the driver of `plan`, None if it is not known.
 
     If so, the newer run also aborts the transactions of this run.
     """
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
-        return False
+        return None
     return is_newer(found, plan.producer)
 
 

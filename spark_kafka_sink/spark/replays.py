@@ -14,10 +14,11 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
-    """Return whether an earlier run of the query, or an earlier try, has written a micro-batch.
+    """Return whether a micro-batch is written already.
 
-    Raise KafkaException if it was written by this run of the query in another save, or if the query
-    has written a later micro-batch.
+    An earlier run of the query may have written it, or this run, if `write_batch` repeats a save
+    that failed (`is_retry`). Raise KafkaException if this run has written it by a save that did not
+    fail, or if a later micro-batch of the query is written.
     """
     if plan.record is None:
         return False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 CONTINUOUS_REFUSAL: Final = (
-    "the continuous trigger loses every row of a Python data source: Spark passes it no rows. "
+    "With the continuous trigger, Spark passes no rows to a Python sink. "
     'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
 

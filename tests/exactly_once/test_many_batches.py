@@ -19,12 +19,13 @@ from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
 
+from exactly_once.transactions import wait_for_end
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import single, single_check, two_phase, two_phase_claim
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
-from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import Claimed, Clear, Committed, Planned
 from spark_kafka_sink.commit.questions import Answer
 from spark_kafka_sink.commit.steps import Step
@@ -105,6 +106,8 @@ class Stream:
             looked = single_check.begin(plan, (self._partitions[task],), deadline=self._deadline)
             assert self._outcome(looked, single_check.step) == Clear()
         else:
+            # A task takes another id while the markers of the last micro-batch are being written.
+            wait_for_end(self._client, plan.run.owner.task_id(TaskSlot(task, 0)))
             claiming = two_phase_claim.begin(plan, task, 0, deadline=self._deadline)
             claimed = self._outcome(claiming, two_phase_claim.step)
             assert isinstance(claimed, Claimed), claimed

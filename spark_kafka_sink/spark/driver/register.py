@@ -28,7 +28,8 @@ SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # Spark's default value (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
 # Just under 8 MiB, because a batch exceeds the limit by its last row. If the buffer grows to 16
-# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time (docs/performance.md).
+# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time: see
+# docs/contributing/performance.md.
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
 

@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
     check_not_internal,
@@ -104,8 +105,7 @@ class _Found(NamedTuple):
     brokers: tuple[Node, ...]
 
 
-# The cached results for streams and write_batch, which check repeatedly.
-_found: dict[_Asked, _Found] = {}
+_found: CheckCache[_Asked, _Found] = CheckCache()
 
 
 @name_kafka_options()
@@ -197,7 +197,7 @@ def check_cluster(
     if found is None or time.monotonic() >= found.at + max_age_s:
         found = _look(options, has_headers=has_headers, again=found is not None)
         if may_remember:
-            _found[asked] = found
+            _found.keep(asked, found)
     return replace(
         options,
         max_message_bytes=found.max_message_bytes,

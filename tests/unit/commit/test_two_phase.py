@@ -350,7 +350,9 @@ def test_after_the_decision_a_loss_is_torn_and_a_missing_answer_is_unfinished() 
     assert isinstance(outcome, Torn)
     assert [each.transaction for each in outcome.lost] == list(DECIDED.transactions)
     assert len(writes(asked)) == 1
-    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(outcome.exception(OWNER))
+    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(
+        outcome.exception(PLAN.run)
+    )
     unfinished: dict[Any, list[Reply]] = {"commit": [Ended(RAISED), Ended(error=51)]}
     outcome, _ = commit(unfinished, deadline=15.0)
     assert isinstance(outcome, Unfinished)
@@ -388,7 +390,7 @@ def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> Non
         machine, more = two_phase.step(machine, Answer(ask, reply), now)
         asked += more
     assert isinstance(machine.outcome, Torn)
-    error = machine.outcome.exception(OWNER)
+    error = machine.outcome.exception(PLAN.run)
     assert (error.committed, len(error.lost)) == (1, 1)
     assert "aborted 1 of its 3 transactions (it is not known how 1 more ended)" in str(error)
 

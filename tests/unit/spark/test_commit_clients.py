@@ -8,6 +8,7 @@ from support.programs.forked import in_child, taken
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.resolve import RECORDS_ARE_GONE, in_doubt
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient
@@ -39,6 +40,14 @@ def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> No
         "or write less in one job"
     )
     assert "visible" not in said_of(Failure(FailureKind.CONFLICT, "two tasks wrote"), "6 rows")
+
+
+def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
+    gone = in_doubt("team/app/t/0.0", TopicPartition("t", 0), 7, RECORDS_ARE_GONE)
+    assert said_of(gone).endswith(
+        "and let the next run start by python -m spark_kafka_sink.recover --accept-torn "
+        "--app-id app --topic t --txn-id-prefix team --commit-log-topic log"
+    )
 
 
 @pytest.mark.parametrize(
