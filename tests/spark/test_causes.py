@@ -339,7 +339,6 @@ def test_a_failing_task_shows_its_sentence_at_the_end_and_no_frame_of_the_sink(
     # Each frame has a line, and another one with its code where that is known.
     spared = len(full.splitlines()) - len(trace.splitlines())
     assert spared >= len(own_frames(full)) >= 2
-    print(name, "lines before and after:", len(full.splitlines()), len(trace.splitlines()))
 
 
 @pytest.mark.spark
