@@ -51,9 +51,9 @@ def test_a_stream_in_output_mode_update_is_refused(kind: SparkWriter) -> None:
     for mode in (None, "append", "Complete"):
         for check in kind.checks:
             check(WRITE._replace(layouts={}, output_mode=mode))
+    assert writers._refuse_update in kind.checks
     with pytest.raises(ConfigException, match=r"Write each micro-batch in foreachBatch: \."):
-        for check in kind.checks:
-            check(WRITE._replace(layouts={}, output_mode="Update"))
+        writers._refuse_update(WRITE._replace(output_mode="Update"))
 
 
 def test_an_option_without_a_value_leaves_an_earlier_one() -> None:
