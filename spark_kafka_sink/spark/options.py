@@ -34,8 +34,10 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
     check_options,
+    is_java_class,
     java_names,
     nearest,
+    of_other_client,
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException, Option, name_options
@@ -82,10 +84,10 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "openTelemetry",
-        "progress", "quiet", "reportPath", "topic", "topic.partitions", "topic.replication",
-        "traceparent", "unknownOptions", *BAD_ROW_OPTIONS, *EXACTLY_ONCE_OPTIONS,
-        *FORMAT_OPTIONS,
+        "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "fullTraceback",
+        "openTelemetry", "progress", "quiet", "reportPath", "topic", "topic.partitions",
+        "topic.replication", "traceparent", "unknownOptions", *BAD_ROW_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -133,6 +135,9 @@ _REFUSED: Final = {
         "transactional id; remove it"
     ),
 }
+_NO_JAVA_SERIALIZER: Final = (
+    "Java classes cannot run here; use a function of Spark, such as to_json, to_avro or to_protobuf"
+)
 _KAFKA: Final = "kafka."
 _TOPIC_CONFIG: Final = "topic.config."
 
@@ -147,6 +152,7 @@ class SinkOptions:
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
     job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
+    full_traceback: whether tracebacks of exceptions have the frames of the sink.
 
     The driver adds the following before tasks start. encodings: the columns that tasks encode,
     and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
@@ -165,6 +171,7 @@ class SinkOptions:
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
+    full_traceback: bool = False
     traceparent: str | None = None
     write_id: str | None = None
     formats: FormatOptions = field(default_factory=FormatOptions)
@@ -213,7 +220,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
         if name in given:
-            raise ConfigException(reason)
+            is_java = name.endswith("serializer") and is_java_class(given[name])
+            raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         names = ", ".join(ignored)
@@ -260,6 +268,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         traceparent=_given_traceparent(given),
         write_id=given.get(WRITE_ID_OPTION),
         formats=format_options(given),
+        full_traceback=_is_on(given, "fullTraceback"),
     )
 
 
@@ -276,6 +285,12 @@ def _given_traceparent(given: Mapping[str, str]) -> str | None:
         )
         raise ConfigException(message)
     return None
+
+
+def has_full_traceback(options: Mapping[str, str]) -> bool:
+    """Return whether fullTraceback is on, even if other options of a write are invalid."""
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("fulltraceback", "").strip().lower() == "true"
 
 
 def _exactly_once(
@@ -389,6 +404,9 @@ def not_an_option(name: str) -> str:
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
     """
+    if (reason := of_other_client(name)) is not None:
+        with name_kafka_options():
+            return f"option {name} {reason}"
     meant = None if name in _CONSUMERS else _meant(name)
     hint = f"; did you mean {meant}?" if meant else ""
     return (

@@ -22,6 +22,7 @@ from spark_kafka_sink.spark.committing.job_commit import (
 )
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
 from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.tracebacks import short_tracebacks
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
@@ -50,11 +51,15 @@ def mode_refusal(mode: str) -> str:
 
 
 class _OptionsOfTasks:
-    """The base class of all writers: keeps the options for their tasks."""
+    """The base class of all writers: keeps the options for their tasks.
+
+    full_traceback: whether the tracebacks of exceptions have all frames.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
+        self.full_traceback = options.full_traceback
         self._is_quiet = options.quiet
         self._compression = options.producer.compression_type
         self._trace = options.trace
@@ -92,6 +97,7 @@ class _TaskWriter(_OptionsOfTasks):
         trace = trace_of(messages, self._trace)
         publish(report, self._report_path, quiet=self._is_quiet, trace=trace)
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
@@ -112,6 +118,7 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         super().__init__(options)
         self._token = token
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         freeze_imports()
@@ -144,6 +151,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._batch_id = batch_id
         self._token = token
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
@@ -160,6 +168,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
             return SkippedMessage()
         return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows of the job together, and publish the report.
 
@@ -182,6 +191,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch's report. Raise KafkaException if a commit message is missing."""
         if messages and all(message is None for message in messages):
@@ -203,6 +213,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         super().__init__(options)
         self._plan = plan
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
@@ -212,6 +223,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
             raise KafkaException(message)
         return write_micro_batch(self._unpacked(), self._plan, iterator)
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit all rows of a micro-batch together, and publish the report.
 
@@ -244,6 +256,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._micro_batch = micro_batch
         self._is_written = is_written
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
@@ -255,6 +268,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         message.plan, message.micro_batch = self._plan, self._micro_batch
         return message
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows of the micro-batch together, and publish the report.
 

@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.micro_batch import (
     batch_id_of,
     micro_batch_in,
 )
-from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
 from spark_kafka_sink.spark.planning.delegation_tokens import (
     checked_with_shared_token,
     with_job_token,
@@ -40,6 +40,7 @@ from spark_kafka_sink.spark.planning.preflight import (
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
+from spark_kafka_sink.spark.tracebacks import short_tracebacks
 from spark_kafka_sink.spark.tracing import begin_job
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
@@ -62,6 +63,11 @@ class KafkaDataSource(DataSource):
     # Spark plans with a new source in the planning process, and commits with a pickled copy.
     _is_copy = False
 
+    @property
+    def full_traceback(self) -> bool:
+        """Whether the tracebacks of exceptions have all frames."""
+        return has_full_traceback(self.options)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._is_copy = True
@@ -71,11 +77,13 @@ class KafkaDataSource(DataSource):
         """Return the name of the format, for ``format(…)``."""
         return "pykafka"
 
+    @short_tracebacks
     def schema(self) -> StructType:
         """Raise ConfigException. Spark calls this only to read, which is not supported."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
+    @short_tracebacks
     def writer(
         self,
         schema: StructType,
@@ -121,6 +129,7 @@ class KafkaDataSource(DataSource):
             options = replace(options, exactly_once=selected)
         return options, batch_id
 
+    @short_tracebacks
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,

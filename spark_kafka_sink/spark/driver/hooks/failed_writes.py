@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from spark_kafka_sink.spark.committing.job_commit import add_error
-from spark_kafka_sink.spark.driver.hooks.worker_failures import RAISING
+from spark_kafka_sink.spark.driver.hooks.worker_failures import RAISING, sentence_of_sink
 from spark_kafka_sink.spark.options import report_path
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 
@@ -67,8 +67,10 @@ def _reporting(method: Any, options: Mapping[str, str]) -> Any:
 def cause_of(said: str) -> str:
     """Return the essential line of an exception of Spark: the exception in the Python worker.
 
-    Without one, return the first lines.
+    The sentence of the sink is preferred. Without any, return the first lines.
     """
+    if (sentence := sentence_of_sink(said)) is not None:
+        return sentence[:_LONGEST]
     found = _CAUSE.search(said)
     if found is not None:
         return found[1][:_LONGEST]
