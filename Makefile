@@ -29,6 +29,8 @@ endif
 # Compiled, so it is there only where that is possible; tests say what they did not test without.
 INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
 
+INSTALLED = || { echo "The packages could not be installed, for what is said above: check the network, and run make again." >&2; exit 1; }
+
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
 # that three workers keep two cores busy.
 PARALLEL := --dist loadfile --no-loadscope-reorder -n 3
@@ -43,7 +45,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench audit clean java openssl python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench docs audit clean java openssl python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -121,11 +123,16 @@ soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, t
 bench: java .venv-bench/.bench  ## this sink, Spark's own, other clients and the broker's ceiling, side by side; ARGS="--list" names cells
 	@$(JAVA_PATH) $(TESTS_PATH) PYSPARK_PYTHON=$(CURDIR)/.venv-bench/bin/python exec .venv-bench/bin/python -m bench.each_cell $(ARGS)
 
+docs: .venv-docs/.docs  ## the pages of docs/ as a site, in build/docs; a link that leads nowhere is an error
+	@.venv-docs/bin/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/docs
+	@cp build/docs/README.html build/docs/index.html
+	@echo "The site is in build/docs: open build/docs/index.html."
+
 audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs; asks PyPI for its advisories
 	@$(TESTS_PATH) exec .venv-audit/bin/python -m support.programs.audit
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The tests make their certificates with it.
 openssl:
@@ -142,7 +149,9 @@ python:
 ENVIRONMENTS := $(VENV)/.spark $(VENV)/.demo $(VENV)/.test .venv-lowest/.lowest .venv-audit/.audit .venv-bench/.bench .venv-dist/.dist
 
 ifndef HAS_LOCK
-$(ENVIRONMENTS): $(SOURCES) | python
+$(ENVIRONMENTS): $(SOURCES)
+.venv-docs/.docs: docs/requirements.txt
+$(ENVIRONMENTS) .venv-docs/.docs: | python
 	@$(PYTHON) jobs/job/lock.py . "waiting for another make that installs something here …" $(MAKE) --silent HAS_LOCK=1 $@
 else
 # Python compiles what is imported, which is a small part of what is installed.
@@ -151,7 +160,7 @@ else
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK) $(INSTALLED)
 	@$(if $(filter test,$*),$(INSTALL_KERBEROS))
 	@touch $@ $(if $(filter-out spark,$*),$(VENV)/.spark) $(if $(filter test,$*),$(VENV)/.demo)
 
@@ -164,19 +173,26 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-audit/.audit: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
-	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10"
+	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10" $(INSTALLED)
+	@touch $@
+
+# The site needs nothing of the package.
+.venv-docs/.docs: docs/requirements.txt | python
+	$(call make_environment,.venv-docs)
+	@echo "installing Sphinx into .venv-docs …"
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile --requirement docs/requirements.txt
 	@touch $@
 
 .venv-dist/.dist: $(SOURCES) | python
 	$(call make_environment,.venv-dist)
 	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
-	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6"
+	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6" $(INSTALLED)
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK)
+	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK) $(INSTALLED)
 	@touch $@
 endif

@@ -41,15 +41,18 @@ _JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SMALL_TASKS: Final = "spark.sql.files.maxPartitionBytes=4m"
 _MODES: Final = ("writeStream", "foreachBatch")
 # The timestamps of the flights are in 2013. With retention by time, a broker would delete the
-# flights, and begin a segment for every week of that year. A partition has about 10 MB of flights:
-# twice that is kept, and the 36 partitions of three topics take less than 1 GB.
+# flights, and begin a segment for every week of that year. A partition has at most 10.1 MiB of
+# flights, and twice as much if a job was killed and ran again. With these limits, the five topics
+# of a demo take less than 1 GB.
 _TOPIC_CONFIG: Final = {
     "retention.ms": "-1",
-    "retention.bytes": str(20 << 20),
-    "segment.bytes": str(4 << 20),
+    "retention.bytes": str(23 << 19),
+    "segment.bytes": str(2 << 20),
     "segment.ms": str(2**62),
 }
+_KILLED_CONFIG: Final = _TOPIC_CONFIG | {"retention.bytes": str(22 << 20)}
 # The job of the exactly-once round is killed when the topic has so many of its 336,776 records.
+_KILLED_ROUND: Final = "exactly-once"
 _KILLED_AT: Final = 100_000
 _POLL_S: Final = 0.05
 _READ_TIMEOUT_S: Final = 30.0
@@ -120,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             address, secured = given.bootstrap, None
             steps.say(f"using the broker at {address}")
             check(address)
-        more = ("exactly-once", "tls") if has_rounds else ()
+        more = (_KILLED_ROUND, "tls") if has_rounds else ()
         topics = make_topics(address, (*modes, *more), steps)
         if given.bootstrap is not None:
             say_how_to_delete(address, topics)
@@ -176,7 +179,14 @@ def make_topics(address: str, modes: Sequence[str], steps: Steps) -> list[str]:
     steps.say(f"creating topics of {_PARTITIONS} partitions: {', '.join(topics)}")
     kafka, admin = _admin(address)
     new_topic = importlib.import_module("confluent_kafka.admin").NewTopic
-    new = [new_topic(topic, num_partitions=_PARTITIONS, config=_TOPIC_CONFIG) for topic in topics]
+    new = [
+        new_topic(
+            topic,
+            num_partitions=_PARTITIONS,
+            config=_KILLED_CONFIG if _KILLED_ROUND in topic else _TOPIC_CONFIG,
+        )
+        for topic in topics
+    ]
     for topic, future in admin.create_topics(new, request_timeout=_CREATE_TIMEOUT_S).items():
         try:
             future.result()
@@ -301,10 +311,10 @@ class Demo:
 
     def _same(self, topic: str, expected: str) -> bool:
         """Return whether a read_committed reader finds the same records in both topics."""
-        found, wanted = self._read(topic).digest, self._read(expected).digest
-        print(f"topic {topic}: {found}\ntopic {expected}: {wanted}")
-        print("each record is there once" if found == wanted else "the topics DIFFER")
-        return found == wanted
+        found, source = self._read(topic).digest, self._read(expected).digest
+        print(f"topic {topic}: {found}\ntopic {expected}: {source}")
+        print("each record is there once" if found == source else "the topics DIFFER")
+        return found == source
 
     def _agrees(self, topic: str, *arguments: str) -> bool:
         """Return whether a topic has exactly the records of its source.

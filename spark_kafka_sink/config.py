@@ -5,8 +5,8 @@ This module has the names, types, ranges and defaults of options, and the rules 
 is a field of `ProducerConfig`, or is in one of the tables below that class: such options are
 rejected or ignored. An unknown name is rejected, and the message suggests the most similar name.
 
-The string after a field describes the option. docs/configuration.md is generated from these
-strings.
+The string after a field describes the option. docs/reference/configuration.md is generated from
+these strings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from numbers import Real
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -376,7 +377,7 @@ class ProducerConfig(
     ssl_protocol: Literal["TLSv1.3", "TLSv1.2", "TLS"] = field(
         name="ssl.protocol", default="TLSv1.3"
     )
-    """The TLS version: `TLSv1.2` for at most version 1.2."""
+    """The newest TLS version to use. With `TLSv1.2`, TLS 1.3 is not used."""
     ssl_enabled_protocols: Annotated[str, Meta(pattern=_TLS_VERSIONS)] = field(
         name="ssl.enabled.protocols", default="TLSv1.2,TLSv1.3"
     )
@@ -471,7 +472,7 @@ def producer_config(
     providers = _config_providers(options)
     options = {name: value for name, value in options.items() if name in known}
     settings = {
-        name: Secret(trimmed(str(value))) if name in SECRETS and value is not None else value
+        name: _secret(name, value) if name in SECRETS and value is not None else value
         for name, value in {**(defaults or {}), **options}.items()
     }
     given = {name: _normal(name, value) for name, value in settings.items()}
@@ -499,6 +500,14 @@ def producer_config(
         message = f"{Option('bootstrap.servers')} has no address in it; {_DEFAULT_PORT_HINT}"
         raise ConfigException(message)
     return config
+
+
+def _secret(name: str, value: object) -> Secret:
+    """Return the value of a secret option. Raise ConfigException if it cannot be text."""
+    if not isinstance(value, str | Secret | Real):
+        kind = type(value).__name__
+        raise ConfigException(f"{Option(name)} is of type {kind}: expected a str")
+    return Secret(trimmed(Secret.of(value).value))
 
 
 def _config_providers(options: Mapping[str, Any]) -> tuple[ConfigProvider, ...]:
@@ -640,7 +649,7 @@ def _check_secured(config: ProducerConfig) -> None:
     ):
         if location is not None and any(text is not None for text in texts):
             raise ConfigException(
-                f"{Option(f'ssl.{name}.location')} is set, and other options give its "
+                f"{Option(f'ssl.{name}.location')} is set, and other options have its "
                 "contents as well: remove one of the two"
             )
     if (key is None) != (chain is None):
@@ -755,7 +764,7 @@ def _unknown(name: str) -> str:
 
 @functools.cache
 def java_names() -> frozenset[str]:
-    """Return the names of all options of the Java producer, also of unsupported options."""
+    """Return the names of all options of the Java producer, including unsupported options."""
     known = {each.encode_name for each in option_fields()}
     return frozenset(known | NOT_YET | REFUSED.keys() | NO_EFFECT.keys() | OFF_ONLY.keys())
 

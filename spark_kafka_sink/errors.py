@@ -472,8 +472,8 @@ class CommitFailedException(KafkaException):
 class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 
-    kind: the class of the exception that is raised for the code. advice: what users can do who
-    write records, with option names in braces, None if there is no advice. `consumer.list_offsets`
+    kind: the class of the exception that is raised for the code. advice: what users who write
+    records can do, with option names in braces, None if there is no advice. `consumer.list_offsets`
     has the advice for users who read records.
     """
 

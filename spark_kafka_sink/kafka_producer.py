@@ -45,7 +45,7 @@ class KafkaProducer(BaseProducer):
 
     configs: options of the Java producer by their Java names, as strings or values.
     ``key.serializer``, ``value.serializer`` and ``interceptor.classes`` (for `send`) are Python
-    objects, classes or their names as ``module.Name``. ``partitioner.class`` may be one too (see
+    objects, classes or their names as ``module.Name``. So may be ``partitioner.class`` (see
     `batch_partitioner`). key_serializer, value_serializer: used instead of the options, which are
     then ignored. brokers: known brokers of the cluster, which are used instead of bootstrap.servers
     unless they are unreachable. allow_auto_create_topics: False asks brokers not to create a
@@ -58,7 +58,7 @@ class KafkaProducer(BaseProducer):
     `close`, delivery takes at most 5 s too, and the number of lost records is printed to stderr.
     Several threads may append: the producer cuts large Arrow batches into slices, and appends one
     slice at a time. A producer can be used only in the process that created it, and not in a forked
-    child.
+    child. A signal handler must not call it, because the interrupted call may hold a lock.
     """
 
     def __init__(
@@ -172,11 +172,11 @@ class KafkaProducer(BaseProducer):
         """Fence older producers with the same transactional.id, and abort their open transactions.
 
         Call it once, before the other transactional calls. Each of the five transactional calls
-        waits at most max.block.ms and then raises TimeoutException. After that, call
-        init_transactions, commit_transaction or abort_transaction again to continue. Raise
+        waits at most max.block.ms and then raises TimeoutException. To continue after a timeout,
+        call init_transactions, commit_transaction or abort_transaction again. Raise
         IllegalStateException if a call is not possible now; the call then has no effect. Raise
-        ProducerFencedException if a newer producer has taken over the transactional.id. After that,
-        and after other fatal errors, only `close` is possible.
+        ProducerFencedException if a newer producer has taken over the transactional.id. After this
+        error and other fatal errors, only `close` is possible.
         """
         self._transactional("init_transactions").init()
 

@@ -54,8 +54,8 @@ def warn_once(logger: logging.Logger, message: str, subject: str | None = None) 
 def warn_once_now(logger: logging.Logger, message: str, subject: str) -> None:
     """Log a warning as `warn_once` does, also inside `warnings_disabled`.
 
-    Use it if the user has to know while a call is still waiting: after a timeout of that call,
-    nothing is planned again.
+    Use it if the user has to know while a call is still waiting. If that call times out, no later
+    call logs the warning.
     """
     _warn(logger, _Warning(message, subject))
 

@@ -167,7 +167,7 @@ class Sensor:
         return sum(window.values for window in windows) / self._elapsed_s(windows, now)
 
     def _live(self, now: float) -> list[_Window]:
-        """Return the windows that have not expired, counted from the last value in each window."""
+        """Return the windows that have not expired since the last value in each of them."""
         past, start, last, values, summed, most = self._read()
         expire_age = self._metrics.num_samples * self._metrics.window_s
         windows = (*past.windows, _Window(start, last, values, summed, most))

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Final, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, SupportsIndex, TypeAlias, TypeVar
 
 from spark_kafka_sink.errors import (
     DataException,
@@ -60,6 +60,11 @@ class Secret:
 
     def __init__(self, value: str) -> None:
         self.value = value
+
+    @classmethod
+    def of(cls, given: object) -> Self:
+        """Return the secret of an option's value, which may be a Secret already."""
+        return cls(given.value if isinstance(given, Secret) else str(given))
 
     def __repr__(self) -> str:
         return "***"

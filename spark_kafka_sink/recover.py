@@ -18,6 +18,7 @@ by Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import uuid
 from collections import Counter
@@ -262,7 +263,7 @@ class _Command:
         return self._recover(found, commits=False)
 
     def recover(self, found: FoundOwner) -> int:
-        """Commit those open transactions of an owner that the commit log has decided to commit."""
+        """Commit the open transactions of an owner that its commit log record lists as decided."""
         return self._recover(found, commits=True)
 
     def _recover(self, found: FoundOwner, *, commits: bool) -> int:
@@ -392,9 +393,9 @@ def _undecided(found: Recovered) -> list[str]:
     since = _time(min(each.start_ms for each in found.undecided))
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
-        f"open: {_count(found.undecided)} that no decision covers, since {since}; brokers abort "
-        f"the last at {until}. A job is running, or a job has died. If it has died, its next run "
-        f"ends them, or --abort {found.found.owner.app_id}"
+        f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
+        f"abort the last at {until}. A job is running, or a job has died. If it has died, its next "
+        f"run ends them, or --abort {shlex.quote(found.found.owner.app_id)} does"
     ]
 
 
@@ -421,16 +422,16 @@ _FATES: Final = {
 
 
 def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[str]:
-    record = found.reading.record
+    record, owner = found.reading.record, found.owner
     what = "the last run" if record is None else record.last_written
     listed_ = list(lost)
+    accept = shlex.join(["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target])
     return [
-        f"TORN: {what} was decided, and brokers have aborted {len(listed_)} of its {of} "
-        "transactions. Lost are:",
+        f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
+        "transactions. These rows are lost:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        "If these rows are needed, write them again. Then let the owner continue: --accept-torn "
-        f"--app-id {found.owner.app_id} --topic {found.owner.target}",
+        f"If these rows are needed, write them again. Then let the owner continue: {accept}",
     ]
 
 

@@ -98,9 +98,9 @@ class TaskProducer(BaseProducer):
         to the transaction; False if they were added already. withholds: whether to send nothing
         before `flush`, unless memory is short.
 
-        Call `flush` before, if rows were appended. Raise IllegalStateException if rows are not
-        flushed, or if the producer is already in a transaction. If any later call raises an error,
-        close the producer, because the transaction does not have all rows.
+        If rows were appended before, call `flush` first. Raise IllegalStateException if rows are
+        not flushed, or if the producer is already in a transaction. If any later call raises an
+        error, close the producer, because the transaction does not have all rows.
         """
         from spark_kafka_sink.producer.transactions.joined import JoinedTransaction  # noqa: PLC0415 - most tasks join none
 
@@ -165,7 +165,7 @@ class TaskProducer(BaseProducer):
         broker. refresh: returns the current values; it is called before `append` rejects a row.
         """
         check_counts("max_message_bytes", max_message_bytes, 0)
-        check_callable("refresh", refresh, "what gives the max.message.bytes of topics")
+        check_callable("refresh", refresh, "a function that returns max.message.bytes by topic")
         self._caller.check_process()
         self._columns.limit_messages(max_message_bytes, refresh)
 

@@ -1,4 +1,5 @@
 """The benchmark: cells, contenders, rounds and reports.
 
-`scaling` is the model of docs/scaling.md. Each module of `studies` answers one question.
+`scaling` is the model of docs/contributing/scaling.md. Each module of `studies` answers one
+question.
 """

@@ -1,8 +1,9 @@
-"""The tables of docs/benchmarks.md and docs/performance.md, made from stored results.
+"""The tables of the pages about speed, and the chart of one of them, made from stored results.
 
 ``PYTHONPATH=benchmarks:tests:jobs python -m bench.figures`` generates them from
 docs/benchmarks/reported/results.json and from the other folders there, together with each run's
-results.md and .png. With ``--check`` the exit code is 1 if a table does not match these results.
+results.md and .png. With ``--check`` the exit code is 1 if a table or the chart does not match
+these results.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from support.documents.made_tables import with_tables
 
-from bench import figures_of_runs
+from bench import figures_of_runs, speed_chart
 from bench.cells import CODECS
 from bench.figures_of_runs import SIZES
 from bench.report import markdown_table, rows_of, write_report
@@ -27,9 +28,15 @@ DOCS: Final = Path(__file__).parents[2] / "docs"
 # The folders of the runs: with Spark's defaults; set otherwise, and so for large rows; and on
 # another machine.
 RUNS: Final = ("reported", "settings", "large_rows", "xeon/reported")
-DOCUMENTS: Final = (DOCS / "benchmarks.md", DOCS / "performance.md")
+DOCUMENTS: Final = (
+    DOCS / "contributing" / "benchmarks.md",
+    DOCS / "contributing" / "performance.md",
+    DOCS / "explanation" / "performance.md",
+)
+CHART: Final = DOCS / "pictures" / "speed.svg"
 _OURS, _USUAL, _TUNED, _HOP, _RAW, _PERF_TEST = "R1", "R2", "R2t", "R1h", "R0", "R6"
 # Suffixes of the names of cells.
+_SHOWN: Final = {"no compression": "", "lz4": "-lz4", "zstd": "-zstd"}
 _BY_PARTITIONS: Final = {"1 partition": "-1p", "12": "", "100": "-100p", "1,000": "-1000p"}
 
 _Cells = Mapping[str, Measured]
@@ -71,7 +78,22 @@ def _sizes(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     yield from markdown_table(headings, lines())
 
 
-def _matrix(kinds: Mapping[str, str], other: str = _TUNED) -> _Table:
+def chart() -> str:
+    """Return the chart of the reported run's codecs."""
+    cells, _ = read_results(DOCS / "benchmarks" / "reported")
+
+    def ratio(cell: str) -> Spread:
+        return rate_ratio_of(cells[cell].results[_OURS], cells[cell].results[_TUNED])
+
+    return speed_chart.chart(
+        {
+            kind: [(what, ratio(size + ending)) for size, what in SIZES.items()]
+            for kind, ending in _SHOWN.items()
+        }
+    )
+
+
+def _matrix(kinds: Mapping[str, str], other: str = _TUNED, title: str | None = None) -> _Table:
     """Return a table of R1 relative to another: sizes down, kinds (name suffixes) across."""
 
     def table(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
@@ -79,7 +101,7 @@ def _matrix(kinds: Mapping[str, str], other: str = _TUNED) -> _Table:
             [what, *(_to(other, cells, size + ending) for ending in kinds.values())]
             for size, what in SIZES.items()
         )
-        yield from markdown_table([f"R1, rows/s to {other}", *kinds], lines)
+        yield from markdown_table([title or f"R1, rows/s to {other}", *kinds], lines)
 
     return table
 
@@ -170,6 +192,8 @@ _CODECS: Final = {codec: f"-{codec}" if codec != "none" else "" for codec in COD
 _TABLES: Final[Mapping[str, _Table]] = {
     "sizes": _sizes,
     "codecs": _matrix(_CODECS),
+    "tuned": _matrix(_SHOWN, title="rows of"),
+    "default": _matrix(_SHOWN, _USUAL, title="rows of"),
     "kinds": _matrix({"keys": "", "no keys": "-nokey", "two headers": "-headers"}),
     "perf_test": _perf_test,
     "partitions_to": _matrix(_BY_PARTITIONS),
@@ -183,14 +207,14 @@ _TABLES: Final[Mapping[str, _Table]] = {
 def main() -> int:
     """Write or check the documents."""
     made, stale = tables(), 0
-    for document in DOCUMENTS:
+    for document in (*DOCUMENTS, CHART):
         text = document.read_text()
-        fresh = with_tables(text, made)
+        fresh = chart() if document == CHART else with_tables(text, made)
         if "--check" not in sys.argv:
             document.write_text(fresh)
         elif text != fresh:
             command = "PYTHONPATH=benchmarks:tests:jobs python -m bench.figures"
-            print(f"docs/{document.name} is stale: {command}", file=sys.stderr)
+            print(f"{document.relative_to(DOCS.parent)} is stale: {command}", file=sys.stderr)
             stale = 1
     if "--check" not in sys.argv:
         for folder in (DOCS / "benchmarks" / name for name in RUNS):

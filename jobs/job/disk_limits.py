@@ -23,7 +23,7 @@ _TOTAL: Final = 480 * _MIB
 _SEGMENT: Final = 8 * _MIB
 _KEPT: Final = 32 * _MIB
 _SMALLEST_SEGMENT: Final = _MIB + (_MIB >> 4)
-#: With more partitions, the active segments alone would exceed the limit.
+# With more partitions, the active segments alone would exceed the limit.
 MOST_PARTITIONS: Final = 400
 # Folders of internal topics begin with __; those of deleted partitions end with -delete.
 _PARTITION: Final = re.compile(r"(?!__).+-\d+")

@@ -41,7 +41,7 @@ def problem() -> str | None:
     version = _VERSION.search(said)
     if version is None:
         first_line = said.partition("\n")[0]
-        return f"Java does not tell its version: {found} -version says {first_line!r}; {_ADVICE}"
+        return f"Java does not print its version: {found} -version says {first_line!r}; {_ADVICE}"
     if int(version[1]) < _OLDEST:
         return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_ADVICE}"
     return None

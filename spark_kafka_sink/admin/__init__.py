@@ -7,7 +7,7 @@ the functions of `network` that `spark` needs.
 from spark_kafka_sink.admin.kafka_admin import KafkaAdmin
 from spark_kafka_sink.admin.topics import NewTopic, TopicDescription
 from spark_kafka_sink.network.option_values import find_shipped_files, name_process
-from spark_kafka_sink.network.security import login_identity
+from spark_kafka_sink.network.security import login_identity, resolved_login
 
 __all__ = [
     "KafkaAdmin",
@@ -16,4 +16,5 @@ __all__ = [
     "find_shipped_files",
     "login_identity",
     "name_process",
+    "resolved_login",
 ]

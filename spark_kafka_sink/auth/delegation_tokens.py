@@ -25,6 +25,8 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.model import DelegationToken
 
 DEFAULT_MECHANISM: Final = SCRAM_SHA_512
+TOKEN_MECHANISM_OPTION: Final = "delegationToken.mechanism"  # noqa: S105 - a name
+"""The option of the sink that sets the SASL mechanism of tasks."""
 _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 # A token is renewed or replaced after this fraction of its lifetime, so that running tasks can
 # still use it.

@@ -104,7 +104,7 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
         right = [each for each, mechanisms in LOGIN_MODULES.items() if mechanism in mechanisms]
         advice = f"name {' or '.join(right)}, or change sasl.mechanism"
         if mechanism == GSSAPI:
-            advice = "set sasl.mechanism, which has this default"
+            advice = "set sasl.mechanism, whose default is GSSAPI"
         raise ConfigException(
             f"sasl.jaas.config names {name}, which supports {', '.join(served)}, but "
             f"sasl.mechanism is {mechanism}: {advice}"

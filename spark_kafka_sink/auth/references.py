@@ -262,6 +262,9 @@ class References:
         value = self._environ.get(name)
         if value is None:
             raise ConfigException(f"the variable {name!r} is not set on {self._limits.process}")
+        # Python puts half a surrogate pair in place of each byte that is not UTF-8.
+        if value.encode(errors="replace").decode() != value:
+            raise ConfigException(f"the variable {name!r} is not UTF-8 on {self._limits.process}")
         return value
 
     def _property(self, provider: Provider, reference: Reference) -> str:

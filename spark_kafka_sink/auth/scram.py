@@ -158,7 +158,7 @@ class ScramExchange:
                 else "the broker asks for an extension of SCRAM that does not exist"
             )
         if not found["nonce"].startswith(self._nonce):
-            raise self._failed("the broker's nonce does not begin with ours")
+            raise self._failed("the broker's nonce does not begin with the client's nonce")
         # Check the number of digits first: parsing a number with a million digits would take
         # minutes.
         digits = found["iterations"]
@@ -185,8 +185,8 @@ class ScramExchange:
             raise self._failed("the broker's last message is not a SCRAM message")
         if not hmac.compare_digest(self._decoded(found["signature"], "signature"), expected):
             raise self._failed(
-                "the broker's signature is wrong: it does not have this user's credentials and "
-                "may not be the broker that it claims to be"
+                "the broker's signature is wrong: the broker does not have this user's "
+                "credentials, and may not be the broker that it claims to be"
             )
 
     def _decoded(self, text: str, what: str) -> bytes:

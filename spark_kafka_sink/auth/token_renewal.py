@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # when it arrives: the broker's clock counts, not this machine's clock.
 _ASSUMED_LIFE_S: Final = 300.0
 _LEAST_LIFE_S: Final = 60.0
+# The shortest pause between two fetches, whatever the options and the endpoint say.
+_LEAST_PAUSE_S: Final = 0.05
 # The longest Retry-After that is obeyed.
 _LONGEST_RETRY_AFTER_S: Final = 300.0
 # If brokers reject a token so soon after its fetch, they would also reject the next token.
@@ -75,9 +77,10 @@ class TokenRenewal:
             ends_at, issued_at = now + _LEAST_LIFE_S, None
         self._token, self._fetched_at, self._ends_at = token, now, ends_at
         self.failure, self._failures = None, 0
-        self.fetch_at = refresh_at(
+        refresh = refresh_at(
             self._window, now=now, issued_at=issued_at, expires_at=ends_at, chance=chance
         )
+        self.fetch_at = max(refresh, now + _LEAST_PAUSE_S)
 
     def failed(self, failure: TokenException, now: float, random: Random) -> None:
         """Record that a fetch failed, and schedule the next one."""
@@ -91,7 +94,7 @@ class TokenRenewal:
         if failure.retry_after_s is not None:
             pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_RETRY_AFTER_S))
         self.failure = failure
-        self.fetch_at = now + pause_s
+        self.fetch_at = now + max(pause_s, _LEAST_PAUSE_S)
 
     def fetch_now(self, token: OAuthBearerToken, now: float) -> None:
         """Fetch another token now, if `token` is the current one and the last fetch succeeded."""

@@ -62,7 +62,8 @@ from spark_kafka_sink.records.varint import Int64s
 from spark_kafka_sink.serde.arrow_columns import read_rows
 
 SLICE_BYTES: Final = 8 * 1024 * 1024
-# With at least this number of partitions, slices are twice as large (docs/performance.md).
+# With at least this number of partitions, slices are twice as large: see
+# docs/contributing/performance.md.
 MANY_PARTITIONS: Final = 250
 
 
@@ -126,7 +127,7 @@ class Slice:
 
 
 class SliceAppender:
-    """Encode slices of rows, and add the rows to batches."""
+    """Encodes slices of rows, and adds the rows to batches."""
 
     def __init__(self, state: ProducerState, config: ProducerConfig) -> None:
         self._state = state
@@ -193,7 +194,7 @@ OnFailure: TypeAlias = Callable[[AppendFailure], object]
 
 
 class SliceOwner:
-    """Call `on_failure` for the failed rows of one slice.
+    """Calls `on_failure` for the failed rows of one slice.
 
     start: the number of the slice's first row in the Arrow batch or table that was appended.
     """
@@ -223,7 +224,7 @@ class SliceOwner:
 
 
 class ColumnProducer:
-    """Append Arrow batches.
+    """Appends Arrow batches.
 
     limits: how large a record may be. drain_rows: puts the rows of earlier `send` calls into
     batches, so that they are sent first; it takes a deadline and the topics.
@@ -272,10 +273,23 @@ class ColumnProducer:
         lingers_since: float | None = None,
     ) -> None:
         """Append the rows of an Arrow batch or table; see `KafkaProducer.append`."""
+        progress = _Progress()
         if isinstance(record_batch, pa.RecordBatch):
-            self._append_batch(
-                topic, record_batch, 0, on_failure, built_in_partitioner, lingers_since
-            )
+            try:
+                self._append_batch(
+                    topic,
+                    record_batch,
+                    0,
+                    on_failure,
+                    built_in_partitioner,
+                    lingers_since,
+                    progress,
+                )
+            except KafkaException as error:
+                if not progress.appended:
+                    raise
+                rows = record_batch.num_rows
+                raise error.with_message(_with_progress(error, progress, rows, "batch")) from error
             return
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
@@ -284,7 +298,7 @@ class ColumnProducer:
         for batch in table.to_batches():
             try:
                 self._append_batch(
-                    topic, batch, first, on_failure, built_in_partitioner, lingers_since
+                    topic, batch, first, on_failure, built_in_partitioner, lingers_since, progress
                 )
             except BaseException as error:
                 if first:
@@ -292,7 +306,7 @@ class ColumnProducer:
                 if not isinstance(error, KafkaException):
                     raise
                 self._state.refuse(table.num_rows - first - batch.num_rows, error)
-                raise _of_table(error, first, table.num_rows) from error
+                raise _of_table(error, first, table.num_rows, progress) from error
             first += batch.num_rows
 
     def _append_batch(
@@ -303,6 +317,7 @@ class ColumnProducer:
         on_failure: OnFailure | None,
         built_in: bool,  # noqa: FBT001 - private, and always given by position
         lingers_since: float | None,
+        progress: _Progress,
     ) -> None:
         """Append an Arrow batch; first_row: the number of its first row in the appended table."""
         self._caller.before_append()
@@ -324,7 +339,9 @@ class ColumnProducer:
         under_way = object()
         try:
             self._state.begin_append(under_way)
-            self._append_slices(rows, sizes, topics, call, first_row, on_failure, lingers_since)
+            self._append_slices(
+                rows, sizes, topics, call, first_row, on_failure, lingers_since, progress
+            )
             self._state.end_append(under_way)
         except BaseException:
             self._state.end_append(under_way)  # an interrupt may have prevented the call above
@@ -339,6 +356,7 @@ class ColumnProducer:
         first_row: int,
         on_failure: OnFailure | None,
         lingers_since: float | None,
+        progress: _Progress,
     ) -> None:
         start = end = 0
         pending = PendingAppend()
@@ -349,6 +367,7 @@ class ColumnProducer:
                 each = self._appender.slice(rows.slice(start, end), sizes[start:end], topics)
                 self._append_slice(each, call, owner, pending, lingers_since)
                 start, pending = end, PendingAppend()
+                progress.appended = first_row + end
                 lingers_since = None  # the rows of later slices had to wait for memory
                 # Each slice may wait for memory for another max.block.ms, as if it were a call of
                 # its own.
@@ -356,6 +375,7 @@ class ColumnProducer:
         except BaseException as error:
             # The error may have come after the rows of the last slice were put into batches.
             appended = end if pending.is_in_batches else start
+            progress.appended = first_row + appended
             # The caller does not know which rows were appended: the transaction must be aborted.
             if appended:
                 self._spoil_transaction(appended, len(sizes), error)
@@ -374,7 +394,7 @@ class ColumnProducer:
         self._state.spoil_transaction(failure)
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
-        """Reject rows that are too large for a request, for buffer.memory, or for their topic."""
+        """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
         if self._limits.fit(sizes):
             return
         try:
@@ -426,25 +446,42 @@ class ColumnProducer:
             raise
 
     def _created_at(self, lingers_since: float | None) -> float | None:
-        """Return the creation time of batches whose first rows have waited since `lingers_since`.
+        """Return the time that counts as the creation of batches with rows that have waited.
 
-        It is at most linger.ms ago, because delivery.timeout.ms counts from it.
+        The rows have waited since `lingers_since`, and that is the time. But it is at most
+        linger.ms ago: delivery.timeout.ms begins then, and a longer wait must not use it up.
         """
         if lingers_since is None:
             return None
         return max(lingers_since, time.monotonic() - self._config.linger_ms / 1000)
 
 
-def _of_table(error: KafkaException, first_row: int, rows: int) -> KafkaException:
+class _Progress:
+    """How many rows of the Arrow batch or table that a call appends are in batches."""
+
+    __slots__ = ("appended",)
+
+    def __init__(self) -> None:
+        self.appended = 0
+
+
+def _with_progress(error: KafkaException, progress: _Progress, rows: int, what: str) -> str:
+    """Return the message of an error, and how many of the `rows` of `what` were appended."""
+    if not progress.appended:
+        return error.message
+    appended = f"the first {progress.appended} of the {what}'s {rows} rows were appended"
+    return f"{error.message}; {appended}"
+
+
+def _of_table(
+    error: KafkaException, first_row: int, rows: int, progress: _Progress
+) -> KafkaException:
     """Return the error of one Arrow batch as an error of the table that contains the batch.
 
     first_row: the number of the batch's first row in the table; rows: the number of rows of the
     table. The given error object is not changed, because another caller may raise it, too.
     """
-    message = error.message
-    if first_row:
-        message += f"; the first {first_row} of the table's {rows} rows were appended"
-    of_table = error.with_message(message)
+    of_table = error.with_message(_with_progress(error, progress, rows, "table"))
     if of_table.row is not None:
         of_table.row += first_row
         of_table.place = f"row {of_table.row} of the Arrow table"

@@ -111,9 +111,19 @@ class BaseProducer:
                 partitioner=plugins.partitioner,
                 drain_rows=_drain_nothing if feeder is None else feeder.drain,
             )
+            self._is_closing = False
+            self._name = f"KafkaProducer {client_id}"
+            self._delivery_timeout_s = config.delivery_timeout_ms / 1000
             thread.start(feeder)
             if feeder is not None:
                 feeder.start()
+            unclosed.remember(
+                self._state, thread, self._name, weakref.WeakMethod(self._close_at_exit)
+            )
+            self._finalizer = weakref.finalize(
+                self, warn_unclosed, self._name, self._state, os.getpid()
+            )
+            self._finalizer.atexit = False
         except BaseException as error:
             if thread is not None:
                 thread.stop()
@@ -123,14 +133,6 @@ class BaseProducer:
             said = f"{type(error).__name__}: {message_of(error)}"
             message = f"Failed to construct kafka producer: {said}"
             raise KafkaException(message) from error
-        self._is_closing = False
-        self._name = f"KafkaProducer {client_id}"
-        self._delivery_timeout_s = config.delivery_timeout_ms / 1000
-        self._finalizer = weakref.finalize(
-            self, warn_unclosed, self._name, self._state, os.getpid()
-        )
-        self._finalizer.atexit = False
-        unclosed.remember(self._state, thread, self._name, weakref.WeakMethod(self._close_at_exit))
 
     # -- what KafkaProducer overrides, because it also has rows and transactions ------------------
 
@@ -215,7 +217,7 @@ class BaseProducer:
         """Append the rows of an Arrow batch with the columns that `serde.arrow_columns` describes.
 
         topic: the topic of all rows; None to use the topic column. record_batch: an Arrow batch, or
-        a table, whose batches are appended one after the other. If a table fails half-way, the
+        a table, whose batches are appended one after the other. If the call fails half-way, the
         error contains the number of appended rows. The call returns when the rows are in the
         producer's memory; `flush` raises an exception if they cannot be delivered. on_failure:
         called by the I/O thread with rows that could not be delivered; `flush` does not raise for
@@ -266,9 +268,9 @@ class BaseProducer:
         """Wait until all earlier records are acknowledged or have failed, and their callbacks ran.
 
         timeout: seconds, None to wait as long as delivery.timeout.ms allows. Raise TimeoutException
-        if the timeout passes first. After the wait, if rows that were given to `append` without
-        `on_failure` have failed since a call last raised such an error, raise the first error since
-        then. No call raises the others.
+        if the timeout passes first. After the wait, raise the first delivery error of rows that
+        were given to `append` without `on_failure`. Each call raises only errors that are newer
+        than the error that a call raised last. If there are several, it raises only the first.
         """
         check_timeout(timeout)
         self._caller.check_open()
@@ -287,9 +289,10 @@ class BaseProducer:
         The result maps each `MetricName` (name, group, description, tags) to a float, with the same
         keys as in the Java client and kafka-python. There, a value is an object that is measured
         later; here, the value is measured at once. The groups are producer-metrics,
-        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id); docs/metrics.md
-        lists all metrics with their units. A metric without a value, such as an average before the
-        first event, is NaN. Any thread may call this method, even after `close`.
+        producer-topic-metrics (tag topic) and producer-node-metrics (tag node-id);
+        docs/reference/metrics.md lists all metrics with their units. A metric without a value, such
+        as an average before the first event, is NaN. Any thread may call this method, even after
+        `close`.
         """
         self._caller.check_process()
         return self._state.metrics.measure(time.monotonic())

@@ -231,7 +231,7 @@ class RowQueue:
             return future
 
     def has(self, partition: int | None) -> bool:
-        """Return whether the chunk may take a row for a partition; reliable only with the lock."""
+        """Return whether the chunk knows this partition; reliable only with the lock."""
         return partition is None or partition < self.partitions
 
     def learn(self, metadata: TopicMetadata) -> None:

@@ -1,10 +1,11 @@
 """ChunkFeeder: puts the rows of chunks into batches.
 
 A chunk has rows that were passed to `send`, all of one topic (see `chunk`). A caller's thread puts
-its rows into batches when it finds the chunk full, on flush and on close. The I/O thread does
-it when rows have waited for linger.ms or memory is short. From there on, rows are handled like
-columns. This module has the unfinished chunks, in order: only the thread that holds the appender's
-lock takes a chunk out of its queue, so rows are appended in the order in which they were sent.
+the rows of a chunk into batches if the chunk is full, and on flush and close. The I/O thread does
+so if the rows have waited for linger.ms, or if memory is short. From there on, rows are handled
+like columns. This module has the unfinished chunks, in order: only the thread that holds the
+appender's lock takes a chunk out of its queue, so rows are appended in the order in which they were
+sent.
 
 With a user's partitioner, these threads only hand a chunk over: a thread of `PartitionerThreads`
 calls the partitioner, and then adds the rows to batches. The topic's next chunk has to wait for
@@ -110,10 +111,9 @@ class ChunkFeeder:
     def convert(self, chunk: RowChunk, queue: RowQueue, deadline: float | None = None) -> None:
         """Put a chunk's rows into batches, unless another thread does or has done so.
 
-        With a user's partitioner, a thread of `PartitionerThreads` puts them there.
-
-        deadline: until when to wait for the partitioner to finish the topic's previous chunk. Raise
-        TimeoutException if it does not.
+        With a user's partitioner, a thread of `PartitionerThreads` does this, after the topic's
+        previous chunk. deadline: until when to wait for the previous chunk. Raise TimeoutException
+        if it takes longer.
         """
         if self._partitioner is None:
             self._convert(chunk, queue)
@@ -135,7 +135,11 @@ class ChunkFeeder:
         try:
             with self._appender.append_lock:
                 queue.take(chunk)
-                if not chunk.is_over:
+                if chunk.is_over:
+                    # Two interrupts have prevented this. The I/O thread would find the chunk due,
+                    # again and again.
+                    self._end(chunk)
+                else:
                     mine = queue.under_way = chunk
                     self._append(chunk)
                 if queue.under_way is chunk:
@@ -308,7 +312,7 @@ class ChunkFeeder:
             self._state.call_later(partial(_log_error, message, topic, error))
 
     def drain(self, deadline: float | None = None, topics: Collection[str] | None = None) -> None:
-        """Put all rows that were sent before into batches.
+        """Put into batches all rows that were passed to `send` before this call.
 
         deadline: until when to wait for the partitioner. If it is None, the wait ends when the
         partitioner is done, or when the rows fail because delivery.timeout.ms has passed. topics:
@@ -356,7 +360,7 @@ class ChunkFeeder:
     # -- for the I/O thread (the protocol Feeder) -------------------------------------------------
 
     def next_feed_at(self, *, hurry: bool) -> float:
-        """Return when `feed` is due next.
+        """Return the time at which `feed` has to be called next.
 
         A chunk is due when it has waited for linger.ms, or at once (0) with `hurry`. A chunk that
         waits for the previous chunk's partitioner call is due when its delivery.timeout.ms ends.

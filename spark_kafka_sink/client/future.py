@@ -35,7 +35,7 @@ _DONE_CALLBACK: Final = "done callback"
 
 
 class _End(NamedTuple):
-    """The result of all rows of one span of a batch."""
+    """The result of the rows of one span, which are consecutive records of a batch."""
 
     partition: int
     log_append_time_ms: int
@@ -205,7 +205,7 @@ class SentRows:
         return self._end(row) is not None
 
     def wait(self, row: int, timeout: float | None) -> _End:
-        """Wait until the row has a result, and return it. Raise TimeoutError if it comes late."""
+        """Wait for the row's result and return it. Raise TimeoutError after `timeout` seconds."""
         end = self._end(row)
         if end is not None:
             return end
@@ -327,12 +327,12 @@ class RowFuture(Future[RecordMetadata]):
         return self._rows.is_done(self._row)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait at most `timeout` seconds; raise TimeoutError, or the record's error."""
+        """Return the record's metadata or raise its error; raise TimeoutError after `timeout` s."""
         _check_timeout(timeout)
         return self._rows.result(self._row, timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait at most `timeout` seconds; return the record's error, None if it has none."""
+        """Return the record's error, None if it has none; raise TimeoutError after `timeout` s."""
         _check_timeout(timeout)
         return self._rows.exception(self._row, timeout)
 

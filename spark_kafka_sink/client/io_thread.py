@@ -64,7 +64,7 @@ class Feeder(Protocol):
     """A source of rows that are in no batch yet: rows of `send`, which linger in chunks."""
 
     def next_feed_at(self, *, hurry: bool) -> float:
-        """Return when `feed` is due next; hurry: whether memory is short."""
+        """Return the time at which to call `feed` next. hurry: whether memory is short."""
 
     def feed(self, now: float, *, hurry: bool) -> None:
         """Append the rows that are due; called by the I/O thread, without the lock."""

@@ -24,13 +24,15 @@ MOST_THREADS: Final = 32
 
 
 class PartitionerThreads:
-    """One thread that stays, and further threads that end when there is no call to run."""
+    """Runs calls in one thread that stays, and in threads that end when no call is left to run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._to_run: deque[Callable[[], None]] = deque()
         self._running: set[int] = set()
+        # The number of threads that were started and have not ended.
+        self._threads = 0
         # Whether one thread stays although there is no call to run, and whether it is idle now.
         self._one_stays = False
         self._is_idle = False
@@ -39,10 +41,11 @@ class PartitionerThreads:
         """Start the thread that stays. Raise RuntimeError if it cannot be started."""
         with self._lock:
             self._one_stays = self._is_idle = True
+            self._threads = 1
             _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
-        """Let the last thread end when there is no call left to run."""
+        """Let all threads end, also the one that stays, when there is no call left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
             self._changed.notify_all()
@@ -60,15 +63,16 @@ class PartitionerThreads:
                 self._changed.notify()
                 self._is_idle = False
                 return
-            is_full = len(self._running) >= MOST_THREADS
-        if is_full:
-            return
+            if self._threads >= MOST_THREADS:
+                return
+            self._threads += 1
         try:
             # Thread.start is not used: an interrupt inside it would leave a thread that fails
             # before it runs anything.
             _thread.start_new_thread(self._run_all, (False,))
         except RuntimeError:
             with self._lock:
+                self._threads -= 1
                 # another thread runs the call, or has run it
                 if self._one_stays or self._running or call not in self._to_run:
                     return
@@ -81,6 +85,7 @@ class PartitionerThreads:
                 while not self._to_run:
                     self._running.discard(threading.get_ident())
                     if not (stays and self._one_stays):
+                        self._threads -= 1
                         return
                     self._is_idle = True
                     self._changed.wait()

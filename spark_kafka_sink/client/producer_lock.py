@@ -103,7 +103,7 @@ class ProducerLock(ABC):
             with self.lock:
                 if signal is not None:
                     self._waiters.discard(signal)
-                # Also after the timeout, because the result may have come meanwhile.
+                # This also runs after the timeout, because the result may have come meanwhile.
                 found = find()
                 if found is not None:
                     return found

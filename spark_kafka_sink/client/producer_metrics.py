@@ -256,7 +256,7 @@ class ProducerMetrics:
     def record_time(self, name: str, time_ns: float) -> None:
         """Add to the total time that callers spent in a method.
 
-        name: a key of `TIMES`. Only the total is a metric, without a window of time.
+        name: a key of `TIMES`. The metric is only a total; there is no average and no rate.
         """
         self._times[name].record(time_ns, 0.0)
 

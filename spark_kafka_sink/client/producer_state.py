@@ -124,8 +124,8 @@ class ProducerState(ProducerLock):
     def lost(self) -> Counter[str]:
         """Return the number of records that are lost or in unfinished batches, by topic.
 
-        Lost are the failed records of `append` whose error no call has raised yet, and the rows of
-        `send` that have failed since `count_lost` was called.
+        The lost records are the failed records of `append` whose error no call has raised yet, and
+        the rows of `send` that have failed since `count_lost` was called.
         """
         with self.lock:
             return self._failed + self.accumulator.undelivered()
@@ -305,7 +305,7 @@ class ProducerState(ProducerLock):
         """Account for batches that were compressed, and let them be sent; may be called twice.
 
         The I/O thread is woken once for all of these batches, so that more of them go in one
-        request. That saves a tenth of a broker's CPU time (docs/performance.md).
+        request. That saves a tenth of a broker's CPU time (docs/contributing/performance.md).
         """
         with self.lock:
             if pending.full:
@@ -334,7 +334,10 @@ class ProducerState(ProducerLock):
             self.accumulator.pool.give_back(pending)
 
     def release(self, pending: PendingAppend) -> None:
-        """Release what an append holds. Batches that are not compressed go to the I/O thread."""
+        """Release what an append holds; may be called twice.
+
+        The I/O thread compresses the full batches that the append has not compressed.
+        """
         with self.lock:
             self.let_go(pending)
             self.give_back(pending)

@@ -157,7 +157,10 @@ class RowProducer:
     def _send_record(
         self, record: ProducerRecord, on_delivery: OnDelivery | None
     ) -> Future[RecordMetadata]:
-        """Append a row if there are interceptors, or the topic's metadata may be unknown."""
+        """Append a row, in the cases that `send` does not handle itself.
+
+        For example, there are interceptors, or the topic's metadata may be unknown.
+        """
         self._caller.check_process()
         check_callable("on_delivery", on_delivery, "a callable of a RecordMetadata and an error")
         record = self._interceptors.on_send(record)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.backoff import ExponentialBackoff
@@ -44,11 +44,13 @@ from spark_kafka_sink.producer.transactions.state import TransactionState
 _NONE: Final = -1
 
 
-def check_offsets(offsets: object) -> None:
-    """Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets.
+def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return a copy of `offsets`, which may contain objects of another Python client.
 
-    Raise DataException for an invalid topic name.
+    Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets. Raise
+    DataException for an invalid topic name.
     """
+    copied: dict[TopicPartition, OffsetAndMetadata] = {}
     if not isinstance(offsets, Mapping):
         message = f"the offsets are {offsets!r}: expected a mapping from partitions"
         raise IllegalArgumentException(message)
@@ -58,18 +60,25 @@ def check_offsets(offsets: object) -> None:
             raise IllegalArgumentException(message)
         topic, partition = key
         check_topic_name(topic)
-        checked_number(f"the partition of topic {topic}", partition, 0, LARGEST_INT32)
+        partition = checked_number(f"the partition of topic {topic}", partition, 0, LARGEST_INT32)
         where = f"{topic}-{partition}"
         of_partition = _values(f"the offset of {where}", value, OffsetAndMetadata)
-        checked_number(f"the offset of {where}", of_partition["offset"], 0, LARGEST_INT64)
-        epoch = of_partition["leader_epoch"]
-        checked_number(f"the leader epoch of {where}", epoch, _NONE, LARGEST_INT32)
-        if of_partition["metadata"] is not None:
-            check_text(f"the metadata of {where}", of_partition["metadata"])
+        offset = checked_number(f"the offset of {where}", of_partition["offset"], 0, LARGEST_INT64)
+        epoch = checked_number(
+            f"the leader epoch of {where}", of_partition["leader_epoch"], _NONE, LARGEST_INT32
+        )
+        metadata = of_partition["metadata"]
+        if metadata is not None:
+            check_text(f"the metadata of {where}", metadata)
+        copied[TopicPartition(topic, partition)] = OffsetAndMetadata(offset, metadata, epoch)
+    return copied
 
 
-def check_group(group: object) -> None:
-    """Raise IllegalArgumentException unless `group` is a valid consumer group."""
+def checked_group(group: object) -> ConsumerGroupMetadata:
+    """Return a copy of `group`, which may be an object of another Python client.
+
+    Raise IllegalArgumentException unless it is a valid consumer group.
+    """
     of_group = _values("the group", group, ConsumerGroupMetadata)
     check_text("the group id", of_group["group_id"])
     if not of_group["group_id"]:
@@ -87,9 +96,10 @@ def check_group(group: object) -> None:
             "expected both, as the group's consumer has them, or neither"
         )
         raise IllegalArgumentException(message)
+    return ConsumerGroupMetadata(**{**of_group, "generation_id": generation})
 
 
-def _values(what: str, thing: object, kind: type) -> dict[str, object]:
+def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
     """Return the values that `thing` has for the fields of the dataclass `kind`."""
     try:
         return {field.name: getattr(thing, field.name) for field in fields(kind)}
@@ -165,10 +175,9 @@ class ProducerTransactions:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata
     ) -> None:
         """See KafkaProducer.send_offsets_to_transaction."""
-        check_offsets(offsets)
-        check_group(group)
-        copied = dict(offsets)  # the user's mapping may run code: not under the lock
-        self._call(lambda: self._manager.send_offsets(copied, group))
+        # The user's objects may run code, so they are copied without the lock.
+        copied, of_group = checked_offsets(offsets), checked_group(group)
+        self._call(lambda: self._manager.send_offsets(copied, of_group))
 
     def commit(self) -> None:
         """See KafkaProducer.commit_transaction."""
@@ -245,8 +254,9 @@ class ProducerTransactions:
         """End a transaction, or continue its end: first close it for new rows, then send its rows.
 
         If the rows were sent first, rows that another thread sends meanwhile would not be part of
-        the transaction. An abort drops them, and so waits for no partitioner. After an interrupt
-        (KeyboardInterrupt), EndTxn is not sent until the call is repeated.
+        the transaction. An abort drops the rows that are in no batch yet, so it does not wait for a
+        partitioner. After an interrupt (KeyboardInterrupt), EndTxn is not sent until the call is
+        repeated.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)

@@ -22,6 +22,9 @@ from spark_kafka_sink.client.producer_state import ProducerState
 
 # How many seconds the remaining deliveries may take when the program ends or after Ctrl-C.
 AT_EXIT_S: Final = 5.0
+# How many seconds all other producers have for callbacks if Ctrl-C ends the wait for one of them.
+# `base_producer` reserves as many seconds for callbacks, so no time is left for deliveries.
+_AFTER_CTRL_C_S: Final = 1.0
 # Closes a producer within a number of seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
@@ -64,12 +67,20 @@ def _close_at_exit() -> None:
     unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
     for _, (_, state, _) in unclosed:
         state.hurry()
+    interrupt: KeyboardInterrupt | None = None
     for thread, (name, _, ref) in unclosed:
         close, limit_s = ref(), max(deadline - time.monotonic(), 0)
-        if close is not None:
-            close(limit_s)
-        elif not thread.join(limit_s):
-            say_lost(name, thread.lost(), [])
+        try:
+            if close is not None:
+                close(limit_s)
+            elif not thread.join(limit_s):
+                say_lost(name, thread.lost(), [])
+        except KeyboardInterrupt as error:
+            # The other producers deliver no more, but their lost records are printed, too.
+            deadline = min(deadline, time.monotonic() + _AFTER_CTRL_C_S)
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def say_lost(name: str, records: Counter[str], said: list[str]) -> None:

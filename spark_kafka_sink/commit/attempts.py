@@ -1,9 +1,10 @@
-"""The plan of a run, which its tasks and its commit use, and what a task attempt reports.
+"""The plan of a run, and the report of what a task attempt wrote.
 
-A run is one batch job or one micro-batch. The driver makes the plan before the tasks start.
+A run is one batch job or one micro-batch. The driver makes the plan before the tasks start. The
+tasks and the commit use it.
 
-The instances are pickled with Spark's writer and with its WriterCommitMessages, so they are plain
-values.
+Instances of these classes are pickled with Spark's writer and with its WriterCommitMessages, so
+they are plain values.
 """
 
 from __future__ import annotations

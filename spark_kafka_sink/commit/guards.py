@@ -1,9 +1,9 @@
 """The checks G1 to G4 of mode `single`, in which many tasks use one producer id and epoch.
 
 If two writers send the same range of sequence numbers to one partition, the broker takes the second
-batch for a duplicate of the first. It responds with success and appends nothing. The last sequence
-number of the partition does not show this. So each partition may have only one writer, and these
-checks ensure it:
+batch for a duplicate of the first. It responds with success and appends nothing. The producer's
+last sequence number in the partition is the same as after one writer. So each partition may have
+only one writer, and these checks ensure it:
 
 G1  on the driver: no partition is in the WriterCommitMessages of two tasks.
 G2  on the driver: each partition has exactly the records that a task reports for it, and no other
@@ -57,7 +57,7 @@ def other_holdings(
     the state of the transaction's producer at the leader of the partition, None if the leader does
     not know the producer.
     """
-    holds = found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
+    holds = _holds(found)
     if written is None:
         if not holds:
             return None
@@ -77,6 +77,25 @@ def other_holdings(
         f"{written.first_offset} on were acknowledged; run the job again"
     )
     return Failure(FailureKind.LOST, sentence)
+
+
+def _holds(found: ActiveProducer | None) -> bool:
+    return found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
+
+
+def is_behind(written: WrittenPartition | None, found: ActiveProducer | None) -> bool:
+    """Return whether a response lacks records that a task reports, as that of an old leader does.
+
+    A broker may not know yet that it is no longer the leader, for example while it restarts. Then
+    it does not know the last records that the new leader has acknowledged. The arguments are those
+    of `other_holdings`.
+    """
+    if written is None:
+        return False
+    if found is None or not _holds(found):
+        return True
+    is_same = found.transaction_start == written.first_offset
+    return is_same and found.last_sequence < sequence_of(written.records)
 
 
 def by_producer(
@@ -104,8 +123,9 @@ def by_partition(
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:
     """Return whether another attempt has already written to a partition in this transaction.
 
-    A task checks this before its first record, and fails if another attempt has written, because
-    one attempt's rows cannot be aborted without the rows of all others.
+    producers: the active producers of the partition. producer: the producer id and epoch that all
+    attempts use. A task checks this before its first record, and fails if another attempt has
+    written, because one attempt's rows cannot be aborted without the rows of all others.
     """
     return any(each.producer == producer and each.last_sequence >= 0 for each in producers)
 

@@ -36,7 +36,7 @@ def own_tasks(owner: Owner, listed: Iterable[OpenTransaction]) -> list[str]:
 
 
 def open_transaction(at: Received) -> Leftovers:
-    """Return a set of the transaction that a response describes; empty if it is not open."""
+    """Return a set of the transaction that a response describes; it is empty if none is open."""
     if not isinstance(at.ask, DescribeTransaction) or not isinstance(at.reply, Described):
         return frozenset()
     if at.found is not Verdict.DONE or at.reply.state != ONGOING:

@@ -11,7 +11,8 @@ committed, the run is "decided": the tasks' transactions will all be committed.
 The log is read up to the high watermark, including the records of open and aborted transactions.
 The next control record (marker) of a record's producer shows whether the record is committed
 (`LogReader`). A reader that stopped at the last stable offset would miss records above the first
-open transaction of any other application. Then the missed version would be written twice.
+open transaction of any other application. Then the versions in these records would be written
+twice.
 
 A client with the right to write to the log could write a record that makes an owner skip a version.
 Records outside a transaction, and records whose key does not match their value, are ignored with a

@@ -1,20 +1,22 @@
 """One request to a broker, which is sent again until its reply needs no retry.
 
 The broker closes a connection that was not used for some minutes. So the first request of a client
-that was idle may get no response.
+that was idle may get no response. A partition that brokers do not know is not waited for: the
+commit log does not exist before the first write of any application.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.questions import Answer, Ask, Question, Reply
 from spark_kafka_sink.commit.steps import Step, received
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """The state of the request. outcome: the last reply, None until it has arrived."""
+    """The state of one request. outcome: the reply that needs no retry, None before it arrives."""
 
     ask: Ask
     deadline: float
@@ -31,6 +33,7 @@ def step(machine: Asking, answer: Answer, now: float) -> Step[Asking]:
     if answer.ask != machine.ask:
         return Step(machine)
     at = received(*answer, now)
-    if at.asks_again and now < machine.deadline:
+    is_missing = answer.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+    if at.asks_again and not is_missing and now < machine.deadline:
         return Step(machine, (at.again(),))
     return Step(replace(machine, outcome=answer.reply))

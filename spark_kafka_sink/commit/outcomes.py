@@ -6,13 +6,14 @@ all transactions of its tasks have to be committed. An owner is an application a
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run
 from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction
-from spark_kafka_sink.commit.names import Owner, TaskSlot
+from spark_kafka_sink.commit.names import DEFAULT_LOG_TOPIC, DEFAULT_PREFIX, Owner, TaskSlot
 from spark_kafka_sink.commit.steps import Failure
 from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException, listed
 from spark_kafka_sink.model import ProducerIdAndEpoch
@@ -34,7 +35,10 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A task may write with the transactional id of a slot. producer: its producer id and epoch."""
+    """A task may write with a transactional id.
+
+    slot: the slot in this id. producer: the producer id and epoch of this id.
+    """
 
     slot: TaskSlot
     producer: ProducerIdAndEpoch
@@ -53,7 +57,7 @@ class Committed:
 
 
 class LostTransaction(NamedTuple):
-    """A transaction of a decided run that was aborted, so that its rows are lost.
+    """A transaction that was to be committed, but was aborted, so that its rows are lost.
 
     records: the number of Kafka records that the transaction has in one partition. The commit log
     names this partition in the transaction's entry. The task may have written to other partitions,
@@ -72,7 +76,7 @@ class LostTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The run was decided, but some of its transactions were aborted: their rows are lost.
+    """Some rows are lost: their transactions were aborted after the run was decided.
 
     unknown: the number of other transactions that may be committed, aborted or still open.
     """
@@ -82,12 +86,13 @@ class Torn:
     unknown: int = 0
 
     def exception(
-        self, owner: Owner, attempts: Iterable[AttemptTransaction] = ()
+        self, run: Run, attempts: Iterable[AttemptTransaction] = ()
     ) -> TornCommitException:
         """Return the exception for the user.
 
-        attempts: what the task attempts wrote, if the caller knows it. Then the exception lists the
-        lost rows of all partitions, otherwise the lost rows of one partition for each transaction.
+        run: the run that has found this out. attempts: what the task attempts wrote, if the caller
+        knows it. Then the exception lists the lost rows of all partitions, otherwise the lost rows
+        of one partition for each transaction.
         """
         written = {each.slot: each.written for each in attempts}
         rows = tuple(
@@ -96,20 +101,30 @@ class Torn:
             for one in written.get(each.transaction.slot, ())
         ) or tuple(each.rows for each in self.lost)
         every, what = len(self.record.transactions), self.record.last_written
-        more = f" (the end of {self.unknown} more is not known)" if self.unknown else ""
+        more = f" (it is not known how {self.unknown} more ended)" if self.unknown else ""
         message = (
-            f"{what} of {owner} was decided, and brokers have aborted {len(self.lost)} of its "
-            f"{every} transactions{more}, so that rows are lost: {listed(map(str, rows))}; "
-            "if they are needed, write them again; to let the next run start, use python -m "
-            f"spark_kafka_sink.recover --accept-torn --app-id {owner.app_id} --topic {owner.target}"
+            f"{what} of {run.owner} was to be committed, but brokers have aborted {len(self.lost)} "
+            f"of its {every} transactions{more}, so that rows are lost: "
+            f"{listed(map(str, rows))}; if they are needed, write them again; to let the next run "
+            f"start, use {accept_torn(run.owner, run.log.topic)}"
         )
         return TornCommitException(
             message,
-            owner=str(owner),
+            owner=str(run.owner),
             written=what,
             committed=every - len(self.lost) - self.unknown,
             lost=rows,
         )
+
+
+def accept_torn(owner: Owner, log_topic: str) -> str:
+    """Return the command that lets an owner continue although rows of its last run are lost."""
+    words = ["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target]
+    if owner.prefix != DEFAULT_PREFIX:
+        words += ["--txn-id-prefix", owner.prefix]
+    if log_topic != DEFAULT_LOG_TOPIC:
+        words += ["--commit-log-topic", log_topic]
+    return f"python -m spark_kafka_sink.recover {shlex.join(words)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +175,7 @@ class CommittedBefore:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The run cannot be aborted. It is decided, so its transactions have to be committed."""
+    """The run cannot be aborted: the commit log has the decision to commit it."""
 
     record: CommitRecord
 

@@ -165,7 +165,11 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
 
 
 def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first request of step D0, or of D1 if D0 is skipped, and the machine's state."""
+    """Return the first request, and the machine's state.
+
+    It is the request to list open transactions (D0), or without this step, the request that fences
+    older drivers (D1).
+    """
     if machine.lists:
         return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
     return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
@@ -222,7 +226,7 @@ def _roll_forward(machine: Planning, record: CommitRecord) -> Step[Planning]:
 
 
 def _end(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
-    """Pass a reply on to the state machine that sent the request and commits a transaction."""
+    """Pass a reply on to the state machine in `ends` that sent the request."""
     ends, waiting, questions = resolve.step_all(machine.ends, machine.waiting, answer, now)
     machine = replace(machine, ends=ends, waiting=waiting)
     if machine.waiting or machine.record is None:

@@ -1,9 +1,9 @@
 """The requests that the exactly-once state machines let the caller send, and the replies.
 
-A machine returns objects of the class `Question`: a request (an object of a class in `Ask`), and
-how to send it. The machine gets each request with its reply as an `Answer`. `commit_client` sends
-the requests. It finds the coordinator of a transactional id and the leader of a partition, but it
-does not decide what to send. If a request gets no response, the reply is `Unanswered`.
+A state machine returns objects of the class `Question`: a request (an object of a class in `Ask`),
+and how to send it. The machine gets each request with its reply as an `Answer`. `commit_client`
+sends the requests. It finds the coordinator of a transactional id and the leader of a partition,
+but it does not decide what to send. If a request gets no response, the reply is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
 of the machines. An owner is an application and its target topic.
@@ -93,7 +93,7 @@ class EndTxn:
 class ReadLog:
     """Read an owner's records from the leader of the commit log, up to the high watermark.
 
-    key: the driver id of the owner. ListOffsets 5 returns the high watermark.
+    key: the driver id of the owner. The high watermark comes from ListOffsets 5.
     """
 
     key: str
@@ -318,7 +318,7 @@ Reply: TypeAlias = (
 
 
 class Answer(NamedTuple):
-    """A request and the reply to it: the event that moves a machine to its next state."""
+    """A request and the reply to it: the event that moves a state machine to its next state."""
 
     ask: Ask
     reply: Reply

@@ -18,9 +18,9 @@ from spark_kafka_sink.commit.verdicts import Verdict
 
 
 def again(at: Received, offset: int, deadline: float) -> tuple[Question, ...]:
-    """Return the request to send again if the log was not read as far as `offset` yet.
+    """Return the request to send again, if the log was not read as far as `offset` yet.
 
-    Return () if the log was read as far as that, and after the deadline.
+    Return () if it was, or if the deadline has passed.
     """
     is_old = isinstance(at.reply, LogRead) and at.found is Verdict.DONE and at.reply.end <= offset
     if not is_old or at.now >= deadline:
@@ -34,6 +34,7 @@ def check(
     """Check that the owner's record at `offset` follows the record that the plan read.
 
     Return None if it does, else a failure.
+
     run: the name of the run in the record at `offset`. followed: the record that the plan read,
     None if the owner had no record.
     """

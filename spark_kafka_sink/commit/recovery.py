@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import resolve
 from spark_kafka_sink.commit.log_record import (
     NOTHING,
@@ -102,7 +103,9 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
-    if at.asks_again and now < machine.deadline:
+    # The commit log does not exist before the first write, or has another name.
+    is_missing = at.reply.error == codes.UNKNOWN_TOPIC_OR_PARTITION
+    if at.asks_again and not is_missing and now < machine.deadline:
         return Step(machine, (at.again(),))
     if isinstance(at.reply, AllRecordsRead) and at.found is Verdict.DONE:
         machine = replace(machine, readings=at.reply.readings)
@@ -322,7 +325,7 @@ def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
     if isinstance(at.reply, MarkerRead) and at.found is Verdict.DONE:
         found = at.reply
     else:
-        found = at.failure("a marker could not be read")
+        found = at.failure("the marker of a transaction could not be read")
     entry = (at.ask, found)
     waiting = machine.waiting - {at.ask}
     machine = replace(machine, waiting=waiting, markers=(*machine.markers, entry))

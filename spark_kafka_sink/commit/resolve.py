@@ -102,7 +102,7 @@ def begin(
 class Resolvings:
     """The commits of several transactions.
 
-    places: the indexes of the machines, by what `_name_of` returns for their requests.
+    places: the indexes of the machines, by transactional id and by producer id.
     """
 
     machines: tuple[Resolving, ...] = ()
@@ -139,14 +139,14 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the id in a request that only requests about the same transaction have."""
+    """Return the id in a request by which `Resolvings.places` finds the request's machine."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""
 
 
 class Stepped(NamedTuple):
-    """The machines of all transactions after one of them has processed a reply.
+    """The state machines of all transactions after one of them has processed a reply.
 
     waiting: the requests of all machines that have no reply yet. questions: the next requests to
     send.
@@ -158,7 +158,7 @@ class Stepped(NamedTuple):
 
 
 def step_all(machines: Resolvings, waiting: frozenset[Ask], answer: Answer, now: float) -> Stepped:
-    """Pass the reply to a request in `waiting` on to the machine that sent the request."""
+    """Pass the reply to a request in `waiting` on to its state machine."""
     every = list(machines.machines)
     questions: tuple[Question, ...] = ()
     waiting -= {answer.ask}

@@ -41,6 +41,7 @@ from spark_kafka_sink.commit.questions import (
     LogRead,
     MarkerRead,
     ProducersDescribed,
+    Question,
     ReadLog,
     ReadMarker,
     WriteRecord,
@@ -49,6 +50,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit.states import SINGLE, SingleState, moved
 from spark_kafka_sink.commit.steps import (
     MARKER_PAUSE_S,
+    PAUSE_S,
     STALE_S,
     Failure,
     FailureKind,
@@ -77,7 +79,8 @@ Outcome: TypeAlias = Committed | Aborted | CommittedBefore | Superseded | Undeci
 class Single:
     """The state of a commit or an abort in mode `single`.
 
-    missing_until: until when to look again for a partition that brokers do not know. record: the
+    missing_until: until when to look again for a partition that brokers do not know. behind_until:
+    until when to ask again a leader that lacks acknowledged records. record: the
     record to write into the commit log. attempts: what the tasks wrote. targets: all
     partitions of the target topics. probes: whether the record is sent twice, to test that the
     broker reports duplicates. failure: why a check failed. offset: the offset of the written
@@ -98,12 +101,13 @@ class Single:
     failure: Failure | None = None
     offset: int = -1
     missing_until: float = math.inf
+    behind_until: float = -math.inf
     asked_again: bool = False
     wrote_again: bool = False
     outcome: Outcome | None = None
 
 
-def begin_commit(
+def begin_commit(  # noqa: PLR0913 - three of them are limits of time
     plan: Plan,
     attempts: tuple[AttemptTransaction, ...],
     record: CommitRecord,
@@ -113,18 +117,20 @@ def begin_commit(
     probes: bool,
     deadline: float,
     missing_until: float = math.inf,
+    behind_until: float = -math.inf,
 ) -> Step[Single]:
     """Return the state machine that commits, and its first requests to brokers.
 
     level: the transaction.version that the cluster has finalized now. probes: True for the first
     commit of a process to a cluster. It tests whether the broker reports duplicates, which check G4
     (see `guards`) needs. missing_until: until when to look again for a partition that brokers do
-    not know; later than `deadline` has no effect.
+    not know; later than `deadline` has no effect. behind_until: until when to ask again if the
+    leader of a partition lacks acknowledged records, because it may be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     machine = Single(
         _S.CHECKING, plan, level, deadline, record, written, targets, probes,
-        missing_until=missing_until,
+        missing_until=missing_until, behind_until=behind_until,
     )  # fmt: skip
     conflict = guards.two_writers(written) or _other_transaction(plan, written)
     if conflict is not None:
@@ -161,6 +167,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
+    if at.now < min(machine.behind_until, machine.deadline) and _is_behind(machine, at):
+        return Step(machine, (Question(at.ask, PAUSE_S, looks_up=True),))
     failure = _check(machine, at)
     if failure is not None:
         return _explain(machine, failure)
@@ -182,6 +190,15 @@ def _explained(machine: Single, at: Received) -> Step[Single]:
     if is_known and isinstance(reply, Described) and reply.producer != machine.plan.producer:
         failure = _check_transaction(machine, reply, frozenset())
     return _abort(machine, failure or _timed_out(machine.plan))
+
+
+def _is_behind(machine: Single, at: Received) -> bool:
+    ask, reply = at.ask, at.reply
+    if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
+        return False
+    written = guards.by_partition(machine.attempts).get(ask.partition)
+    found = guards.by_producer(reply.producers).get(machine.plan.producer)
+    return at.found is Verdict.DONE and guards.is_behind(written, found)
 
 
 def _check(machine: Single, at: Received) -> Failure | None:

@@ -26,7 +26,7 @@ from spark_kafka_sink.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Checking:
-    """The state of the check. waiting: the requests that have no reply yet."""
+    """The state of a task's check of its partitions. waiting: the requests without a reply yet."""
 
     plan: Plan
     deadline: float

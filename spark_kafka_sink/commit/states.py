@@ -1,9 +1,9 @@
 """The states of the state machines of exactly once, and tables of the allowed transitions.
 
-A machine moves only as its table allows (`moved`). Any other transition is a bug and raises
-IllegalStateException. The diagrams in docs/states.md are generated from these tables. Names in
-brackets, such as [D0], are the steps that the docstrings of `plan`, `two_phase_claim`, `two_phase`
-and `two_phase_abort` describe.
+A state machine moves only as its table allows (`moved`). Any other transition is a bug and raises
+IllegalStateException. The diagrams in docs/contributing/states.md are generated from these tables.
+Names in brackets, such as [D0], are the steps that the docstrings of `plan`, `two_phase_claim`,
+`two_phase` and `two_phase_abort` describe.
 
 An owner is an application and its target topic. A run is "decided" in mode two-phase once its
 record in state DECIDED is committed in the commit log: then all its transactions have to be

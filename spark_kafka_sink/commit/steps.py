@@ -1,9 +1,9 @@
 """The parts that all exactly-once state machines share: steps, replies and failures.
 
-A machine is a frozen value. It lets the caller send requests to brokers, each as a `Question`.
-``step(machine, answer, now)`` takes a request with its reply (`Answer`). It returns the machine in
-its next state, and the next requests to send. The machine has ended once its `outcome` is set. It
-ignores the reply to a request that it does not wait for.
+A state machine is a frozen value. It lets the caller send requests to brokers, each as a
+`Question`. ``step(machine, answer, now)`` takes a request with its reply (`Answer`). It returns the
+machine in its next state, and the next requests to send. The machine has ended once its `outcome`
+is set. It ignores the reply to a request that it does not wait for.
 """
 
 from __future__ import annotations
@@ -52,19 +52,22 @@ PAUSE_S: Final = 0.1
 MARKER_PAUSE_S: Final = 0.1
 # How long a broker that is no longer the coordinator may respond from its old state (KAFKA-21181).
 STALE_S: Final = 5.0
+# How long a broker that is no longer the leader may respond from its old state. Brokers that are
+# cut off are replaced after broker.session.timeout.ms, 9 s by default.
+OLD_LEADER_S: Final = 10.0
 
 M = TypeVar("M")
 
 
 class Step(NamedTuple, Generic[M]):
-    """A machine in its new state, and the requests to send now."""
+    """A state machine in its new state, and the requests to send now."""
 
     machine: M
     questions: tuple[Question, ...] = ()
 
 
 class Waiting(Protocol):
-    """A machine that can wait for the replies to several requests at once."""
+    """A state machine that can wait for the replies to several requests at once."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -77,7 +80,7 @@ W = TypeVar("W", bound=Waiting)
 
 
 def asking(machine: W, *asks: Ask, pause_s: float = 0.0, looks_up: bool = False) -> Step[W]:
-    """Return the step in which a machine sends these requests and waits for their replies."""
+    """Return the step in which a state machine sends these requests and waits for their replies."""
     questions = tuple(Question(ask, pause_s, looks_up) for ask in asks)
     return Step(replace(machine, waiting=frozenset(asks)), questions)
 
@@ -112,7 +115,10 @@ class Received(NamedTuple):
         return Question(self.ask, pause_s, looks_up=lost or self.found is Verdict.LOOK_UP)
 
     def failure(self, what: str) -> Failure:
-        """Return the failure that ends a machine after this reply. what: what could not be done."""
+        """Return the failure with which a state machine ends after this reply.
+
+        what: what could not be done.
+        """
         name, error = call_of(self.ask).value, self.reply.error
         found = error_code(error)
         kind = FailureKind.NO_ANSWER if found.retriable else FailureKind.REFUSED
@@ -121,7 +127,7 @@ class Received(NamedTuple):
 
 
 class FailureKind(Enum):
-    """The reason why a machine failed."""
+    """The reason why a state machine failed."""
 
     SUPERSEDED = "superseded by a newer run"
     TIMED_OUT = "the transaction is no longer open, or times out too soon"
@@ -186,7 +192,7 @@ def received(ask: Ask, reply: Reply, now: float) -> Received:
 
 
 def asks_of(questions: Iterable[Question]) -> frozenset[Ask]:
-    """Return the requests (`Ask`) without how to send them, as a set."""
+    """Return the set of the requests (`Ask`) in `questions`, without how to send them."""
     return frozenset(question.ask for question in questions)
 
 

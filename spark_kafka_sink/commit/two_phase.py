@@ -50,6 +50,7 @@ from spark_kafka_sink.commit.questions import (
     LogRead,
     MarkerRead,
     ProducersDescribed,
+    Question,
     ReadLog,
     ReadMarker,
     WriteRecord,
@@ -59,6 +60,7 @@ from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import COMMIT, CommitState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
     MARKER_PAUSE_S,
+    PAUSE_S,
     STALE_S,
     Failure,
     FailureKind,
@@ -97,7 +99,8 @@ class Committing:
     when the driver's transaction began. Times by the client's clock: asked_at: when the first
     request of the driver's transaction was sent; decides_by: until when the EndTxn that commits the
     driver's transaction may be sent; missing_until: until when to look again for a partition that
-    brokers do not know. ends: the state machines that commit the attempts' transactions. leftovers:
+    brokers do not know; behind_until: until when to ask again a leader that lacks acknowledged
+    records. ends: the state machines that commit the attempts' transactions. leftovers:
     open transactions of other attempts. offset: the offset of the record in the log. asked_again:
     whether EndTxn was sent again, because the first response left open whether the driver's
     transaction was committed. failure: the meaning of that first response, or the check that
@@ -124,6 +127,7 @@ class Committing:
     leftovers: Leftovers = frozenset()
     offset: int = -1
     missing_until: float = math.inf
+    behind_until: float = -math.inf
     asked_again: bool = False
     failure: Failure | None = None
     outcome: Outcome | None = None
@@ -137,12 +141,15 @@ def begin(
     level: int,
     deadline: float,
     missing_until: float = math.inf,
+    behind_until: float = -math.inf,
 ) -> Step[Committing]:
     """Return the state machine that commits, and its first requests to brokers.
 
-    record: the record in state DONE. level: the transaction.version that the cluster has finalized
-    now. missing_until: until when to look again for a partition that brokers do not know; later
-    than `deadline` has no effect.
+    record: the owner's next record, as it is after the commit (state DONE). level: the
+    transaction.version that the cluster has finalized now. missing_until: until when to look again
+    for a partition that brokers do not know; later than `deadline` has no effect. behind_until:
+    until when to ask again if the leader of a partition lacks acknowledged records, because it may
+    be an old leader.
     """
     written = tuple(each for each in attempts if each.written)
     if not written:
@@ -155,7 +162,7 @@ def begin(
         _S.CHECKING, plan, level, deadline, decided, written,
         by_slot={each.slot: each for each in written},
         by_partition=_by_partition(written),
-        missing_until=missing_until,
+        missing_until=missing_until, behind_until=behind_until,
     )  # fmt: skip
     looks = [DescribeTransaction(each) for each in _ids(machine)]
     return asking(machine, *looks, *map(DescribeProducers, sorted(machine.by_partition)))
@@ -164,7 +171,7 @@ def begin(
 def begin_forward(
     plan: Plan, record: CommitRecord, *, level: int, deadline: float
 ) -> Step[Committing]:
-    """Return the machine that completes a commit, after the decision to commit was recorded."""
+    """Return the state machine that completes a commit whose record DECIDED is in the log."""
     ours = plan.producer
     raised = ProducerIdAndEpoch(ours.producer_id, ours.epoch + 1) if level >= 2 else ours
     machine = Committing(_S.DECIDING, plan, level, deadline, record, next_producer=raised)
@@ -190,6 +197,8 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
 
 
 def _checked(machine: Committing, at: Received) -> Step[Committing]:
+    if at.now < min(machine.behind_until, machine.deadline) and _is_behind(machine, at):
+        return Step(machine, (Question(at.ask, PAUSE_S, looks_up=True),))
     failure = _check(machine, at)
     if failure is not None:
         return _explain(machine, failure)
@@ -198,7 +207,7 @@ def _checked(machine: Committing, at: Received) -> Step[Committing]:
 
 
 def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
-    """Fail. If a transaction is not as its attempt left it, first check for a newer run."""
+    """Fail. If a transaction is not as its attempt left it, first check if a newer run is why."""
     if failure.kind not in (FailureKind.TIMED_OUT, FailureKind.LOST):
         return _over(machine, _S.FAILED, failure)
     machine = replace(_moved(machine, _S.EXPLAINING), failure=failure)
@@ -227,6 +236,17 @@ def _check(machine: Committing, at: Received) -> Failure | None:
         if at.found is Verdict.DONE:
             return _not_held(machine, ask, reply)
     return at.failure(f"the transactions of {machine.plan.run.owner} could not be checked")
+
+
+def _is_behind(machine: Committing, at: Received) -> bool:
+    ask, reply = at.ask, at.reply
+    if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
+        return False
+    producers = guards.by_producer(reply.producers)
+    return at.found is Verdict.DONE and any(
+        guards.is_behind(written, producers.get(producer))
+        for producer, written in machine.by_partition[ask.partition]
+    )
 
 
 def _not_held(
@@ -298,7 +318,7 @@ def _not_written(machine: Committing, at: Received) -> Failure:
     owner = machine.plan.run.owner
     if at.found is Verdict.FENCED:
         return superseded(owner)
-    return at.failure(f"the decision to commit the write of {owner} could not be written")
+    return at.failure(f"the commit log record of {owner} could not be written")
 
 
 def _looked_again(machine: Committing, at: Received) -> Step[Committing]:
@@ -338,7 +358,7 @@ def _decide_in_time(machine: Committing, now: float) -> Step[Committing]:
 
 
 def _look_again(machine: Committing, at: Received) -> tuple[Failure | None, Committing]:
-    """Check again that a transaction is open, and record when it began or times out (C3)."""
+    """Check again that a transaction is open, and store when it began or times out (C3)."""
     ask, reply, run = at.ask, at.reply, machine.plan.run
     is_known = at.found in (Verdict.DONE, Verdict.NOT_FOUND)
     if not isinstance(ask, DescribeTransaction) or not isinstance(reply, Described) or not is_known:
@@ -434,9 +454,7 @@ def _why_not(machine: Committing, at: Received) -> Failure:
 
 
 def _not_ended(machine: Committing, at: Received) -> Failure:
-    return at.failure(
-        f"the decision to commit the write of {machine.plan.run.owner} could not be committed"
-    )
+    return at.failure(f"the commit log record of {machine.plan.run.owner} could not be committed")
 
 
 # -- after the decision ---------------------------------------------------------------------------

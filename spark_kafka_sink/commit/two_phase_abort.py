@@ -3,8 +3,8 @@
 A run is "decided" once its record in state DECIDED is committed in the commit log. The abort first
 makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
 log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
-with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2), unless A1
-was fenced: then a newer run ends them.
+with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2). But if A1
+fails because a newer run has fenced the driver, that run ends them.
 
 Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
 two lists in a row are empty, for at most five seconds. If the driver has no commit message of a

@@ -36,7 +36,10 @@ _S = TaskState
 
 @dataclass(frozen=True, slots=True)
 class Claiming:
-    """The state of a claim. slot: the slot to be tried. asked: the request without a reply."""
+    """The state of a task's claim of a transactional id.
+
+    slot: the slot whose id the task tries to claim. asked: the request that has no reply yet.
+    """
 
     state: TaskState
     plan: Plan

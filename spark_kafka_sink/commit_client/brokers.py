@@ -7,7 +7,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
@@ -16,7 +16,6 @@ from spark_kafka_sink.commit_client.generators import (
     NoReplyError,
     Steps,
     left_out,
-    look_up_wait_s,
     refused,
 )
 from spark_kafka_sink.errors import AuthenticationException, error_code
@@ -41,11 +40,10 @@ _R = TypeVar("_R", bound=Response)
 
 
 class Brokers:
-    """The brokers of one cluster. clock: returns the current time in seconds."""
+    """The brokers of one cluster."""
 
-    def __init__(self, client: ConsumerNetworkClient, clock: Callable[[], float]) -> None:
+    def __init__(self, client: ConsumerNetworkClient) -> None:
         self._client = client
-        self._clock = clock
         self._nodes: dict[int, Node] = {}
         self._answered: set[int] = set()
         self._coordinators: dict[str, int] = {}
@@ -115,19 +113,18 @@ class Brokers:
     # -- which broker to ask ----------------------------------------------------------------------
 
     def metadata(self, topics: Sequence[str]) -> Steps[MetadataResponse]:
-        """Return the metadata of topics, and remember the brokers in the response."""
+        """Return the metadata of topics, and remember the brokers in the response.
+
+        Raise the exceptions of `ask`, and NoReplyError if the response lists no brokers.
+        """
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in topics],
             allow_auto_topic_creation=False,
         )
-        attempts = 0
-        while True:
-            response = yield from self.ask(None, request, MetadataResponse)
-            # A broker that is starting lists no brokers yet.
-            if response.brokers:
-                break
-            yield self._clock() + look_up_wait_s(attempts)
-            attempts += 1
+        response = yield from self.ask(None, request, MetadataResponse)
+        if not response.brokers:
+            reason = "Metadata lists no brokers: the broker that was asked is still starting"
+            raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
         self._nodes = {
             b.node_id: Node(id=b.node_id, host=b.host, port=b.port) for b in response.brokers
         }

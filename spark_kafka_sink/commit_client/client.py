@@ -104,7 +104,7 @@ class CommitClient:
         self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
         self._client.set_initial_nodes(brokers)
         self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
-        self._brokers = Brokers(self._client, clock)
+        self._brokers = Brokers(self._client)
         self._partitions = Partitions(self._brokers)
         self._log = CommitLog(
             self._brokers, self._partitions, self._log_partition, config.request_timeout_ms
@@ -202,7 +202,7 @@ class CommitClient:
         return {each: self._until(self._partitions.end, each, deadline) for each in partitions}
 
     def batch_at(self, partition: TopicPartition, offset: int, deadline: float) -> Buffer | None:
-        """Return the bytes of the batch that begins at `offset` in the log, None if there is none.
+        """Return the bytes of the partition's batch that begins at `offset`, None without one.
 
         Raise the exceptions of `log_ends`.
         """
@@ -340,7 +340,7 @@ class CommitClient:
             self._brokers.forget_leader(self._log_partition)
 
 
-# # The class of the reply to each request, for a reply that has only an error code.
+# The class of the reply to each request, for a reply that has only an error code.
 _FAILED: Final[Mapping[type[Ask], Callable[..., Reply]]] = {
     ListTransactions: Listed,
     DescribeTransaction: Described,

@@ -40,7 +40,7 @@ _ALL_REPLICAS: Final = -1
 # names.
 _LAST_PRODUCE_V1: Final = 11
 _PRODUCE_V2: Final = 12
-# What follows if the log has other records than before.
+# The end of the warnings that the log no longer has the records that were read before.
 _AGAIN: Final = (
     "it is read again from its start, and versions that it no longer has are written again"
 )
@@ -71,7 +71,7 @@ class CommitLog:
         return taken
 
     def write(self, ask: WriteRecord) -> Steps[Reply]:
-        """Write a record in the open transaction of its producer."""
+        """Write a commit log record in the open transaction of the driver."""
         node_id = yield from self._brokers.leader(self._log)
         key = ask.transactional_id
         value = encode(key, ask.record)

@@ -1,4 +1,4 @@
-"""The requests of state machines as generators, which yield what they wait for, and return a reply.
+"""Generators that send the requests of state machines, and return the replies.
 
 A reply may need several responses, for example a response that names the coordinator and then the
 coordinator's own response. So a generator yields either a `RequestFuture` or the time until which
@@ -86,7 +86,10 @@ def reason_of(code: int, what: str, node_id: int) -> str:
 
 
 def refused(code: int, what: str, message: str | None = None) -> NoReplyError:
-    """Return the exception for an error code. message: the error message of the broker, if any."""
+    """Return the exception for an error code.
+
+    what: the request that failed, for the message. message: the broker's own message, if any.
+    """
     row = error_code(code)
     reason = f"{what}: {row.name} ({code})" + (f", {message}" if message else "")
     return NoReplyError(code, reason, is_unanswered=False)

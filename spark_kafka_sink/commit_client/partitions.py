@@ -169,6 +169,6 @@ def batches_of(partition: TopicPartition, found: PartitionData) -> list[DefaultB
         raise refused(found.error_code, f"Fetch of {partition}")
     batches = list(read_batches(found.records or b""))
     if not batches:
-        reason = f"Fetch of {partition} has no records below the end"
+        reason = f"Fetch of {partition} returned no records, though the offset is in the log"
         raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
     return batches

@@ -140,10 +140,11 @@ class TopicReader:
         """Return an iterator over the records from `start` up to, but not including, `end`.
 
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
-        offsets, or all partitions without offsets. start, end: "earliest", "latest", or offsets by
-        partition. If both are offsets, they must have the same partitions. "earliest" and "latest"
-        are looked up once, when the first batch is requested. With read_committed, records of
-        aborted transactions are skipped, and the latest offset is the last stable offset.
+        offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
+        or offsets by partition. If both are offsets, they must have the same partitions. "earliest"
+        and "latest" are looked up once, when the first batch is requested. With read_committed,
+        records of aborted transactions are skipped, and the latest offset is the last stable
+        offset.
 
         Batches have at least one row and the columns topic (string), partition (int32), offset
         (int64), timestamp (ms, UTC; null if a record has none), key, value (binary) and headers

@@ -97,7 +97,7 @@ class AwsTokens:
         """The AWS profile as messages show it, with config provider variables unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
-        return f"profile {printable(name)!r}" if name else "profile as AWS_PROFILE names it"
+        return f"profile {printable(name)!r}" if name else "profile that AWS_PROFILE names"
 
     def _region(self) -> str:
         """Return the AWS region of the cluster.
@@ -175,8 +175,8 @@ def _is_logged(record: logging.LogRecord) -> bool:
 def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> AwsCredentials:
     """Return the AWS credentials that botocore finds.
 
-    Raise TokenException if it finds no credentials. profile: the name of the profile in messages.
-    No command of a profile is run.
+    Raise TokenException if it finds no credentials. profile: how messages name the profile.
+    A `credential_process` of the profile is never run.
     """
     from botocore.exceptions import (  # noqa: PLC0415 - slow, and may be absent
         BotoCoreError,

@@ -129,8 +129,8 @@ class NetworkClient:
     def set_initial_nodes(self, brokers: Iterable[Node]) -> None:
         """Use brokers that another client learned from the cluster, until the metadata arrives.
 
-        The first requests are then spread over all brokers. Without these brokers, all clients
-        would send them to the bootstrap addresses. If a broker fails (it may be busy, down, or
+        The first requests are then spread over all brokers. Otherwise, all clients would send their
+        first requests to the bootstrap addresses. If a broker fails (it may be busy, down, or
         unreachable from here), another broker is used. After a few failures all of these brokers
         are dropped, and the bootstrap addresses are used.
         """

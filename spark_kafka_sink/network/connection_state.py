@@ -2,7 +2,7 @@
 
 `Connection` turns what happens on the socket into events and executes the actions. An event that a
 state does not accept is a bug: it raises IllegalStateException and nothing changes. The diagram in
-docs/states.md is made from the table.
+docs/contributing/states.md is made from the table.
 
 ::
 

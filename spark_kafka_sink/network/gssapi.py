@@ -193,7 +193,7 @@ def _failure(
         advice = (
             f"; does the keytab {file} have a key of that principal and realm?"
             if file
-            else "; run kinit as the same user of the system, or set "
+            else "; run kinit as the same user of the operating system, or set "
             f"{Option('sasl.kerberos.keytab')}"
         )
         words = "nothing was found" if file else words

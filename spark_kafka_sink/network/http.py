@@ -2,7 +2,8 @@
 
 One deadline limits the connection including its TLS handshake. A second deadline limits the
 complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
-and ``https`` are supported. Proxies come from the environment of the process; loopback has none.
+and ``https`` are supported. The environment of the process sets the proxies; requests to loopback
+addresses use no proxy.
 
 This is the only module that imports urllib.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import io
 import ipaddress
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -41,6 +43,8 @@ MOST_BYTES: Final = 1 << 20
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
+# The message of http.client if a proxy refuses CONNECT. The rest of the message is the proxy's.
+_PROXY_REFUSAL: Final = re.compile(r"Tunnel connection failed: (\d{3})\b")
 
 
 class HttpException(Exception):
@@ -114,7 +118,7 @@ def is_remote(url: str) -> bool:
 
 
 def url_encoded(text: str) -> str:
-    """Return a text as it is encoded in a form."""
+    """Return a text encoded as a value of a form (application/x-www-form-urlencoded)."""
     return quote_plus(text)
 
 
@@ -263,11 +267,17 @@ def _response(
 class _Timed(HTTPConnection):
     """An HTTP connection with a deadline."""
 
+    # A program may set HTTPConnection.debuglevel. Then http.client would print the credentials.
+    debuglevel = 0
+
     def __init__(self, *arguments: Any, deadline: _Deadline, **more: Any) -> None:  # noqa: ANN401 - handed on
         super().__init__(*arguments, **more)
         self._deadline = deadline
         self._create_connection = deadline.connect
         self.response_class = cast("Any", partial(_response, deadline))
+
+    def set_debuglevel(self, level: int) -> None:
+        """Do nothing: see `debuglevel`."""
 
     def connect(self) -> None:
         super().connect()
@@ -305,6 +315,12 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
         return error
+    refusal = _PROXY_REFUSAL.match(str(error)) if isinstance(error, OSError) else None
+    if refusal is not None:
+        return HttpException(
+            "the proxy that the environment names refuses to connect to it, with the status "
+            f"{refusal[1]}"
+        )
     if certificate is not None:
         why = (
             f"its certificate is refused here ({certificate.rstrip('.')}): set "

@@ -109,8 +109,8 @@ class Kerberos:
         if config.sasl_username is not None:
             raise ConfigException(
                 f"{Option('sasl.username')} has no effect with {GSSAPI}, which is the default: set "
-                f"{Option('sasl.mechanism')}, or set {Option('sasl.kerberos.principal')} in its "
-                "place"
+                f"{Option('sasl.mechanism')}, or set {Option('sasl.kerberos.principal')} "
+                "instead"
             )
         entry = None
         if config.sasl_jaas_config is not None:

@@ -134,7 +134,7 @@ class TokenSource:
             self._changed.notify_all()
 
     def _described(self, failure: TokenException | None) -> str:
-        return f"{self._name} gives no token: {failure}"
+        return f"{self._name} returned no token: {failure}"
 
     def _go_on(self) -> None:
         """Start or wake the thread; the caller holds the lock."""

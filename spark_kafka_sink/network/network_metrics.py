@@ -72,7 +72,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
             "time spent waiting for sockets per poll, on average",
         ),
         MetricTemplate(
-            "io-wait-ratio", Sensor.ratio, "ratio", "share of the time spent waiting for sockets"
+            "io-wait-ratio", Sensor.ratio, "ratio", "fraction of time spent waiting for sockets"
         ),
         MetricTemplate(
             "io-wait-time-ns-total", Sensor.total, "ns", "time spent waiting for sockets"
@@ -86,7 +86,7 @@ SENSORS: Final[Mapping[str, tuple[MetricTemplate, ...]]] = {
             "time spent reading and writing per poll, on average",
         ),
         MetricTemplate(
-            "io-ratio", Sensor.ratio, "ratio", "share of the time spent reading and writing"
+            "io-ratio", Sensor.ratio, "ratio", "fraction of time spent reading and writing"
         ),
         MetricTemplate("io-time-ns-total", Sensor.total, "ns", "time spent reading and writing"),
     ),
@@ -145,7 +145,7 @@ class NetworkMetrics:
         self._nodes: dict[int, _NodeSensors] = {}
 
     def fold(self, now: float) -> None:
-        """Record that a poll's wait is over: move values into the windows; see `Metrics.fold`."""
+        """Move values into the windows after the wait of a poll; see `Metrics.fold`."""
         self._metrics.fold(now)
 
     def connected(self) -> None:

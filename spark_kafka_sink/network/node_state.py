@@ -22,7 +22,7 @@ from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.selector import Address, HostResolver
 from spark_kafka_sink.wire.messages import API_VERSIONS
 
-# The likely causes if a peer does not even answer ApiVersions, without TLS and after the handshake.
+# The likely causes if a peer does not answer ApiVersions: without TLS, and after a TLS handshake.
 _NO_BROKER: Final = "it may expect TLS, or may not be a Kafka broker"
 _NO_CERTIFICATE: Final = (
     "it may require a client certificate (ssl.keystore.*), or may not be a Kafka broker"

@@ -67,7 +67,7 @@ class NodeStates:
         for state in self:
             if not nodes:
                 yield state, "reconnecting to the bootstrap servers"
-            elif state.node.id < 0:  # the brokers are known now, so its error is over
+            elif state.node.id < 0:  # the brokers are known now, so its error no longer matters
                 state.last_error = ""
         for node_id in [n for n in self._by_id if n >= 0 and n not in nodes]:
             yield self._by_id.pop(node_id), "the cluster no longer lists this broker"
@@ -143,11 +143,11 @@ class NodeStates:
         return None
 
     def _is_silent(self, connect_to: Container[int], *, is_any_needed: bool) -> bool:
-        """Return whether no node that is needed answers.
+        """Return whether no needed node answers.
 
-        One needed node that answers is enough. If none answers, but another broker does, the needed
-        nodes may be restarting, so the result is False, unless one of them was never reached since
-        a bootstrap address listed it. It is not enough that a bootstrap address answers.
+        If only other brokers answer, the needed nodes may be restarting, so the result is False.
+        But if one of them was never reached since a bootstrap address listed it, the result is
+        True. A bootstrap address does not count as another broker.
         """
         if is_any_needed and not self.has_answering:
             return True

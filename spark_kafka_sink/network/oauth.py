@@ -23,12 +23,13 @@ from spark_kafka_sink.auth.assertion import (
     signing_key,
 )
 from spark_kafka_sink.auth.jaas import parse_jaas
-from spark_kafka_sink.auth.mechanisms import OAUTHBEARER
+from spark_kafka_sink.auth.mechanisms import OAUTHBEARER, utf8
 from spark_kafka_sink.auth.oauthbearer import (
     OAuthBearerToken,
     RefreshWindow,
     bearer_token,
     checked_extensions,
+    subject,
 )
 from spark_kafka_sink.auth.token_endpoint import (
     basic_authorization,
@@ -189,7 +190,7 @@ class OAuth:
                 warn_once(
                     logger,
                     f"{Option(_URL)} is http: the client's credentials and its tokens travel "
-                    "unencrypted: anyone on the network can read them",
+                    "unencrypted, so anyone on the network can read them",
                 )
         else:
             self._tls_context(settings)
@@ -332,13 +333,23 @@ class OAuth:
             config.sasl_oauthbearer_assertion_claim_nbf_seconds,
             has_jti=config.sasl_oauthbearer_assertion_claim_jti_include,
         )
+        client_id = _trimmed(client_id, jaas.get("clientId"))
+        client_secret = _trimmed(client_secret, jaas.get("clientSecret"))
+        scope = _trimmed(scope, jaas.get("scope"))
+        # Find errors before a request is made. An encoding error has the text in its repr.
+        for name, value in (
+            (_CLIENT_ID, client_id),
+            (_CLIENT_SECRET, client_secret),
+            (_SCOPE, scope),
+        ):
+            utf8(value or "", str(Option(name)))
         return OAuthSettings(
             _CLIENT_CREDENTIALS if retriever == _DEFAULT else retriever,
             url=url,
             shown_url=given if self._values.has_reference(given) else shown_url(url),
-            client_id=_trimmed(client_id, jaas.get("clientId")),
-            client_secret=_trimmed(client_secret, jaas.get("clientSecret")),
-            scope=_trimmed(scope, jaas.get("scope")),
+            client_id=client_id,
+            client_secret=client_secret,
+            scope=scope,
             encodes_header=config.sasl_oauthbearer_header_urlencode,
             assertion_file=files["file"],
             key_file=files["private.key.file"],
@@ -424,6 +435,17 @@ class OAuth:
             if name.startswith(_EXTENSION)
         }
         return tuple(checked_extensions(found).items())
+
+
+def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
+    """Return the claim `sub` of the token in a file; empty if the token does not come from a file.
+
+    Raise the exceptions of `OAuth.file_token`.
+    """
+    url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
+    if url is None or not _FILE_URL.fullmatch(url):
+        return ""
+    return subject(OAuth(config, values).file_token().value)
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:

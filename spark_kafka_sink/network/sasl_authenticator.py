@@ -17,6 +17,7 @@ from spark_kafka_sink.auth.mechanisms import SaslExchange, printable
 from spark_kafka_sink.errors import (
     AuthenticationException,
     IllegalSaslStateException,
+    Option,
     ProtocolError,
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
@@ -38,9 +39,10 @@ class Login:
 
     exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
     SaslAuthenticationException if there will be none. user: str(user) is the user in messages.
-    chance: a random number from 0 to 1. is_token: whether the login uses a delegation token, so
-    that each session ends. hint: str(hint), if not empty, is appended to the message about a
-    refused login.
+    chance: a random number from 0 to 1, so that connections re-authenticate at different times.
+    is_token: whether the login uses a delegation token; then its session must have an end. hint:
+    str(hint), if not empty, is appended to the message about a refused login. mechanism_option: the
+    option that sets the mechanism, for messages.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -48,6 +50,7 @@ class Login:
     chance: float = 0.0
     is_token: bool = False
     hint: object = ""
+    mechanism_option: object = Option("sasl.mechanism")
 
 
 class SaslAuthenticator:
@@ -93,14 +96,15 @@ class SaslAuthenticator:
         if code == error_codes.UNSUPPORTED_SASL_MECHANISM:
             mechanism = "" if self._exchange is None else self._exchange.mechanism
             offered = ", ".join(map(printable, response.mechanisms)) or "none"
+            option = "" if self._login is None else self._login.mechanism_option
             raise UnsupportedSaslMechanismException(
                 f"{self._peer} does not offer the mechanism {mechanism}: it offers {offered}; set "
-                "sasl.mechanism to one that it offers, or have the broker offer it"
+                f"{option} to one that it offers, or have the broker offer it"
             )
         if code == error_codes.ILLEGAL_SASL_STATE and not is_renewal:
             raise IllegalSaslStateException(
                 f"{self._peer} does not accept a SASL login on this listener: compare the port and "
-                "security.protocol with the broker's listeners"
+                f"{Option('security.protocol')} with the broker's listeners"
             )
         if code != error_codes.NONE:
             raise self.refusal(code, None)

@@ -12,17 +12,20 @@ resolved values.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from spark_kafka_sink.auth.delegation_tokens import (
     FRESH_MS,
+    TOKEN_MECHANISM_OPTION,
     delegation_token,
     is_fresh,
     refusal_hint,
@@ -46,7 +49,7 @@ from spark_kafka_sink.auth.oauthbearer import (
     token_facts,
 )
 from spark_kafka_sink.auth.scram import KeyCache, ScramExchange
-from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.config import ProducerConfig, option_fields
 from spark_kafka_sink.errors import (
     ConfigException,
     KafkaException,
@@ -54,11 +57,11 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
 )
 from spark_kafka_sink.logs import warn_once
-from spark_kafka_sink.model import DelegationToken, Node
+from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.oauth import OAuth
+from spark_kafka_sink.network.oauth import OAuth, subject_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
@@ -117,6 +120,29 @@ def login_identity(config: ProducerConfig) -> str:
     with suppress(KafkaException):  # raised again at the login
         return Kerberos(config, OptionValues(config), lambda: None).identity()
     return ""
+
+
+def resolved_login(config: ProducerConfig) -> str:
+    """Return a digest of the SASL options with their variables (``${…}``) resolved now.
+
+    For a file with an OAuth token, the digest includes the subject of the token. With equal
+    digests, equal configurations log in as the same user, apart from `login_identity`. Raise
+    KafkaException if a variable has no value, or if the file has no token.
+    """
+    mechanism = checked_mechanism(config.sasl_mechanism)
+    values = OptionValues(config)
+    found: list[object] = []
+    for each in option_fields():
+        given = getattr(config, each.name)
+        if not each.name.startswith("sasl_") or not isinstance(given, str | Secret):
+            continue
+        if each.name == "sasl_jaas_config" and isinstance(given, Secret):
+            found.append(sorted(values.jaas(given.value, mechanism).options.items()))
+        else:
+            found.append(values.text(each.encode_name, given))
+    if mechanism == OAUTHBEARER and not config.has_aws_tokens:
+        found.append(subject_of_file(config, values))
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 class _TokenLogin:
@@ -242,7 +268,7 @@ class Security:
         return self._context(self._settings()).layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
-        """Return whether `login` can be called now. If not, call `wake` as soon as it can be."""
+        """Return whether `login` can be called now. If not, `wake` is called as soon as it can."""
         if self._kerberos is not None:
             return self._kerberos.has_login(node)
         if self._oauth is None or self._oauth.source is None:
@@ -275,8 +301,7 @@ class Security:
     def login(self, node: Node, chance: float) -> Login | None:
         """Return the login of a new connection, None without SASL.
 
-        chance: a random number from 0 to 1. Raise KafkaException if the credentials cannot be used
-        (any more).
+        chance: as in `Login`. Raise KafkaException if the credentials cannot be used (any more).
         """
         if not self._config.has_sasl:
             return None
@@ -290,8 +315,10 @@ class Security:
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
         user = given.description(self._mechanism)
-        hint = _TokenHint(delegation_token(self._config)) if given.is_token else ""
-        return Login(self._exchange_again, user, chance, given.is_token, hint)
+        token = delegation_token(self._config)
+        hint = _TokenHint(token) if given.is_token else ""
+        login = Login(self._exchange_again, user, chance, given.is_token, hint)
+        return login if token is None else replace(login, mechanism_option=TOKEN_MECHANISM_OPTION)
 
     @property
     def may_be_accepted_later(self) -> bool:

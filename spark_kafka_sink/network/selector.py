@@ -138,7 +138,7 @@ class HostResolver:
 
 
 class Selector:
-    """Sockets by channel id."""
+    """Reads and writes the sockets of a client. Each socket has a channel id."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ import ssl
 import tempfile
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -194,19 +194,21 @@ def _key_file(text: str, origin: str) -> Iterator[str]:
                 return
         finally:
             os.close(number)
-    try:
-        # Only the current user may read the file, and it is deleted when the block ends.
-        made = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115 - closed below
-        made.write(text)
-        made.flush()
-    except OSError as error:
-        raise ConfigException(
-            f"{origin}: OpenSSL cannot read the key, because neither a file in memory nor a "
-            f"temporary file can be made ({error.strerror}): check the limit of open files, and "
-            "TMPDIR"
-        ) from None
-    with made:
-        yield made.name
+    with ExitStack() as at_end:
+        try:
+            # Only the current user may read the file. It is deleted when the block ends, even if
+            # the disk is full.
+            number, path = tempfile.mkstemp(".pem")
+            at_end.callback(Path(path).unlink, missing_ok=True)
+            with os.fdopen(number, "w") as file:
+                file.write(text)
+        except OSError as error:
+            raise ConfigException(
+                f"{origin}: OpenSSL cannot read the key, because neither a file in memory nor a "
+                f"temporary file can be made ({error.strerror}): check the limit of open files, "
+                "and TMPDIR"
+            ) from None
+        yield path
 
 
 def _memory_file() -> int | None:
@@ -418,7 +420,7 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
     if code in _UNKNOWN_ISSUER:
         return (
             f"{said}set {_TRUSTSTORE} to the certificate of the CA that signed it; if the "
-            "truststore has that certificate, the broker may not send the intermediate "
+            "truststore has that certificate, the broker probably does not send the intermediate "
             "certificates: add those to the truststore"
         )
     if code in _SELF_SIGNED:

@@ -6,6 +6,7 @@ because either may contain a token or a password.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -76,7 +77,15 @@ def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:
     token = bearer_token(parts[0], time.time(), extensions={**extensions, **more})
     if expires_at is None:
         return token
-    return OAuthBearerToken(token.value, float(expires_at), token.issued_at, token.extensions)
+    try:
+        seconds = float(expires_at)
+    except OverflowError:
+        seconds = math.inf
+    if math.isnan(seconds):
+        raise TokenException(
+            f"it returned NaN as the time when the token expires: {_RETURNS}", is_final=True
+        )
+    return OAuthBearerToken(token.value, seconds, token.issued_at, token.extensions)
 
 
 def _place(error: BaseException) -> str:

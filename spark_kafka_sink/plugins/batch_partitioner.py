@@ -110,7 +110,7 @@ def chosen_partitions(
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
         chosen = array.cast(pa.int64())
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         message = (
             f"{option} returned {type(given).__name__}: expected an array of integers "
             f"({message_of(error)})"

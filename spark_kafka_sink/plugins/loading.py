@@ -1,4 +1,4 @@
-"""Load user objects that an option has: as an object, a class, or a name ``module.Name``."""
+"""Load a user's object from an option, whose value is an object, a class or ``module.Name``."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def configure(plugin: object, *arguments: Mapping[str, object] | bool) -> None:
 
 def _without_secrets(configs: Mapping[str, object]) -> Mapping[str, object]:
     return {
-        name: Secret(str(value)) if name in SECRETS and value is not None else value
+        name: Secret.of(value) if name in SECRETS and value is not None else value
         for name, value in configs.items()
     }
 

@@ -294,9 +294,10 @@ class RecordAccumulator:
             self.settle(batch)
 
     def may_be_sent(self, batch: ProducerBatch) -> bool:
-        """Record that no caller compresses a batch any more; record the compression ratio.
+        """Let a batch be sent, because no caller is compressing it any more.
 
-        Return whether `settle` must be called. An interrupted caller may call this again.
+        Record its compression ratio. Return whether `settle` must be called. An interrupted caller
+        may call this again.
         """
         self._packing.discard(batch)
         if batch.codec.compress is None or batch.is_done or batch.settled or not batch.packed:

@@ -122,7 +122,7 @@ def error_of_batch(
         return _api_exception(batch, code, node_id, (cause, f"{text}{where}{attempts}", reason))
     named = f"{_named(code, node_id)}{attempts}"
     if code == codes.MESSAGE_TOO_LARGE:
-        # The same message as where the topic's max.message.bytes is known before the send.
+        # The same message as if the topic's max.message.bytes had been known before the send.
         return _api_exception(batch, code, node_id, (_too_large(batch), named, reason))
     text += f": {named}"
     return _api_exception(batch, code, node_id, (text, reason, hint))

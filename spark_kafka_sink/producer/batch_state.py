@@ -2,8 +2,8 @@
 
 `ProducerBatch` has a method for each event, which returns the action. Its callers perform the
 action, because the queues, sequences and memory are theirs. An event that is not in the table for a
-state is a bug: it raises IllegalStateException and changes nothing. The diagram in docs/states.md
-is made from the table.
+state is a bug: it raises IllegalStateException and changes nothing. The diagram in
+docs/contributing/states.md is made from the table.
 
 ::
 

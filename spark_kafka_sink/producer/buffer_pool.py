@@ -95,11 +95,11 @@ class BufferPool:
         pending.size_bytes = 0
 
     def wait(self, pending: PendingAppend) -> None:
-        """Add a call to the end of the waiting calls."""
+        """Add a call to the end of the queue of waiting calls."""
         self._waiting.append(pending)
 
     def stop_waiting(self, pending: PendingAppend) -> None:
-        """Remove a call from the waiting calls, if it waits."""
+        """Remove a call from the queue of waiting calls, if it waits."""
         if pending in self._waiting:
             self._waiting.remove(pending)
 

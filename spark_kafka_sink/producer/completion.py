@@ -324,7 +324,7 @@ class BatchCompletion:
     def _fail_transaction(
         self, batch: ProducerBatch, error: KafkaException, action: Action
     ) -> None:
-        """Mark the transaction of the batch, if there is one, as not to be committed."""
+        """Make it impossible to commit the transaction of the batch, if there is one."""
         if self._transactions is not None:
             self._transactions.batch_failed(batch, error, action)
 
@@ -426,7 +426,7 @@ class PartitionDelivery:
 
 
 class Deliveries:
-    """Sums over the finished batches, and the first delivery error that was not raised yet."""
+    """What was delivered to each partition, and the first delivery error not raised yet."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}

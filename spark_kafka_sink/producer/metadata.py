@@ -147,7 +147,7 @@ class _Topic:
 class _RequestInFlight:
     """The request in flight: its number, its topics, and whether these are only the new topics.
 
-    If the topics were forgotten meanwhile, `topics` is empty: the response describes no topic.
+    If the topics were forgotten meanwhile, `topics` is empty: the response updates no topic.
     """
 
     number: int
@@ -155,7 +155,7 @@ class _RequestInFlight:
     partial: bool
 
     def voided(self) -> _RequestInFlight:
-        """Return this request without topics, so that its response describes no topic."""
+        """Return this request without topics, so that its response updates no topic."""
         return replace(self, topics=frozenset(), partial=True)
 
 
@@ -431,9 +431,13 @@ class ClusterMetadata:
             return
         self._new.pop(answer.name, None)
         topic.request = number
-        if answer.error_code != error_codes.NONE:
-            topic.refused(answer.error_code)
-            self._needs_update |= error_code(answer.error_code).retriable
+        code = answer.error_code
+        if code == error_codes.NONE and not answer.partitions:
+            # The Java client, too, waits until the topic has partitions.
+            code = error_codes.LEADER_NOT_AVAILABLE
+        if code != error_codes.NONE:
+            topic.refused(code)
+            self._needs_update |= error_code(code).retriable
             return
         if topic.described(answer, reliable_epochs=reliable_epochs):
             self._same_answers = 0
@@ -454,7 +458,9 @@ class ClusterMetadata:
         changed: dict[str, TopicMetadata] = {}
         for (name, partition), leader in leaders.items():
             topic = changed.get(name) or self.topic(name)
-            if topic is None or partition >= len(topic.leaders) or leader.leader_id not in nodes:
+            if topic is None or not 0 <= partition < len(topic.leaders):
+                continue
+            if leader.leader_id not in nodes:
                 continue
             if leader.leader_epoch <= topic.leader_epochs[partition]:
                 continue

@@ -108,12 +108,12 @@ class EvenPartitioner:
     """A sticky partitioner that goes through the partitions in rounds, to spread few rows evenly.
 
     A round contains each available partition once, in random order; partitions with short queues
-    tend to come first. The first rounds have short stretches (see the module's docstring). In the
-    first round, a stretch is the first rows' bytes divided by the number of partitions. In the
-    following rounds, a stretch is as large as all earlier stretches of the partition together, up
-    to a batch. So no partition gets more than twice the mean. After that, a round leaves out
-    partitions with long queues at random, so that each partition gets the share that KIP-794
-    defines.
+    tend to come first. A stretch is the bytes that go to one partition before the next partition is
+    chosen. The first rounds have short stretches. In the first round, a stretch is the first rows'
+    bytes divided by the number of partitions. In the following rounds, a stretch is as large as all
+    earlier stretches of the partition together, up to a batch. So no partition gets more than twice
+    the mean. After that, a round leaves out partitions with long queues at random, so that each
+    partition gets the share that KIP-794 defines.
 
     start: the index, among the available partitions, of the partition that gets rows first. With
     more than `MOST_EVEN` partitions, every stretch is as large as a batch.
@@ -187,8 +187,8 @@ class EvenPartitioner:
 def _first_rounds(first_bytes: int, partitions: int, batch_bytes: int) -> list[int]:
     """Return the ends of the stretches that are shorter than a batch, in bytes from 0 on.
 
-    After the last end, each partition has had a batch. first_bytes: the total size of the rows in
-    the first slice.
+    After the last end, each partition has had a batch. `EvenPartitioner` describes stretches.
+    first_bytes: the total size of the rows in the first slice.
     """
     ends: list[int] = []
     first, had = max(1, first_bytes // partitions), 0

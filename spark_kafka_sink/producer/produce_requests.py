@@ -78,7 +78,7 @@ class SentBatches:
 
 
 class ProduceRequests:
-    """Make Produce requests and read the responses.
+    """Makes Produce requests and reads the responses.
 
     transactions: the transactions that the batches belong to, None without transactions.
     """

@@ -54,10 +54,11 @@ class SpanOwner(Protocol):
 
 
 class RecordSpan(NamedTuple):
-    """`records` consecutive records of a batch; the offset delta of the first is `first_record`.
+    """Consecutive records of a batch that have the same owner.
 
-    owner: is notified of their result; first_row: the position of the first record among the
-    owner's rows, in the order that `RowOwner.lay_out` stored.
+    records: their number; first_record: the offset delta of the first of them; owner: is notified
+    of their result; first_row: the position of the first record among the owner's rows, in the
+    order that `RowOwner.lay_out` stored.
     """
 
     owner: SpanOwner
@@ -112,7 +113,7 @@ def is_worth_keeping(sizes_bytes: Int64s) -> bool:
 
 
 class SplitOrigin:
-    """Whether the batch that was split may have been written; the parts of the batch share this."""
+    """Whether a batch that was split may have been written. All parts of it share this object."""
 
     __slots__ = ("maybe_written",)
 
@@ -373,7 +374,7 @@ class ProducerBatch:
     ) -> BatchAction:
         """Record that an attempt failed, its error, and when the next attempt may be made.
 
-        is_unanswered: whether the attempt may have been written.
+        is_unanswered: whether a broker may have written the batch in this attempt.
         """
         action = self._handle(BatchEvent.RETRY)
         self.attempts += 1

@@ -243,7 +243,10 @@ class Sender:
         return self.fatal_error is not None
 
     def _follow_transaction(self, transactions: TransactionManager | JoinedTransaction) -> None:
-        """Forget coordinators after a rebootstrap; drop unsent batches of an abort (KIP-654)."""
+        """Forget coordinators after a rebootstrap, and fail unsent batches after an abort.
+
+        These batches fail with a TransactionAbortedException (KIP-654).
+        """
         if self._rebootstraps != self.metadata.rebootstraps:
             self._rebootstraps = self.metadata.rebootstraps
             transactions.queue.coordinators.forget_all()

@@ -104,7 +104,8 @@ def _lz4(kafka_level: int) -> Compress:
             block_size=lz4.frame.BLOCKSIZE_MAX64KB,
             block_linked=False,
         )
-        # Joining the pieces first would cost 3 % of the producer's CPU time (docs/performance.md).
+        # Joining the pieces first would cost 3 % of the producer's CPU time: see
+        # docs/contributing/performance.md.
         return b"".join([frame.begin(), *map(frame.compress, pieces), frame.flush()])
 
     return compress

@@ -20,6 +20,7 @@ from spark_kafka_sink.auth.acls import Acls
 from spark_kafka_sink.commit import one_question
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.names import ANY_TOPIC
+from spark_kafka_sink.commit.outcomes import accept_torn
 from spark_kafka_sink.commit.questions import Ask, Described, DescribeTransaction, Reply
 from spark_kafka_sink.commit.steps import Failure, FailureKind, is_newer
 from spark_kafka_sink.commit.verdicts import Call
@@ -38,7 +39,7 @@ _MOST_KEPT: Final = 8
 # For how many seconds a request is sent again if its reply is useful, but not needed.
 _ANSWERS_S: Final = 10.0
 
-# The clients that nobody uses now; the one that was used last is the last.
+# The clients that are not in use, in the order of their last use.
 _kept: dict[tuple[ProducerConfig, str, str], CommitClient] = {}
 _lock = threading.Lock()
 
@@ -66,7 +67,7 @@ def commit_client(
 
 
 def _keep(key: tuple[ProducerConfig, str, str], client: CommitClient) -> list[CommitClient]:
-    """Keep a client, and return those to close."""
+    """Keep a client, and return the clients to close."""
     with _lock:
         # Meanwhile, another thread may have used and kept another client with the same key.
         if _kept.setdefault(key, client) is not client:
@@ -88,6 +89,12 @@ def exception_of(
         hints.append(
             f"kafka.transaction.timeout.ms is {config.transaction_timeout_ms}: expected at most "
             "the transaction.max.timeout.ms of the brokers"
+        )
+    if failure.kind is FailureKind.IN_DOUBT:
+        hints.append(
+            "if a later run fails in the same way: look whether these records are needed and "
+            "missing, and let the next run start by "
+            f"{accept_torn(run.owner, run.log.topic)}"
         )
     hints.append(_rights(failure, run, Acls.of(config)))
     return error.with_message("; ".join(filter(None, [error.message, *hints])))
@@ -118,14 +125,14 @@ def _topic(run: Run) -> str | None:
     return None if run.owner.target == ANY_TOPIC else run.owner.target
 
 
-def is_superseded(client: CommitClient, plan: Plan) -> bool:
-    """Return whether a newer run has fenced the driver of `plan`.
+def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
+    """Return whether a newer run has fenced the driver of `plan`, None if it is not known.
 
     If so, the newer run also aborts the transactions of this run.
     """
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
-        return False
+        return None
     return is_newer(found, plan.producer)
 
 
@@ -143,7 +150,7 @@ def reply_to(client: CommitClient, ask: Ask) -> Reply:
 
 
 def close_all() -> None:
-    """Close all clients that are kept."""
+    """Close all clients that this process keeps."""
     with _lock:
         clients = list(_kept.values())
         _kept.clear()

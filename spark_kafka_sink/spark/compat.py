@@ -1,4 +1,4 @@
-"""What Spark 4.0 lacks and the sink needs. Everything here can go when 4.1 is the oldest Spark.
+"""What Spark 4.0 lacks and the sink needs. Delete this module when 4.1 is the oldest Spark.
 
 Newer versions of Spark run their own functions. Nothing is imported here before it is needed: the
 writers, which need only the base class, are loaded in every task.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
     from pyspark.sql.types import DataType
 else:
-    # Can go with Spark 4.0: 4.1 has the class. A worker of 4.0 passes Arrow batches to each
-    # DataSourceArrowWriter, and does not check the type of a stream's writer.
+    # Spark 4.1 has this class. A worker of 4.0 passes Arrow batches to each DataSourceArrowWriter,
+    # and does not check the type of a stream's writer.
     DataSourceStreamArrowWriter = getattr(
         datasource, "DataSourceStreamArrowWriter", datasource.DataSourceArrowWriter
     )
@@ -39,7 +39,7 @@ __all__ = [
 def register_source(spark: SparkSession, source: type[DataSource]) -> None:
     """Register a data source with a session, unless Spark 4.0 has found the source by itself.
 
-    Can go with Spark 4.0, which raises an exception then. Newer versions replace the source.
+    In that case, Spark 4.0 raises an exception. Newer versions replace the source.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415 - tasks do not need it
 
@@ -59,16 +59,15 @@ def with_arrow_column(
 ) -> DataFrame:
     """Return `df` with a column that a function computes from the Arrow arrays of other columns.
 
-    name: no column of `df` may begin with it. kind: the type of the column. Raise ConfigException
-    if Spark 4.0 needs pandas and the driver has none.
+    name: the name of the new column; no name of a column of `df` may begin with it. kind: the type
+    of the new column. Raise ConfigException if Spark 4.0 needs pandas and the driver has none.
 
-    With Spark 4.0, all columns of `df` go through Python. That can go when `arrow_udf` of 4.1 is
-    always there.
+    With Spark 4.0, all columns of `df` go through Python. Spark 4.1 has `arrow_udf`.
     """
     from pyspark.sql.pandas import functions  # noqa: PLC0415 - tasks do not need it
 
     if hasattr(functions, "arrow_udf"):
-        # The type stub requires UDF types as numbers, and Spark warns about those.
+        # The type stub requires UDF types as numbers, and Spark warns about such types.
         udf: Callable[..., Column] = functions.arrow_udf(function, kind)  # type: ignore[call-overload]
         return df.withColumn(name, udf(*columns))
     return _mapped_in_arrow(df, name, function, kind, *columns)
@@ -106,10 +105,10 @@ def _mapped_in_arrow(
 
 
 def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
-    """Return `df` with so many Spark partitions. `ids` has the number of each row's partition.
+    """Return `df` with a number of Spark partitions. ids: the number of each row's partition.
 
-    Can go when `DataFrame.repartitionById` of Spark 4.1 is always there. Spark 4.0 has only a
-    partition number made of a hash, so each number is replaced by one with the right hash.
+    Spark 4.1 has `DataFrame.repartitionById`. Spark 4.0 can only choose a partition by a hash, so
+    each number is replaced by a number whose hash selects the same partition.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(partitions, ids)

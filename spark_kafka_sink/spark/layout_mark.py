@@ -115,7 +115,7 @@ class LayoutCheck:
     def check(self, topics: Collection[str]) -> None:
         """Check topics before their first row is sent.
 
-        Raise DataException for a topic that is not in the mark, and as `check_partition_counts`.
+        Raise DataException for a topic that is not in the mark, or has another partition count.
         """
         if not self._laid_out:
             return

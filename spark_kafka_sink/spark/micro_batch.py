@@ -1,8 +1,8 @@
 """The micro-batch that a task or a job belongs to, according to Spark's local properties.
 
 Spark passes the number of a micro-batch to a Python data source only at the commit. Its tasks can
-read the number and the query id from their local properties. In a classic session, so can the
-thread in which foreachBatch calls its function.
+read the number and the query id from their local properties. In a classic session, the thread in
+which foreachBatch calls its function can also read them.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BadRowPolicy:
-    """What to do with bad rows. Either topic or path is set with DEAD_LETTER, otherwise neither."""
+    """What to do with bad rows. With DEAD_LETTER, topic or path is set; otherwise neither is."""
 
     on_error: OnError = OnError.FAIL
     topic: str | None = None
@@ -80,7 +80,7 @@ FAIL_ON_BAD_ROWS: Final = BadRowPolicy()
 
 
 def bad_row_policy(given: Mapping[str, str], topic: str | None, acks: str) -> BadRowPolicy:
-    """Check the three options and return them. Raise ConfigException if they are invalid.
+    """Check the options of this module and return them. Raise ConfigException if they are invalid.
 
     given: options with names in lower case. topic: the topic of good rows, None for a topic column.
     acks: the option kafka.acks, because with 0 brokers do not report refused rows.

@@ -25,7 +25,11 @@ from typing import Final
 from pyspark import TaskContext
 
 from spark_kafka_sink.admin import NewTopic, find_shipped_files, name_process
-from spark_kafka_sink.auth.delegation_tokens import DEFAULT_MECHANISM, checked_token_mechanism
+from spark_kafka_sink.auth.delegation_tokens import (
+    DEFAULT_MECHANISM,
+    TOKEN_MECHANISM_OPTION,
+    checked_token_mechanism,
+)
 from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
@@ -70,7 +74,7 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", "delegationToken.mechanism", "reportPath", "topic",
+        "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "reportPath", "topic",
         "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
         *EXACTLY_ONCE_OPTIONS,
     )
@@ -306,17 +310,14 @@ def _is_on(given: Mapping[str, str], name: str) -> bool:
     return value.strip().lower() == "true"
 
 
-_MECHANISM_OF_TOKENS: Final = "delegationToken.mechanism"
-
-
 def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig) -> str | None:
     """Return the SASL mechanism for delegation tokens, None if tasks do not use them."""
-    mechanism = given.get(_MECHANISM_OF_TOKENS.lower())
+    mechanism = given.get(TOKEN_MECHANISM_OPTION.lower())
     if not _is_on(given, "delegationToken"):
         if mechanism is not None:
             message = (
-                f"option {_MECHANISM_OF_TOKENS} has no effect: set delegationToken to true, or "
-                f"remove {_MECHANISM_OF_TOKENS}"
+                f"option {TOKEN_MECHANISM_OPTION} has no effect: set delegationToken to true, or "
+                f"remove {TOKEN_MECHANISM_OPTION}"
             )
             raise ConfigException(message)
         return None
@@ -327,7 +328,7 @@ def _delegation_token_mechanism(given: Mapping[str, str], config: ProducerConfig
             f"{config.security_protocol}"
         )
         raise ConfigException(message)
-    return checked_token_mechanism(_MECHANISM_OF_TOKENS, (mechanism or DEFAULT_MECHANISM).strip())
+    return checked_token_mechanism(TOKEN_MECHANISM_OPTION, (mechanism or DEFAULT_MECHANISM).strip())
 
 
 def _count(given: Mapping[str, str], name: str, most: int) -> int | None:

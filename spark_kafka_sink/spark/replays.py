@@ -14,10 +14,11 @@ from spark_kafka_sink.spark.micro_batch import MicroBatch
 
 
 def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
-    """Return whether an earlier run of the query, or an earlier try, has written a micro-batch.
+    """Return whether a micro-batch is written already.
 
-    Raise KafkaException if it was written by this run of the query in another save, or if the query
-    has written a later micro-batch.
+    An earlier run of the query may have written it, or this run, if `write_batch` repeats a save
+    that failed (`is_retry`). Raise KafkaException if this run has written it by a save that did not
+    fail, or if a later micro-batch of the query is written.
     """
     if plan.record is None:
         return False
@@ -44,8 +45,8 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
 def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     """Return a warning if the rows of a query may have been written before by another owner.
 
-    This is possible if the owner's record has no micro-batch of this query yet, and either has
-    micro-batches of other queries, or the query does not begin at micro-batch 0. Otherwise return
+    This is possible if the owner's record has no micro-batch of this query yet, and if it has
+    micro-batches of other queries or the query does not begin at micro-batch 0. Otherwise return
     None.
     """
     owner, record = plan.run.owner, plan.record

@@ -1,7 +1,7 @@
 """The report of a job or a micro-batch, and the sums of the reports of its tasks.
 
-docs/report.md describes the fields of the report as JSON. The report contains sizes and locations
-of rows, never their contents.
+docs/reference/report.md describes the fields of the report as JSON. The report contains sizes and
+locations of rows, never their contents.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ExpiredRowsReport:
         """Return a short description of this topic's rows."""
         oldest = datetime.fromtimestamp(self.oldest_timestamp_ms / 1000, UTC)
         return (
-            f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest of "
+            f"{self.rows} of {self.topic} (retention.ms={self.retention_ms}, the oldest is from "
             f"{oldest.isoformat(timespec='milliseconds')})"
         )
 

@@ -1,4 +1,4 @@
-"""Topics as tasks see them: creation of missing topics, max.message.bytes and retention.
+"""The topics that tasks write to: creation of missing topics, max.message.bytes and retention.
 
 The topics that a topic column names are known only from the rows, so the driver cannot create them
 or read their retention. The driver creates the topic of the option topic, but only once for a
@@ -91,7 +91,8 @@ class MissingTopics:
 logger = logging.getLogger(__name__)
 
 _NAME: Final = "max.message.bytes"
-# Brokers need about as long to learn a changed setting, and each request needs a connection.
+# For how many seconds a setting is used before it is read again. Brokers need about as long to
+# learn a changed setting, and each request needs a connection.
 GOOD_FOR_S: Final = 1.0
 
 

@@ -46,11 +46,12 @@ def check_modules() -> None:
     """Raise ModuleNotFoundError if a module that the sink needs cannot be found."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
+        it = "it" if len(missing) == 1 else "them"
         message = (
-            f"No module named {' or '.join(map(repr, missing))} for {sys.executable} on "
-            f"{platform.node()}: spark-kafka-sink needs it wherever Spark runs Python, and "
-            "--py-files cannot ship it; install it there, or ship an environment that has it by "
-            "--archives"
+            f"No module named {' and '.join(map(repr, missing))} for {sys.executable} on "
+            f"{platform.node()}: spark-kafka-sink needs {it} wherever Spark runs Python, and "
+            f"--py-files cannot ship {it}; install {it} there, or ship an environment that has "
+            f"{it} by --archives"
         )
         raise ModuleNotFoundError(message, name=missing[0])
 

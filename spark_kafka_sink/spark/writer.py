@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 CONTINUOUS_REFUSAL: Final = (
-    "the continuous trigger loses every row of a Python data source: Spark passes it no rows. "
+    "With the continuous trigger, Spark passes no rows to a Python sink. "
     'Use .trigger(processingTime="1 second") or .trigger(availableNow=True)'
 )
 
@@ -120,8 +120,8 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
-        If the version is already written, write nothing. With the option `topic`, the task does not
-        read its rows then; without it, it counts them.
+        If the version is already written, write nothing. The task then counts its rows if they have
+        a topic column. If the option `topic` is set, it does not read them.
         """
         from spark_kafka_sink.commit.attempts import Plan  # noqa: PLC0415 - most jobs do not need it
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it

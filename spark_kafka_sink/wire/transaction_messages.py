@@ -93,7 +93,11 @@ class AddPartitionsToTxnResponse:
 
 @dataclass(slots=True, kw_only=True)
 class AddOffsetsToTxnRequest:
-    """Adds a group's offsets to the transaction. TxnOffsetCommit up to version 4 needs it."""
+    """Adds a group's offsets to the transaction.
+
+    It has to come before a TxnOffsetCommit of version 4 or lower. Version 5 of TxnOffsetCommit adds
+    them itself (KIP-890).
+    """
 
     transactional_id: str
     producer_id: Int64

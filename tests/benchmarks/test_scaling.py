@@ -165,11 +165,12 @@ def test_a_listener_that_has_room_spreads_nothing() -> None:
     assert storm.given_up_at == []
 
 
-@pytest.mark.long(reason="it computes every table of docs/scaling.md")
+@pytest.mark.long(reason="it computes every table of docs/contributing/scaling.md")
 def test_the_document_has_the_models_figures() -> None:
     text = scaling.DOCUMENT.read_text()
     assert text == scaling.refreshed(text), (
-        "docs/scaling.md is stale: PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.tables"
+        "docs/contributing/scaling.md is stale: "
+        "PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.tables"
     )
 
 

@@ -19,12 +19,13 @@ from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import committed_values
 
+from exactly_once.transactions import wait_for_end
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import plan as planning
 from spark_kafka_sink.commit import single, single_check, two_phase, two_phase_claim
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, Run, WrittenPartition
 from spark_kafka_sink.commit.log_record import CommitRecord, RecordState, StreamMark
-from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import Claimed, Clear, Committed, Planned
 from spark_kafka_sink.commit.questions import Answer
 from spark_kafka_sink.commit.steps import Step
@@ -105,6 +106,8 @@ class Stream:
             looked = single_check.begin(plan, (self._partitions[task],), deadline=self._deadline)
             assert self._outcome(looked, single_check.step) == Clear()
         else:
+            # A task takes another id while the markers of the last micro-batch are being written.
+            wait_for_end(self._client, plan.run.owner.task_id(TaskSlot(task, 0)))
             claiming = two_phase_claim.begin(plan, task, 0, deadline=self._deadline)
             claimed = self._outcome(claiming, two_phase_claim.step)
             assert isinstance(claimed, Claimed), claimed
@@ -222,7 +225,9 @@ def test_ids_and_memory_are_the_same_after_thousands_of_batches(
             if error == codes.CONCURRENT_TRANSACTIONS}  # fmt: skip
     print(f"{mode}, level {stream.level}: {batches} batches, {more} more blocks, 51 to {busy}")
     assert ids_of(config, stream.driver_id) == ids
-    assert len(ids) == (1 if mode == "single" else 1 + _TASKS)
+    # A task takes another id if the markers of its own last transaction are not written yet.
+    most = 1 if mode == "single" else 1 + 2 * _TASKS
+    assert most - _TASKS * (mode == "two-phase") <= len(ids) <= most
     assert more < _MOST_MORE_BLOCKS
     expected = [f"{batch}.{task}" for batch in range(batches) for task in range(_TASKS)]
     assert committed_values(cluster.bootstrap, topic) == sorted(expected)

@@ -6,13 +6,9 @@ Spark's part is played here: writers and messages are pickled between its proces
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
-from conftest import NewTopic, topic_maker
+from conftest import NewTopic
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
-from support.brokers.kafka_cluster import KafkaCluster
 from support.pure.broker_replies import replies_to
 from support.spark.single_job import SingleJob, batches, handed_over
 
@@ -25,12 +21,7 @@ from spark_kafka_sink.commit.questions import (
     ListTransactions,
 )
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import (
-    ConfigException,
-    KafkaException,
-    ProducerFencedException,
-    TransactionalIdAuthorizationException,
-)
+from spark_kafka_sink.errors import ConfigException, KafkaException, ProducerFencedException
 from spark_kafka_sink.spark.layout_mark import as_metadata
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
@@ -226,25 +217,3 @@ def write_an_open_record(job: SingleJob) -> None:
         (described,) = replies_to(client, [DescribeTransaction(tid)])
         assert isinstance(described, Described)
         assert described.state == "Ongoing"
-
-
-def test_a_right_that_is_missing_is_named(guarded_kafka: KafkaCluster) -> None:
-    new_topic = topic_maker(guarded_kafka)
-    log = new_topic(1, {"cleanup.policy": "compact"})
-    job = SingleJob(guarded_kafka, new_topic(4), 4, log)
-    transactional_id = f"pykafka/job/{job.topic}"
-    admin = AdminClient({"bootstrap.servers": guarded_kafka.bootstrap, "log_level": 0})
-    right = AclBinding(
-        ResourceType.TRANSACTIONAL_ID,
-        transactional_id,
-        ResourcePatternType.LITERAL,
-        "User:ANONYMOUS",
-        "*",
-        AclOperation.DESCRIBE,
-        AclPermissionType.ALLOW,
-    )
-    for created in admin.create_acls([right]).values():
-        created.result()
-    said = "InitProducerId.*--operation WRITE.* prefixed --transactional-id pykafka/"
-    with pytest.raises(TransactionalIdAuthorizationException, match=said):
-        job.plan()

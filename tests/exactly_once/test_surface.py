@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from conftest import topic_maker
-from support.brokers.access import allow_only
+from conftest import need_kafka, running_cluster, topic_maker
+from support.brokers import fetch_kafka
+from support.brokers.access import allow_all_but, allow_only
 from support.brokers.kafka_cluster import KafkaCluster
 from support.pure.broker_replies import replies_to
 from support.spark import exactly_once_connect, exactly_once_surface
@@ -25,10 +27,7 @@ from spark_kafka_sink.commit.names import app_id_of_checkpoint
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.errors import (
-    ProducerFencedException,
-    TopicAuthorizationException,
-)
+from spark_kafka_sink.errors import AuthorizationException, ProducerFencedException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.exactly_once]
 
@@ -122,28 +121,51 @@ def test_an_abort_after_the_commit_blames_no_newer_run(
     capfd.readouterr()
     handed_over(writer).abort(messages)
     (said,) = capfd.readouterr().err.splitlines()
-    assert "failed after its transaction had ended" in said
+    assert "failed after its transaction had ended: it IS committed" in said
 
 
-@pytest.mark.parametrize(
-    ("which", "allowed", "said"),
-    [
-        ("rows", "WRITE", "exactlyOnce needs the right READ on it"),
-        ("log", "WRITE", "exactlyOnce needs the right READ on it"),
-        ("log", "READ", "which is allowed only"),
-    ],
-)
-def test_a_right_on_a_topic_that_is_missing_is_named_before_a_row_is_sent(
-    guarded_kafka: KafkaCluster, which: str, allowed: str, said: str
+@pytest.mark.parametrize("operation", ["WRITE", "READ", "DESCRIBE"])
+@pytest.mark.parametrize("which", ["rows", "log", "ids"])
+def test_a_right_that_is_missing_is_named_before_a_row_is_sent(
+    guarded_kafka: KafkaCluster, mode: str, which: str, operation: str
 ) -> None:
-    job = new_job(guarded_kafka, "two-phase")
-    topic = job.topic if which == "rows" else job.log
-    allow_only(guarded_kafka.bootstrap, topic, allowed, "DESCRIBE")
-    with pytest.raises(TopicAuthorizationException, match=said) as refused:
+    if which == "ids" and operation == "READ":
+        pytest.skip("transactional ids have no right to read")
+    job = new_job(guarded_kafka, mode, txnAppId=uuid.uuid4().hex)
+    resources = {
+        "rows": ("TOPIC", job.topic),
+        "log": ("TOPIC", job.log),
+        "ids": ("TRANSACTIONAL_ID", f"pykafka/{job.options['txnAppId']}/"),
+    }
+    kind, name = resources[which]
+    allow_all_but(guarded_kafka.bootstrap, operation, kind, name)
+    with pytest.raises(AuthorizationException) as refused:
         job.plan()
-    missing = "WRITE" if allowed == "READ" else "READ"
-    assert f"--operation {missing}" in str(refused.value)
-    assert f"--topic {topic}" in str(refused.value)
+    said = str(refused.value)
+    assert f"--operation {operation}" in said
+    named = f"--topic {name}" if kind == "TOPIC" else "prefixed --transactional-id pykafka/"
+    assert named in said
+
+
+@pytest.mark.long(reason="it has a node of its own, because a right on the cluster is for all")
+def test_a_log_that_may_not_be_created_is_an_error_with_the_command(scratch: Path) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    need_kafka()
+    folder = scratch / "no-create"
+    with running_cluster(fetch_kafka.NEWEST, folder, 1, settings=settings) as cluster:
+        job = new_job(cluster, "two-phase")
+        allow_all_but(cluster.bootstrap, "CREATE", "BROKER", "kafka-cluster")
+        log = f"{job.topic}-log"
+        allow_only(cluster.bootstrap, log, "READ", "WRITE")
+        with pytest.raises(AuthorizationException, match=f"commitLogTopic={log}") as refused:
+            job.plan(commitLogTopic=log)
+        command = f"kafka-topics.sh --create --topic {log} --partitions 1"
+        assert f"{command} --config cleanup.policy=compact" in str(refused.value)
+        assert job.run(ROWS), "with a log that exists, no right to create is needed"
+        assert job.committed == ["a", "b", "c", "d", "e", "f"]
 
 
 @pytest.mark.long(reason="it starts an application of Spark of its own")

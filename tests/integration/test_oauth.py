@@ -136,7 +136,8 @@ def test_a_wrong_secret_is_an_error_at_once(
     secret = f"{OPTION}.client.credentials.client.secret"
     options = by_secret(secured_kafka, server) | {secret: "WRONG"}
     said = refused(options, topic, SaslAuthenticationException)
-    assert f"{server.url} gives no token: it answered 401 (invalid_client: no such client)" in said
+    answer = "it answered 401 (invalid_client: no such client)"
+    assert f"{server.url} returned no token: {answer}" in said
     assert "never" not in found(secured_kafka, topic)
 
 
@@ -181,7 +182,7 @@ def test_an_endpoint_that_is_away_is_told_and_waited_for(
     server.stop()
     options = by_secret(secured_kafka, server, max_block_ms="1000")
     said = refused(options, topic, TimeoutException)
-    assert f"{server.url} gives no token: it cannot be reached: Connection refused" in said
+    assert f"{server.url} returned no token: it cannot be reached: Connection refused" in said
     with KafkaProducer(by_secret(secured_kafka, server)) as producer:
         server.start()
         producer.append(topic, pa.record_batch({"value": ["after a while"]}))

@@ -1,4 +1,4 @@
-"""Each example of docs/security.md writes rows, with the brokers, files and secrets of the tests.
+"""Each example of docs/how-to/secure.md writes rows, with the tests' brokers, files and secrets.
 
 Only AWS_MSK_IAM is left out, for Kafka's own brokers do not know it.
 """
@@ -29,7 +29,7 @@ from spark_kafka_sink.network.tls import client_context
 pytestmark = pytest.mark.kafka
 
 ROWS = 10
-DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "security.md"
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "how-to" / "secure.md"
 _BLOCK: Final = re.compile(r"(.*?)```python\n(.*?)```", re.DOTALL)
 _TITLE: Final = re.compile(r"^(?:#+ |\*\*)([^*\n]+)", re.MULTILINE)
 _OPTION: Final = re.compile(r'\.option\("kafka\.([^"]+)", "([^"]*)"\)')

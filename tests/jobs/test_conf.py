@@ -15,7 +15,7 @@ OPTION = re.compile(r"^#?([a-z.0-9]+)=(.*)$")
 WITHOUT_DEFAULT = {"bootstrap.servers", "topic"}
 # A Spark task cannot own a transactional id, and the sink rejects one.
 NOT_OF_THE_SINK = {"transactional.id", "transaction.timeout.ms"}
-# They go together in several ways: docs/security.md has examples, to which the file points.
+# They go together in several ways: the file points to the examples of docs/how-to/secure.md.
 OF_SECURITY = ("ssl.", "sasl.", "config.providers")
 # The file explicitly proposes another value.
 PROPOSED = {"compression.type", "partitioner.class"}
@@ -38,7 +38,7 @@ def test_every_option_of_the_producer_has_its_line_and_no_other() -> None:
     names = (each.encode_name for each in option_fields())
     known = {name for name in names if not name.startswith(OF_SECURITY)}
     assert options().keys() - {"topic"} == known - NOT_OF_THE_SINK
-    assert "docs/security.md" in (CONF / "producer.properties").read_text()
+    assert "docs/how-to/secure.md" in (CONF / "producer.properties").read_text()
 
 
 def test_all_options_together_are_accepted() -> None:

@@ -1,7 +1,7 @@
 """Columns and options: each case is written once, and run with this sink and with Spark's own.
 
 A case has the records in the topic afterwards, or the error. If the two sinks are meant to differ,
-the case has both results, and docs/differences.md has a row that names it.
+the case has both results, and docs/contributing/differences.md has a row that names it.
 """
 
 from __future__ import annotations
@@ -260,6 +260,6 @@ def test_header_fields_in_other_letters_are_taken_here_also_where_letters_count(
 
 
 def test_every_difference_has_its_row_in_the_document() -> None:
-    text = (ROOT / "docs" / "differences.md").read_text()
+    text = (ROOT / "docs" / "contributing" / "differences.md").read_text()
     different = [case.name for case in [*COLUMNS, *OPTIONS] if case.theirs is not None]
     assert [name for name in different if f"[{name}]" not in text] == []

@@ -94,7 +94,7 @@ def test_batches_that_the_topic_finds_too_large_lose_no_row_here(
         assert found == list(range(100))
     else:
         assert len(found) < 100, (
-            "Spark's own sink has lost no row: docs/differences.md says it does"
+            "Spark's own sink has lost no row: docs/contributing/differences.md says it does"
         )
 
 

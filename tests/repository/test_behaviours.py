@@ -1,4 +1,4 @@
-"""docs/behaviours.md: no row is missing, and its files and tests exist."""
+"""docs/contributing/behaviours.md: no row is missing, and its files and tests exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documents.named_tests import ROOT, cells, exists, named_tests
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 
-DOCUMENT = ROOT / "docs" / "behaviours.md"
+DOCUMENT = ROOT / "docs" / "contributing" / "behaviours.md"
 
 BEHAVIOURS = [str(number) for number in range(1, 99)]
 # The KIPs that say something of producers, up to Kafka 4.4.

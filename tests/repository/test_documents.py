@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -15,15 +17,19 @@ from support.programs.matrix import TESTS
 
 from spark_kafka_sink.config import option_fields, producer_config
 
-FEATURES = ROOT / "docs" / "features.md"
-DIFFERENCES = ROOT / "docs" / "differences.md"
-GUARANTEES = ROOT / "docs" / "guarantees.md"
-DEPLOYMENT = ROOT / "docs" / "deployment.md"
-SECURITY = ROOT / "docs" / "security.md"
+FEATURES = ROOT / "docs" / "contributing" / "features.md"
+DIFFERENCES = ROOT / "docs" / "contributing" / "differences.md"
+GUARANTEES = ROOT / "docs" / "contributing" / "guarantees.md"
+CONTRIBUTING = ROOT / "docs" / "contributing" / "README.md"
+SECURITY = ROOT / "docs" / "how-to" / "secure.md"
 _NOWHERE = "—"
 README_BYTES = 7_000
 # The average number of words in a sentence of the README.
 FEWEST_WORDS, MOST_WORDS = 12, 15
+# The average number of words in a sentence of a page for users.
+MOST_WORDS_OF_A_PAGE = 20
+# The largest size of pages that readers want to be short.
+MOST_BYTES = {"how-to/migrate.md": 6_000, "explanation/performance.md": 3_072}
 PICTURE_BYTES = 100_000
 
 
@@ -50,8 +56,69 @@ def test_a_link_to_no_file_or_no_heading_is_found(tmp_path: Path) -> None:
     assert list(pages.broken_links(page)) == ["none.md", "other.md#a-title", "#nowhere"]
 
 
+def test_pages_of_the_site_link_to_pages_of_the_site_only() -> None:
+    docs = ROOT / "docs"
+    outside = [
+        (str(page.relative_to(docs)), link)
+        for page in pages.PAGES
+        if page.is_relative_to(docs)
+        for link in pages.links(page)
+        if not (page.parent / link.partition("#")[0]).resolve().is_relative_to(docs)
+    ]
+    assert outside == []
+
+
+def test_the_readme_and_the_index_lead_to_each_kind_of_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    for kind in ("Tutorials", "How-to", "Reference", "Explanation"):
+        assert re.search(rf"\*\*{kind}\b", pages.README.read_text())
+        assert f"\n## {kind}: " in index.read_text()
+
+
+def test_the_index_links_to_every_page_for_users() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {index.parent / link for link in pages.links(index)}
+    assert [page for page in pages.USER_PAGES if page not in linked] == []
+
+
+def test_the_first_screen_of_the_readme_names_exactly_once_and_security() -> None:
+    first_screen = pages.README.read_text().partition("\n## ")[0]
+    assert "exactlyOnce" in first_screen
+    assert "docs/how-to/secure.md" in first_screen
+
+
 def test_the_readme_is_short() -> None:
     assert pages.README.stat().st_size <= README_BYTES
+
+
+@pytest.mark.parametrize("name", MOST_BYTES)
+def test_a_page_is_short(name: str) -> None:
+    assert (ROOT / "docs" / name).stat().st_size <= MOST_BYTES[name]
+
+
+def test_pages_for_users_name_no_tests() -> None:
+    assert [page for page in pages.USER_PAGES if named_tests(page.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    "page", pages.USER_PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs"))
+)
+def test_the_sentences_of_a_page_for_users_are_short(page: Path) -> None:
+    counts = [len(sentence.split()) for sentence in pages.sentences(page.read_text())]
+    assert sum(counts) / len(counts) < MOST_WORDS_OF_A_PAGE
+
+
+@pytest.mark.parametrize(
+    "page", [pages.README, *pages.USER_PAGES], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_the_python_of_a_page_is_python_and_imports_what_exists(page: Path) -> None:
+    for block in pages.python_blocks(page.read_text()):
+        # Some blocks are only options, to be put into a chain of calls.
+        code = f"(writer\n{block})" if block.startswith(".option(") else block
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_kafka"):
+                module = importlib.import_module(node.module or "")
+                assert [each.name for each in node.names if not hasattr(module, each.name)] == []
 
 
 def test_the_sentences_of_the_readme_are_short() -> None:
@@ -122,8 +189,8 @@ def test_the_tests_that_a_document_names_exist(document: Path) -> None:
     assert [name for name in names if not exists(name)] == []
 
 
-def test_the_files_of_tests_that_a_document_names_exist() -> None:
-    names = re.findall(r"`(tests/[^`:]+\.py)`", DEPLOYMENT.read_text())
+def test_the_files_of_tests_that_the_contributors_page_names_exist() -> None:
+    names = re.findall(r"`(tests/[^`:]+\.py)`", CONTRIBUTING.read_text())
     assert names
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
@@ -140,7 +207,7 @@ def test_every_difference_names_the_test_that_shows_it() -> None:
 def test_the_guide_to_migrating_has_the_options_of_today() -> None:
     text = DOCUMENT.read_text()
     assert with_table(text) == text, (
-        f"docs/{DOCUMENT.name} is stale: "
+        f"{DOCUMENT.relative_to(ROOT)} is stale: "
         "PYTHONPATH=tests:jobs python -m support.documents.migration_table"
     )
 

@@ -154,7 +154,7 @@ def test_old_java_is_one_sentence(project: Project, target: str) -> None:
 def test_what_is_no_java_is_one_sentence(project: Project) -> None:
     project.has_java("echo 'no runtime here' >&2")
     assert project.refusal("demo") == [
-        f"Java does not tell its version: {project.path}/java -version says 'no runtime here'; "
+        f"Java does not print its version: {project.path}/java -version says 'no runtime here'; "
         "install a JDK or JRE of version 17 or newer"
     ]
 

@@ -138,7 +138,7 @@ def test_a_wrong_secret(
     sentences = [f"refused the login of user {USER!r} by {login.mechanism}"]
     if login == SIGNED:
         given["sasl.oauthbearer.client.credentials.client.secret"] = WRONG
-        sentences = [f"{server.url} gives no token: it answered 401"]
+        sentences = [f"{server.url} returned no token: it answered 401"]
     elif login.mechanism == "OAUTHBEARER":
         (tmp_path / "token").write_text("eyJhbGciOiJub25lIn0.e30.")
         sentences = ["by OAUTHBEARER", "invalid_token"]

@@ -239,7 +239,9 @@ def test_a_listener_that_takes_no_tokens_is_known_before_a_task_starts(
             "delegationToken": "true",
         }
         with pytest.raises(
-            PySparkException, match="does not offer the mechanism SCRAM-SHA-512: it offers OAUTHB"
+            PySparkException,
+            match="does not offer the mechanism SCRAM-SHA-512: it offers OAUTHBEARER; set "
+            r"delegationToken\.mechanism to one",
         ):
             save(rows(spark), secured_kafka.address("JWT"), topic, **given)
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []

@@ -69,7 +69,9 @@ def test_without_register_spark_shuffles_first_and_no_row_is_sent(
     writer = shuffled(spark, tmp_path).write.format("pykafka").mode("append").options(**options)
     with pytest.raises(PySparkException, match="did you mean topic"):
         writer.save()
-    assert (tmp_path / "mark").exists(), "Spark asks earlier than it did: say so in docs/checks.md"
+    assert (tmp_path / "mark").exists(), (
+        "Spark asks earlier than it did: say so in docs/explanation/checks.md"
+    )
     assert read_with_confluent(kafka.bootstrap, topic) == []
 
 

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.long(reason="it starts Spark in a Python of its own, for one write"),
 ]
 
-DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+DEPLOYMENT = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 
 
 def test_the_cell_of_the_docs_in_an_interactive_session(

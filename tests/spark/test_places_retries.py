@@ -1,6 +1,7 @@
 """Tasks that Spark runs again on local-cluster: every row is there at least once.
 
-docs/guarantees.md describes each case for a reader of the topic; here the rows are counted.
+docs/explanation/guarantees.md describes each case for a reader of the topic; here the rows are
+counted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A standalone cluster of two hosts: each documented way to ship the sink, and a copied folder.
 
-The commands are taken from docs/deployment.md.
+The commands are taken from docs/how-to/deploy.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import spark_kafka_sink
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[2]
-DEPLOYMENT = ROOT / "docs" / "deployment.md"
+DEPLOYMENT = ROOT / "docs" / "how-to" / "deploy.md"
 COUNT, TASKS, PARTITIONS = 40_000, 4, 6
 
 _JOB = f"""
@@ -160,7 +160,7 @@ def check_job(
 
 
 def recipe_of(heading: str) -> str:
-    """Return all commands in a section of docs/deployment.md."""
+    """Return all commands in a section of docs/how-to/deploy.md."""
     _, _, section = DEPLOYMENT.read_text().partition(f"\n## {heading}\n")
     return "".join(section.partition("\n## ")[0].split("```")[1::2])
 

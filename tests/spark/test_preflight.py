@@ -410,7 +410,7 @@ def test_rows_older_than_the_topic_s_retention_are_counted_and_said(
             "retention_ms": 60000,
         }
     ]
-    words = f"2 of {given['topic']} (retention.ms=60000, the oldest of "
+    words = f"2 of {given['topic']} (retention.ms=60000, the oldest is from "
     assert said.count(words) == said.count("older than the retention.ms") == 1
 
 

@@ -108,7 +108,7 @@ def test_the_driver_and_each_worker_fetch_one_token(
         group = f"refused-{topic}"
         spark.sparkContext.setJobGroup(group, "a write that is refused")
         given[f"{client}_secret"] = "WRONG-SECRET"
-        with pytest.raises(PySparkException, match="gives no token: it answered 401") as caught:
+        with pytest.raises(PySparkException, match="returned no token: it answered 401") as caught:
             save(spark.sql("SELECT 'v' AS value"), address, topic, **given)
         assert "WRONG-SECRET" not in "".join(traceback.format_exception(caught.value))
         assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []

@@ -630,7 +630,7 @@ def test_defaults_of_the_caller_are_not_the_users_words() -> None:
 
 def test_the_table_of_options_is_what_the_code_says() -> None:
     assert DOCUMENT.read_text() == render(), (
-        "docs/configuration.md is stale: "
+        "docs/reference/configuration.md is stale: "
         "PYTHONPATH=tests:jobs python -m support.documents.configuration_table"
     )
 

@@ -93,6 +93,13 @@ def test_options_of_a_provider_belong_to_its_name() -> None:
         producer_config(ADDRESS | given | {"config.providers.third.class": "C"})
 
 
+@pytest.mark.parametrize("value", [b"MARKER", ["MARKER"], {"MARKER": 1}])
+def test_a_secret_that_is_no_text_is_refused_and_not_shown(value: object) -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.username": "u", "sasl.password": value}
+    with pytest.raises(ConfigException, match=r"^sasl\.password is of type \w+: expected a str$"):
+        producer_config(ADDRESS | given)
+
+
 def test_no_text_of_a_configuration_shows_a_secret() -> None:
     names = dict.fromkeys(sorted(SECRETS - {"sasl.password", "ssl.keystore.key"}), "MARKER")
     chain = {"ssl.keystore.key": "MARKER", "ssl.keystore.certificate.chain": "c"}

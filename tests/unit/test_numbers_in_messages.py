@@ -112,7 +112,7 @@ def test_the_oldest_of_expired_rows_is_the_oldest_of_all_tasks() -> None:
         found += rows.report()
     said = ExpiredRowsReport.summary(ExpiredRowsReport.of(found))
     oldest = "2024-07-06T00:00:00.000+00:00"
-    assert f" 7 of {TOPIC} (retention.ms={7 * DAY_MS}, the oldest of {oldest})" in said
+    assert f" 7 of {TOPIC} (retention.ms={7 * DAY_MS}, the oldest is from {oldest})" in said
 
 
 def test_a_bad_row_is_named_as_one_of_them_and_not_as_the_first() -> None:

@@ -1,1 +1,1 @@
-"""The model of docs/scaling.md: the load of a job with very many tasks on a cluster."""
+"""The model of docs/contributing/scaling.md: the load of a job with very many tasks."""

@@ -1,4 +1,4 @@
-"""The job of docs/scaling.md: the parameters of its tables and of its limits."""
+"""The job of docs/contributing/scaling.md: the parameters of its tables and of its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/scaling.md with the limits, and the numbers of tasks that reach them."""
+"""The table of scaling.md with the limits, and the numbers of tasks that reach them."""
 
 from __future__ import annotations
 

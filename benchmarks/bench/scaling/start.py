@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md on the start of a job: first connections, then all leaders'."""
+"""The tables of scaling.md on the start of a job: first connections, then all leaders'."""
 
 from __future__ import annotations
 

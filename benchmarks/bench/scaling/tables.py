@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, made from the scaling model; its sentences are written by hand.
+"""The tables of docs/contributing/scaling.md, from the scaling model; sentences are by hand.
 
 PYTHONPATH=benchmarks:tests:jobs python -m bench.scaling.tables
 """
@@ -30,7 +30,7 @@ from bench.scaling.model import MEGABYTE, Job, Layout, Load, load, producer
 from bench.scaling.start import leaders, start
 from spark_kafka_sink.client.appender import slice_bytes
 
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "scaling.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "contributing" / "scaling.md"
 
 
 def refreshed(text: str) -> str:

@@ -98,7 +98,7 @@ class JoinedPartition:
 
 
 class JoinedDeliveries(Deliveries):
-    """Sums over the batches of a transaction, and the details to verify them in the log."""
+    """What was delivered in a transaction, and the details with which the log is compared."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class JoinedTransaction:
         return self.deliveries.joined
 
     def take_news(self) -> bool:
-        """Return False: a joined transaction has no calls that end."""
+        """Return False: no caller waits for a call of a joined transaction."""
         return False
 
     # -- requests ---------------------------------------------------------------------------------

@@ -429,7 +429,7 @@ class TransactionManager:
                 self._fatal(error)
 
     def record_refused(self, error: KafkaException) -> None:
-        """Record that a record of the transaction was rejected before it was in a batch."""
+        """Make the transaction abortable, because a record was rejected before it was appended."""
         is_open = self._state is _S.IN_TRANSACTION or (
             self._state is _S.COMMITTING and self._collects
         )
@@ -451,7 +451,7 @@ class TransactionManager:
         if action is Action.ABORTABLE_IF_BUMP:
             action = Action.ABORTABLE if self._producer_id.can_go_on else Action.FATAL
         if action is Action.ABORTABLE and request.call is Call.ABORT:
-            # The coordinator has lost the transaction: a new epoch ends the rest of it.
+            # The coordinator no longer has the transaction: a new epoch fences what is left of it.
             self._producer_id.raise_epoch()
             self._ended(request.result)
             return

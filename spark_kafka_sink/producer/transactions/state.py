@@ -13,8 +13,8 @@ response would cause another transition, the state becomes FATAL_ERROR.
     no way to continue  -> FATAL_ERROR
 
 If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to
-abort, and init_transactions may be called again. The diagram in docs/transactions.md is made from
-the table.
+abort, and init_transactions may be called again. The diagram in docs/reference/transactions.md is
+made from the table.
 """
 
 from __future__ import annotations

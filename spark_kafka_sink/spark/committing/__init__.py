@@ -1,1 +1,1 @@
-"""Code of the driver's process in which Spark commits a write. It loads no numpy and pyarrow."""
+"""Code of the process in which Spark commits a write. It loads neither numpy nor pyarrow."""

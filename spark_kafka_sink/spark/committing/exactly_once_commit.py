@@ -109,7 +109,10 @@ def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
 
 
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
-    """Check that a replayed micro-batch has as many rows as when it was written."""
+    """Publish the report of a replayed micro-batch, which was written before.
+
+    Raise KafkaException if it does not have as many rows as when it was written.
+    """
     plan, micro_batch = _common(skips)
     _end_unused(options, plan)
     last = None if plan.record is None else plan.record.last_batch(micro_batch.query_id)
@@ -117,7 +120,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     if last is None or last.rows != rows:
         message = (
             f"{micro_batch} has {rows} rows now, and had {'none' if last is None else last.rows} "
-            f"when {plan.run.owner} wrote it: its source gave other rows for the same offsets"
+            f"when {plan.run.owner} wrote it: its source returned other rows for the same offsets"
         )
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"

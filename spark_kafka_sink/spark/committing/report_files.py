@@ -67,7 +67,7 @@ def newest_reports(lines: bytes, n: int) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
         except ValueError:
-            continue  # broken off
+            continue  # an incomplete line
     return found[::-1]
 
 
@@ -99,7 +99,7 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     checked_number("n", n, 0, LARGEST_INT32)
     if is_connect(spark):
         message = (
-            "last_reports needs a classic session: over Spark Connect the reports stay with the "
+            "last_reports needs a classic session: over Spark Connect the reports are on the "
             "server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from spark_kafka_sink.commit import single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
@@ -16,10 +17,15 @@ from spark_kafka_sink.commit.outcomes import (
     not_aborted_now,
 )
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, reply_to
+from spark_kafka_sink.spark.commit_clients import (
+    commit_client,
+    exception_of,
+    has_newer_run,
+    reply_to,
+)
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions
 
@@ -52,6 +58,7 @@ def commit_record(
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,
             missing_until=client.now() + config.max_block_ms / 1000,
+            behind_until=client.now() + OLD_LEADER_S,
         )
         outcome = client.run(begun, single.step).outcome
     if isinstance(outcome, Committed):
@@ -67,33 +74,51 @@ def commit_record(
 
 def abort_run(options: SinkOptions, plan: Plan) -> str:
     """Abort the transaction of a failed run. Return a sentence for the user about the result."""
-    config = options.producer
+    config, owner = options.producer, plan.run.owner
     with commit_client(config, plan.run.log.topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
-        begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
+        level = client.level(deadline)
+        begun = single.begin_abort(plan, level=level, deadline=deadline)
         outcome = client.run(begun, single.step).outcome
-        # After a commit at level 1, the driver asks for a new epoch. So an abort with its old epoch
-        # is fenced although no newer run exists.
-        found = _record(client, plan) if isinstance(outcome, Superseded) else None
-    owner = plan.run.owner
+        if isinstance(outcome, CommittedBefore):
+            return (
+                f"the write of {owner} failed after its transaction had ended{_end(client, plan)}"
+            )
+        if isinstance(outcome, Superseded):
+            return f"the write of {owner} {_why_fenced(client, plan, level)}"
     if isinstance(outcome, Aborted):
         return f"the write of {owner} was aborted: nothing of it is visible"
-    if isinstance(outcome, CommittedBefore):
-        return f"the write of {owner} failed after its transaction had ended"
-    if isinstance(outcome, Superseded) and found is not None and found.run == plan.run.name:
-        return f"the write of {owner} failed after its transaction had ended: it IS committed"
-    if isinstance(outcome, Superseded) and plan.run.level >= 2:
-        return f"the write of {owner} was superseded by a newer run"
-    if isinstance(outcome, Superseded):
-        return (
-            f"the write of {owner} was superseded by a newer run, or timed out; the commit log "
-            "says whether its version is written"
-        )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
 
 
-def _record(client: CommitClient, plan: Plan) -> CommitRecord | None:
-    """Return the commit log record of the plan's owner, None if it cannot be read now."""
+_NOT_KNOWN: Final = "; the next run finds out whether it is committed"
+
+
+def _end(client: CommitClient, plan: Plan) -> str:
+    """Return the end of a sentence about a run whose transaction has ended."""
+    return ": it IS committed" if _is_committed(client, plan) else _NOT_KNOWN
+
+
+def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
+    """Return why the abort of a run was refused, and what follows for its rows."""
+    is_committed = _is_committed(client, plan)
+    if is_committed:
+        # After a commit at level 1, the driver asks for a new epoch.
+        return "failed after its transaction had ended: it IS committed"
+    is_newer = True if level >= 2 else has_newer_run(client, plan)
+    if is_newer:
+        return "was superseded by a newer run"
+    timed_out = f"the brokers aborted it after {plan.run.timeout_ms} ms"
+    if is_newer is None or is_committed is None:
+        return f"was superseded by a newer run, or {timed_out}{_NOT_KNOWN}"
+    return f"timed out: {timed_out}, and nothing of it is visible"
+
+
+def _is_committed(client: CommitClient, plan: Plan) -> bool | None:
+    """Return whether the owner's newest record is the record of a run, None if not known."""
     found = reply_to(client, ReadLog(plan.run.driver_id))
-    return found.reading.record if isinstance(found, LogRead) else None
+    if not isinstance(found, LogRead) or found.error:
+        return None
+    record = found.reading.record
+    return record is not None and record.run == plan.run.name

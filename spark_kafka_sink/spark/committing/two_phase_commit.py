@@ -22,11 +22,11 @@ from spark_kafka_sink.commit.outcomes import (
     Unfinished,
     not_aborted_now,
 )
-from spark_kafka_sink.commit.steps import Failure
+from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.errors import KafkaException
-from spark_kafka_sink.spark.commit_clients import commit_client, exception_of
+from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
 from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.options import SinkOptions
 
@@ -56,6 +56,7 @@ def commit_record(
             level=client.level(deadline),
             deadline=deadline,
             missing_until=client.now() + config.max_block_ms / 1000,
+            behind_until=client.now() + OLD_LEADER_S,
         )
         outcome = client.run(begun, two_phase.step).outcome
     if isinstance(outcome, Committed):
@@ -63,7 +64,7 @@ def commit_record(
     if isinstance(outcome, Failure):
         raise exception_of(outcome, run, config, written)
     if isinstance(outcome, Torn):
-        raise outcome.exception(run.owner, attempts)
+        raise outcome.exception(run, attempts)
     if isinstance(outcome, Undecided):
         raise outcome.exception(run.owner) from outcome.failure.exception()
     raise _error(plan, outcome)
@@ -105,6 +106,8 @@ def abort_run(
         outcome = client.run(begun, two_phase_abort.step).outcome
         if isinstance(outcome, Decided):
             return _forward(client, plan, outcome.record, level)
+        if isinstance(outcome, Superseded):
+            return f"the write of {owner} {_why_fenced(client, plan, level)}"
     if isinstance(outcome, Aborted):
         more = (
             f"; if a task still opens a transaction, brokers abort it within {plan.run.timeout_ms} "
@@ -113,19 +116,20 @@ def abort_run(
             else ""
         )
         return f"the write of {owner} was aborted: nothing of it is visible{more}"
-    if isinstance(outcome, Superseded) and level >= 2:
-        return (
-            f"the write of {owner} was superseded by a newer run, which ends the open transactions"
-        )
-    if isinstance(outcome, Superseded):
-        # The brokers answer in the same way after the timeout of the driver's transaction.
-        return (
-            f"the write of {owner} was superseded by a newer run, which ends the open "
-            "transactions, or it timed out; brokers abort transactions that stay open within "
-            f"{plan.run.timeout_ms} ms"
-        )
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
+
+
+def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
+    """Return why the abort of a run was refused. The log has no decision to commit the run."""
+    is_newer = True if level >= 2 else has_newer_run(client, plan)
+    superseded = "was superseded by a newer run, which ends the open transactions"
+    if is_newer:
+        return superseded
+    until = f"brokers abort transactions that stay open within {plan.run.timeout_ms} ms"
+    if is_newer is None:
+        return f"{superseded}, or timed out; {until}"
+    return f"timed out: nothing of it is visible; {until}"
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:
@@ -146,5 +150,5 @@ def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int)
     if isinstance(outcome, Failure):
         return f"the write of {owner} has to be committed, but is not yet: {outcome.sentence}"
     if isinstance(outcome, Torn):
-        return str(outcome.exception(owner))
+        return str(outcome.exception(plan.run))
     return str(_error(plan, outcome))

@@ -60,7 +60,10 @@ _OWN: Final = "own"
 
 
 class _Frame(NamedTuple):
-    """A frame with numbers as column names, since Spark's names are case-insensitive."""
+    """A DataFrame with numbers as column names, since Spark's names are case-insensitive.
+
+    names: the names of the columns before.
+    """
 
     df: DataFrame
     names: list[str]

@@ -36,7 +36,10 @@ class _SecretsFilter(logging.Filter):
 
 
 def mask_client_logs(names: str) -> None:
-    """Mask log messages that match a regular expression of names. Another call changes nothing."""
+    """Mask each log message in which the regular expression `names` finds a secret option's name.
+
+    A second call changes nothing.
+    """
     with _adding:  # several threads may call `register` at once
         for name in _LOGGERS:
             found = logging.getLogger(name)

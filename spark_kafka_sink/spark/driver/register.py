@@ -28,7 +28,8 @@ SETTING: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 # Spark's default value (SQLConf, 4.1 to 4.3).
 SPARKS_DEFAULT: Final = "67108864b"
 # Just under 8 MiB, because a batch exceeds the limit by its last row. If the buffer grows to 16
-# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time (docs/performance.md).
+# MiB, rows of 1 and 10 KB cost the JVM a sixth to a quarter more time: see
+# docs/contributing/performance.md.
 LIMIT_BYTES: Final = 15 * 512 * 1024
 
 
@@ -86,11 +87,11 @@ def _with(regex: str, given: str | None) -> str | None:
 
 
 def _is_registered(spark: SparkSession, name: str) -> bool:
-    """Return whether a classic session has a source of that name that another would only repeat.
+    """Return whether a classic session has the source already, so that it need not be registered.
 
     Spark finds sources by itself, and logs a warning when one is replaced. A source runs with the
     Python, the shipped files and the variables that were set when it was registered, or with
-    Spark's defaults if Spark found it.
+    Spark's defaults if Spark found it. It is registered again if these have changed.
     """
     context = spark.sparkContext
     try:

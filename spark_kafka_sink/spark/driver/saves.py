@@ -40,11 +40,11 @@ def only_save(
 ) -> Iterator[bool]:
     """Refuse a second save of a micro-batch by one application to one topic.
 
-    A run of the query that was started later may save the micro-batch again. Over Spark Connect,
-    each run of a query calls the function of foreachBatch in a process of its own. In a classic
-    session, the run id of the query is compared. A save that failed may be tried again; yield
-    whether this is such a retry. given: options by their names in lower case; micro_batch: None if
-    the query is not known. Raise ConfigException for a second save.
+    A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
+    calls the function of foreachBatch in a process of its own. In a classic session, the run id of
+    the query is compared. A save that failed may be tried again; yield whether this is such a
+    retry. given: options by their names in lower case; micro_batch: None if the query is not known.
+    Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:

@@ -123,9 +123,9 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns; return the options, and the batch id of `write_batch`.
+        """Check options and columns. Return the options, and the batch id of `write_batch`.
 
-        Raise ConfigException and DataException.
+        The batch id is None for other writes. Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
@@ -189,7 +189,7 @@ def _planned(
 def _of_stream(
     options: SinkOptions, selected: ExactlyOnce, given: Mapping[str, str]
 ) -> SinkOptions:
-    """Return the options with the application id, by which the commit log knows the stream."""
+    """Return the options with the application id, which identifies the stream in the commit log."""
     checkpoint = {name.lower(): value for name, value in given.items()}.get("checkpointlocation")
     return replace(options, exactly_once=selected.of_stream(checkpoint))
 

@@ -3,6 +3,8 @@
 A batch job has a token of its own, which the driver expires at the end of the job. All
 micro-batches of an application with the same credentials share one token. The shared token is
 renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`.
+Credentials are compared with their variables (``${…}``) resolved, so that a token of one user is
+not used after a variable has another user as its value.
 
 Spark replaces idle planning processes, and several of them may plan at the same time. So a file in
 the driver's folder stores the id of the shared token, when it was renewed, and the difference
@@ -27,7 +29,7 @@ from typing import Final, Self
 
 import msgspec
 
-from spark_kafka_sink.admin import KafkaAdmin, login_identity
+from spark_kafka_sink.admin import KafkaAdmin, login_identity, resolved_login
 from spark_kafka_sink.auth.delegation_tokens import (
     DEFAULT_MECHANISM,
     FRESH_MS,
@@ -138,7 +140,8 @@ def checked_with_shared_token(
         if token is None or is_fresh(token, _now_ms()):
             raise
         logger.warning("the brokers refuse the delegation token %s; it is replaced", token.token_id)
-        _forget(options.producer, token)
+        with name_kafka_options():
+            _forget(options.producer, token)
     return check(_with_shared_token(options))
 
 
@@ -154,23 +157,32 @@ def _with_shared_token(options: SinkOptions) -> SinkOptions:
             name = notes.name(owner)
             admin = partial(KafkaAdmin, config, identity=identity)
             token = _renewed(admin, token, notes.tokens.get(name))
+            notes.remove_expired(_now_ms())
             notes.tokens[name] = _Note.of(token)
             notes.write(file)
+        _remove_expired()
         _shared[owner] = token
     return _with_token(options, token.life.token)
 
 
 def _forget(config: ProducerConfig, token: DelegationToken) -> None:
     """Remove a token from the cache and from the file, so that it is no longer used."""
-    owner = _owner(config, login_identity(config))
-    _shared.pop(owner, None)
+    for owner, each in list(_shared.items()):
+        if each.life.token.token_id == token.token_id:
+            del _shared[owner]
     with _locked_file(config) as file:
         notes = _Notes.read(file)
-        name = notes.name(owner)
-        known = notes.tokens.get(name)
-        if known is not None and known.token_id == token.token_id:
-            del notes.tokens[name]
-            notes.write(file)
+        others = {n: each for n, each in notes.tokens.items() if each.token_id != token.token_id}
+        notes.tokens = others
+        notes.write(file)
+
+
+def _remove_expired() -> None:
+    """Remove expired tokens from the cache, such as those of earlier values of a variable."""
+    now_ms = _now_ms()
+    for owner, each in list(_shared.items()):
+        if not each.is_valid(now_ms):
+            del _shared[owner]
 
 
 def _renewed(
@@ -239,39 +251,54 @@ _OF_LOGINS: Final = tuple(
 
 
 def _owner(config: ProducerConfig, identity: str) -> bytes:
-    """Return bytes that identify credentials and cluster: with equal bytes, a token is shared."""
-    return encoded([*(getattr(config, name) for name in _OF_LOGINS), identity])
+    """Return bytes that identify the credentials and the cluster for which a token is shared.
+
+    Raise the exceptions of `resolved_login`.
+    """
+    written = [getattr(config, name) for name in _OF_LOGINS]
+    return encoded([*written, identity, resolved_login(config)])
 
 
 # -- the file --------------------------------------------------------------------------------------
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The entry for one token in the file; times as in `_SharedToken`."""
+    """The entry for one token in the file; times as in `_SharedToken`.
+
+    expires_ms: when the token expires, by the driver's clock.
+    """
 
     token_id: str
     ahead_ms: int
     renewed_ms: int
+    expires_ms: int
 
     @classmethod
     def of(cls, token: _SharedToken) -> Self:
         """Return the entry for a token."""
-        return cls(token.life.token.token_id, token.ahead_ms, token.life.renewed_ms)
+        life = token.life
+        return cls(
+            life.token.token_id, token.ahead_ms, life.renewed_ms, life.token.expiry_timestamp_ms
+        )
 
 
 class _Notes(msgspec.Struct):
-    """The content of the file: the entries by a salted hash of `_owner`."""
+    """The content of the file of tokens: the entries by a salted hash of `_owner`."""
 
     salt: str
     tokens: dict[str, _Note]
 
     @classmethod
     def read(cls, file: FileIO | None) -> Self:
-        """Return the content of the file; a new content if it is empty, invalid or None."""
+        """Return the content of a file, or a new content if it is empty, invalid or None."""
         if file is not None:
             with suppress(msgspec.MsgspecError):  # an incomplete write
                 return msgspec.json.decode(file.read(), type=cls)
         return cls(secrets.token_hex(16), {})
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Remove the entries of expired tokens."""
+        self.tokens = {n: each for n, each in self.tokens.items() if now_ms < each.expires_ms}
 
     def write(self, file: FileIO | None) -> None:
         """Replace the content of the file."""

@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.layout_mark import check_laid_out_topic, check_partition_counts
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.topics import (
     RETENTION_SETTINGS,
     check_not_internal,
@@ -104,8 +105,7 @@ class _Found(NamedTuple):
     brokers: tuple[Node, ...]
 
 
-# The cached results for streams and write_batch, which check repeatedly.
-_found: dict[_Asked, _Found] = {}
+_found: CheckCache[_Asked, _Found] = CheckCache()
 
 
 @name_kafka_options()
@@ -197,7 +197,7 @@ def check_cluster(
     if found is None or time.monotonic() >= found.at + max_age_s:
         found = _look(options, has_headers=has_headers, again=found is not None)
         if may_remember:
-            _found[asked] = found
+            _found.keep(asked, found)
     return replace(
         options,
         max_message_bytes=found.max_message_bytes,
@@ -229,7 +229,7 @@ def check_dead_letter_topic(options: SinkOptions, *, may_remember: bool = False)
 
 
 def _look(options: SinkOptions, *, has_headers: bool, again: bool) -> _Found:
-    """Check the cluster. max.message.bytes of the topic is None if the brokers do not return it.
+    """Check the cluster and return the results.
 
     again: whether the same options were checked before. Settings that were valid then are not
     checked again, because while a broker restarts, the other brokers may respond differently.
@@ -284,7 +284,7 @@ def _check_layout(options: SinkOptions, there: Mapping[str, TopicDescription]) -
 
 
 def check_may_read(topic: TopicDescription, acls: Acls) -> None:
-    """Raise TopicAuthorizationException if exactly once is not allowed to read a topic."""
+    """Raise TopicAuthorizationException if the client lacks the right READ for exactly once."""
     if topic.allowed is None or "READ" in topic.allowed:
         return
     hint = (

@@ -9,7 +9,6 @@ commits or aborts the transactions that they left open. Checks for the user's pr
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
 
@@ -34,6 +33,7 @@ from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import keep_plan
 from spark_kafka_sink.spark.layout_mark import laid_out_partitions
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.preflight import check_may_read, check_may_write
 
 logger = logging.getLogger(__name__)
@@ -52,9 +52,8 @@ _LOG_SETTINGS = (
 _REFUSED_SETTINGS = (codes.INVALID_CONFIG, codes.POLICY_VIOLATION)
 
 
-# The commit logs whose settings were checked, and until when the result is valid. Streams plan
-# repeatedly, so they use it.
-_found: dict[tuple[ProducerConfig, str], float] = {}
+# Until when the checks of commit logs are valid.
+_found: CheckCache[tuple[ProducerConfig, str], float] = CheckCache()
 
 
 def plan_micro_batch(options: SinkOptions) -> Plan:
@@ -81,10 +80,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     decision to commit was recorded.
     """
     config = options.producer
-    key, now = (config, selected.log_topic), time.monotonic()
-    if selected.version is not None or now >= _found.get(key, -math.inf):
-        _need_log(options, selected.log_topic)
-        _found[key] = now + config.metadata_max_age_ms / 1000
+    _check_log(options, selected)
     with commit_client(config, selected.log_topic, options.brokers) as client:
         deadline = client.now() + config.max_block_ms / 1000
         client.check_brokers(deadline)
@@ -106,7 +102,7 @@ def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord
     if isinstance(outcome, Skipped):
         return outcome.record
     if isinstance(outcome, Torn):
-        raise outcome.exception(run.owner)
+        raise outcome.exception(run)
     if outcome is None:
         message = "the plan has no outcome; this is a bug"
         raise KafkaException(message)
@@ -119,6 +115,18 @@ def _warn(client: CommitClient) -> None:
 
 
 # -- the commit log -------------------------------------------------------------------------------
+
+
+def _check_log(options: SinkOptions, selected: ExactlyOnce) -> None:
+    """Check the topic of the commit log; for a micro-batch, use a cached result if possible."""
+    config, is_micro_batch = options.producer, selected.version is None
+    key, now = (config, selected.log_topic), time.monotonic()
+    valid_until = _found.get(key) if is_micro_batch else None
+    if valid_until is not None and now < valid_until:
+        return
+    _need_log(options, selected.log_topic)
+    if is_micro_batch:
+        _found.keep(key, now + config.metadata_max_age_ms / 1000)
 
 
 def _need_log(options: SinkOptions, log_topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 
@@ -13,6 +12,7 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,9 @@ _MOST_TOPICS = 1000
 def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> None:
     """Raise ConfigException for mode `single` if atomic_layout has not partitioned the rows.
 
-    laid_out: the partition count of each topic in the mark of atomic_layout, None without a mark.
-    Without rows, the mark of rows with a topic column is empty.
+    Raise it also if the rows are for too many topics. laid_out: the partition count of each topic,
+    which atomic_layout has stored in the metadata of the column ``partition``; None if it was not
+    called, empty if it found no rows in a DataFrame with a topic column.
     """
     selected = options.exactly_once
     if selected is None or selected.mode is not Mode.SINGLE:
@@ -43,8 +44,8 @@ def check_layout(options: SinkOptions, laid_out: Mapping[str, int] | None) -> No
         raise ConfigException(message)
 
 
-# Until when the checks of topics are valid, for streams and write_batch, which check repeatedly.
-_found: dict[tuple[ProducerConfig, tuple[str, ...]], float] = {}
+# Until when the checks of topics are valid.
+_found: CheckCache[tuple[ProducerConfig, tuple[str, ...]], float] = CheckCache()
 
 
 def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
@@ -59,7 +60,8 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
     if not options.laid_out:
         return
     key, now = (options.producer, tuple(sorted(options.laid_out))), time.monotonic()
-    if may_remember and now < _found.get(key, -math.inf):
+    valid_until = _found.get(key) if may_remember else None
+    if valid_until is not None and now < valid_until:
         return
     name = "message.timestamp.type"
     with KafkaAdmin(options.producer, brokers=options.brokers) as admin:
@@ -78,4 +80,5 @@ def check_targets(options: SinkOptions, *, may_remember: bool = False) -> None:
                 "expected CreateTime; use exactlyOnce=two-phase"
             )
             raise ConfigException(message)
-    _found[key] = now + options.producer.metadata_max_age_ms / 1000
+    if may_remember:
+        _found.keep(key, now + options.producer.metadata_max_age_ms / 1000)

@@ -320,7 +320,7 @@ class DeadLetterFile:
         """Close and remove an incomplete file. Do not raise: the task has an error of its own."""
         with suppress(OSError):
             if self._writer is not None:
-                self._writer.close()  # which writes the end of the file, so a full disk fails it
+                self._writer.close()  # this writes the end of the file, so it may fail
         with suppress(OSError):
             self._partial.unlink(missing_ok=True)
 
@@ -348,7 +348,7 @@ def _with_valid_text(column: pa.Array) -> pa.Array:
         return valid_utf8(column)
     if not pa.types.is_nested(kind):
         return column
-    copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has no offset
+    copied = column.take(pa.array(range(len(column)), pa.int64()))  # the copy has offset 0
     if pa.types.is_struct(kind):
         own, inner = 1, [copied.field(number) for number in range(kind.num_fields)]
     else:
@@ -387,8 +387,8 @@ def _with_distinct_fields(kind: pa.DataType) -> pa.DataType:
 def distinct_names(names: Sequence[str], keep: Iterable[str] = ()) -> list[str]:
     """Return names that are distinct even if case is ignored, as Spark requires in a Parquet file.
 
-    keep: names that must not change. Otherwise the first of several equal names does not change.
-    The other names get a number at the end.
+    keep: names that must not change. Of several other names that are equal, the first does not
+    change, and the others get a number at the end.
     """
     kept = {name.lower(): name for name in names[::-1]}
     kept |= {name.lower(): name for name in keep if name in names}

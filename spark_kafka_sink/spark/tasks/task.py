@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Condition.wait() does not accept infinity.
 _LONGEST_WAIT_S: Final = 3600.0
-# The numbers from 0 on that `spread_evenly` accepts.
+# `spread_evenly` accepts the numbers from 0 to this number, exclusive.
 _STARTS: Final = LARGEST_INT32 + 1
 
 

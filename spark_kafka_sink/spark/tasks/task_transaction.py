@@ -1,4 +1,4 @@
-"""The transaction of a task in mode `single` or `two-phase`: begun, ended, or aborted on error."""
+"""The transaction of a task in mode `single` or `two-phase`, and its abort if the task fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.questions import Described, DescribeTransaction
 from spark_kafka_sink.errors import ApiException, KafkaException, TransactionAbortedException
-from spark_kafka_sink.spark.commit_clients import commit_client, is_superseded, reply_to
+from spark_kafka_sink.spark.commit_clients import commit_client, has_newer_run, reply_to
 from spark_kafka_sink.spark.exactly_once import Mode
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.tasks.single_task import SingleTask
@@ -67,7 +67,7 @@ def _why_it_ended(
     ask = DescribeTransaction(transaction.transactional_id)
     try:
         with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
-            if is_superseded(client, plan):
+            if has_newer_run(client, plan):
                 return f"superseded by a newer run of {plan.run.owner}"
             found = reply_to(client, ask)
     except KafkaException:

@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class TwoPhaseTask:
-    """One attempt of a task. partition, attempt: Spark's numbers; rows: the row count so far."""
+    """One attempt of a task.
+
+    partition, attempt: Spark's numbers of the task and the attempt. rows: the row count so far.
+    """
 
     def __init__(
         self,

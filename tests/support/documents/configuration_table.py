@@ -1,6 +1,6 @@
-"""Generate docs/configuration.md from the tables of `config.py`. As a program, write the file.
+"""Generate docs/reference/configuration.md from the tables of `config.py`.
 
-The string after a field of `ProducerConfig` describes the option.
+As a program, write the file. The string after a field of `ProducerConfig` describes the option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, optio
 from spark_kafka_sink.spark.exactly_once import TRANSACTION_TIMEOUT_MS
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 _HEAD: Final = """\
 # Configuration of the producer
@@ -25,9 +25,6 @@ _HEAD: Final = """\
 This page lists every option of the Java producer. `KafkaProducer({…})` takes the names as they
 are on this page; `df.write.format("pykafka")` takes them with the prefix `kafka.`. Names, meanings
 and defaults are those of the Java client (Kafka 4.x). Times are in milliseconds, sizes in bytes.
-
-`PYTHONPATH=tests:jobs python -m support.documents.configuration_table` makes this page from the
-tables in `spark_kafka_sink/config.py`. A test fails if the page is out of date.
 
 ## Defaults that differ from Java's
 
@@ -37,7 +34,7 @@ A task of Spark usually sends many rows. So the sink has other defaults than the
 |---|---|---|
 """
 _OFFERED: Final = f"""
-With [exactlyOnce](exactly-once.md), the default of `transaction.timeout.ms` is
+With [exactlyOnce](../explanation/exactly-once.md), the default of `transaction.timeout.ms` is
 `{TRANSACTION_TIMEOUT_MS}`.
 
 ## Offered

@@ -1,4 +1,4 @@
-"""Generate docs/metrics.md, the table of all metrics; as a script, write the page.
+"""Generate docs/reference/metrics.md, the table of all metrics; as a script, write the page.
 
 ::
 
@@ -21,7 +21,7 @@ from spark_kafka_sink.client.producer_metrics import (
 from spark_kafka_sink.metrics import MetricTemplate
 from spark_kafka_sink.network import network_metrics
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 COMMAND: Final = "PYTHONPATH=tests:jobs python -m support.documents.metrics_table"
 
 _NOT_NUMBERS: Final = "its value is not a number"
@@ -62,7 +62,7 @@ def groups() -> list[Group]:
 
 
 def page() -> str:
-    """Return the text of docs/metrics.md."""
+    """Return the text of docs/reference/metrics.md."""
     lines = [_HEAD]
     for group in groups():
         tags = " and ".join(f"`{tag}`" for tag in group.tags)
@@ -76,7 +76,7 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-_HEAD: Final = f"""\
+_HEAD: Final = """\
 # Metrics
 
 `KafkaProducer.metrics()` returns a mapping from `MetricName(name, group, description, tags)` to a
@@ -111,8 +111,6 @@ Some values differ from the Java client's under the same name:
   `record-retry-total` is the number of records that were sent for the first time.
 - A request and its bytes are counted when the complete request is written.
 - The `network-io` metrics count requests and responses, not reads and writes of sockets.
-
-`{COMMAND}` makes this page.
 """
 
 

@@ -1,6 +1,6 @@
-"""Generate the option by option part of docs/migrating-from-the-jvm-sink.md from the code's tables.
+"""Generate docs/reference/spark-sink-options.md from the code's tables.
 
-As a program, write that part of the page. The rest of the page is written by hand.
+As a program, write the tables of the page. Its first paragraphs are written by hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, optio
 from spark_kafka_sink.spark import options
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
 
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "migrating-from-the-jvm-sink.md"
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "reference" / "spark-sink-options.md"
 BEGIN: Final = "<!-- made by tests/support/documents/migration_table.py: begin -->\n"
 END: Final = "<!-- made by tests/support/documents/migration_table.py: end -->\n"
 
@@ -47,7 +47,7 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
         )
     ),
 }
-_NEW: Final = "new: see [options.md](options.md)"
+_NEW: Final = "new: see [Options](options.md)"
 # How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
@@ -150,14 +150,14 @@ def _written(value: object) -> str:
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     heads = ["option", *columns]
-    yield f"\n### {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
+    yield f"\n## {title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}\n"
     for name, *cells in rows:
         quoted = name if name == "any other" else f"`{name}`"
         yield f"| {' | '.join([quoted, *cells])} |\n"
 
 
 def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
-    yield f"\n### {title}\n\nThese options are not supported yet, and are rejected.\n\n"
+    yield f"\n## {title}\n\nThese options are not supported yet, and are rejected.\n\n"
     for name in sorted(names):
         yield f"- `kafka.{name}`\n"
     yield "\n"

@@ -12,6 +12,13 @@ from support.documents.named_tests import ROOT
 README: Final = ROOT / "README.md"
 PAGES: Final = (README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md")))
 
+# The pages for users, by what a reader wants; the others are for contributors.
+USER_PAGES: Final = tuple(
+    page
+    for part in ("tutorials", "how-to", "reference", "explanation")
+    for page in sorted((ROOT / "docs" / part).glob("*.md"))
+)
+
 _FENCE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -24,6 +31,11 @@ _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`*])")
 def python_blocks(text: str) -> list[str]:
     """Return the Python blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def programs(text: str) -> list[str]:
+    """Return the blocks of a page that are marked as Python or as sh."""
+    return re.findall(r"^```(?:python|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def anchors(text: str) -> set[str]:
@@ -53,11 +65,16 @@ def sentences(text: str) -> Iterator[str]:
                 yield sentence
 
 
+def links(page: Path) -> Iterator[str]:
+    """Yield the links of a page to files or anchors of the project."""
+    for link in _LINK.findall(_FENCE.sub("", page.read_text())):
+        if not re.match(r"[a-z]+:", link):
+            yield link
+
+
 def broken_links(page: Path) -> Iterator[str]:
     """Return the links of a page to files or anchors of the project that do not exist."""
-    for link in _LINK.findall(_FENCE.sub("", page.read_text())):
-        if re.match(r"[a-z]+:", link):
-            continue
+    for link in links(page):
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
         if not target.exists() or (anchor and anchor not in anchors(target.read_text())):

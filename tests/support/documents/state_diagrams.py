@@ -125,8 +125,8 @@ def _block(states: list[Any], arrows: list[str], *notes: str) -> str:
 
 # The blocks of each document, in their order.
 DIAGRAMS: Final = {
-    _DOCS / "transactions.md": (transactions,),
-    _DOCS / "states.md": (
+    _DOCS / "reference" / "transactions.md": (transactions,),
+    _DOCS / "contributing" / "states.md": (
         batches,
         connections,
         plans,

@@ -29,6 +29,7 @@ TESTS: Final = (
     "tests/jobs/test_batch.py",
     "tests/jobs/test_bench.py",
     "tests/jobs/test_demo.py",
+    "tests/jobs/test_readme.py",
     "tests/unit/client/test_future.py",
 )
 # The same options as for `make test`.

@@ -10,6 +10,7 @@ import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 
 class InterruptError(BaseException):
@@ -54,3 +55,46 @@ def interrupted(
             gc.enable()
         sys.unraisablehook = hook
     return where or None
+
+
+def interrupted_twice(call: Callable[[], object], moment: int, gap: int) -> list[str]:
+    """Make a call, and interrupt it as `interrupted` does; interrupt it again `gap` points later.
+
+    The second interrupt comes while the call handles the first one. Return where the interrupts
+    were, none if the call ended before. Raise what the call itself raises.
+    """
+    seen = 0
+    is_over = False
+    where: list[str] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and not is_over:
+            seen += 1
+            if seen == moment or (where and seen == moment + gap):
+                where.append(f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})")
+                raise InterruptError
+
+    def look_again(_: FrameType, __: str, ___: object) -> Any:  # noqa: ANN401 - a TraceFunction
+        # Python removes a profiler that raises.
+        if len(where) == 1 and sys.getprofile() is None:
+            sys.setprofile(look)
+        return look_again
+
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    collects = gc.isenabled()
+    gc.disable()
+    sys.settrace(look_again)
+    sys.setprofile(look)
+    try:
+        call()
+    except InterruptError:
+        pass
+    finally:
+        is_over = True
+        sys.settrace(None)
+        sys.setprofile(None)
+        if collects:
+            gc.enable()
+        sys.unraisablehook = hook
+    return where

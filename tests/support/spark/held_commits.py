@@ -5,17 +5,15 @@ The processes know the folder by an environment variable. They change the sink a
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Final
+
+from support.spark.changed_modules import change_when_loaded
 
 VARIABLE: Final = "HELD_COMMITS"
 _MODULE: Final = "spark_kafka_sink.spark.committing.exactly_once_commit"
@@ -50,36 +48,17 @@ def _wait() -> None:
         time.sleep(0.02)
 
 
-class _Holding(MetaPathFinder, Loader):
-    """Finds the module of commits, and changes its function once it is loaded."""
+def _hold(module: ModuleType) -> None:
+    commit = getattr(module, _FUNCTION)
 
-    _found: ModuleSpec | None = None
+    def wait_and_commit(*given: object) -> object:
+        _wait()
+        return commit(*given)
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the module's own spec, with this loader around its own."""
-        if name != _MODULE or self._found is not None:
-            return None
-        self._found = ModuleSpec("", None)
-        self._found = importlib.util.find_spec(name)
-        return None if self._found is None else ModuleSpec(name, self, origin=self._found.origin)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Load the module."""
-        assert self._found is not None
-        assert self._found.loader is not None
-        self._found.loader.exec_module(module)
-        commit = getattr(module, _FUNCTION)
-
-        def wait_and_commit(*given: object) -> object:
-            _wait()
-            return commit(*given)
-
-        setattr(module, _FUNCTION, wait_and_commit)
+    setattr(module, _FUNCTION, wait_and_commit)
 
 
 def hold_commits() -> None:
     """Let this process hold commits, if the variable is set."""
     if VARIABLE in os.environ:
-        sys.meta_path.insert(0, _Holding())
+        change_when_loaded(_MODULE, _hold)

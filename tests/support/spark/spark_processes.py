@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyspark
+from job import lock
 
 from support.brokers import processes
 from support.brokers.kafka_cluster import free_ports
@@ -44,14 +45,18 @@ def environment(python: Path | str = sys.executable, host: str = "127.0.0.1") ->
 
 @contextlib.contextmanager
 def without_work_left() -> Iterator[None]:
-    """Remove the files that local-cluster workers write to SPARK_HOME."""
+    """Remove the files that local-cluster workers write to SPARK_HOME.
+
+    Only one test on this machine is in such a block, so that none removes another one's files.
+    """
     work = SPARK_HOME / "work"
-    before = set(work.glob("*"))
-    try:
-        yield
-    finally:
-        for folder in set(work.glob("*")) - before:
-            shutil.rmtree(folder)
+    with lock.locked(SPARK_HOME / "work.lock", "waiting for another test with local-cluster …"):
+        before = set(work.glob("*"))
+        try:
+            yield
+        finally:
+            for folder in set(work.glob("*")) - before:
+                shutil.rmtree(folder)
 
 
 class ConnectServer(NamedTuple):

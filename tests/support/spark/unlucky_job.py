@@ -2,11 +2,11 @@
 
     unlucky_job.py BOOTSTRAP FOLDER OPTIONS CASE=TOPIC…
 
-Every row's value begins with its number. The damage happens in the first task that reaches it, once
-some of its rows are in Kafka, so that they are written again. A save that fails is repeated once.
-FOLDER gets a file for every attempt of that task, and a report. OPTIONS are more options of the
-write, as JSON; with exactlyOnce, each case is an application of its own. The output is one line of
-JSON per case.
+Every row's value begins with its number. The damage happens in the first task that reaches it. In
+most cases, some of its rows are in Kafka then, so that they are written again. A save that fails is
+repeated once. FOLDER gets a file for every attempt of that task, and a report. OPTIONS are more
+options of the write, as JSON; with exactlyOnce, each case is an application of its own. The output
+is one line of JSON per case.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ _FRAME = (
 )
 _SCHEMA = "partition INT, value STRING"
 _QUESTIONS = 1000
+# A point before the first row of a task.
+BEGINS = "begins"
 
 
 def _raise() -> None:
@@ -72,6 +74,13 @@ MISFORTUNES: dict[str, Callable[[], None]] = {
     "stage": _kill_the_executor,
     "barrier": _raise,
     "slow": signal.pause,
+}
+# The cases that are not about the middle of a task: what happens, and at which point of the task.
+# The last two points are in the sink (`dying_tasks`).
+AT_POINT: dict[str, tuple[str, str]] = {
+    f"{misfortune}-{point}": (misfortune, point)
+    for misfortune in ("workers", "executor")
+    for point in (BEGINS, "acknowledged", "returns")
 }
 
 
@@ -121,6 +130,42 @@ def _unlucky(
     return pass_on
 
 
+def _noted(
+    marks: Path, misfortune: Callable[[], None] | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that notes an attempt, and damages the first one before its first row."""
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        (marks / f"{context.partitionId()}-{context.attemptNumber()}").touch()
+        if misfortune is not None:
+            try:
+                (marks / "first").touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                misfortune()
+        yield from batches
+
+    return pass_on
+
+
+def _damaging(
+    bootstrap: str, topic: str, case: str, marks: Path
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function through which the rows of a case pass, and prepare its misfortune."""
+    if case not in AT_POINT:
+        return _unlucky(bootstrap, topic, marks, MISFORTUNES[case])
+    misfortune, point = AT_POINT[case]
+    if point == BEGINS:
+        return _noted(marks, MISFORTUNES[misfortune])
+    if not (marks / "first").exists():
+        (marks / "first").touch()
+        (marks.parent / point).write_text(misfortune)
+    return _noted(marks, None)
+
+
 def _run(spark: SparkSession, given: dict[str, str], topic: str, case: str, folder: Path) -> None:
     marks = folder / case
     marks.mkdir(exist_ok=True)
@@ -128,7 +173,7 @@ def _run(spark: SparkSession, given: dict[str, str], topic: str, case: str, fold
     if case == "stage":
         frame = frame.repartition(TASKS, "partition")
     bootstrap = given["kafka.bootstrap.servers"]
-    unlucky = _unlucky(bootstrap, topic, marks, MISFORTUNES[case])
+    unlucky = _damaging(bootstrap, topic, case, marks)
     spark.sparkContext.setJobGroup(case, case)
     options = {**given, "topic": topic, "reportPath": str(folder / f"{case}.json")}
     if "exactlyOnce" in given:

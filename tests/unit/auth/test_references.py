@@ -28,7 +28,12 @@ from spark_kafka_sink.auth.references import (
 )
 from spark_kafka_sink.errors import ConfigException
 
-ENVIRON: Final = {"SECRET": "hush", "LOOP": "${env:SECRET}", "AWS_SECRET": "quiet"}
+ENVIRON: Final = {
+    "SECRET": "hush",
+    "LOOP": "${env:SECRET}",
+    "AWS_SECRET": "quiet",
+    "LATIN": "hush\udce4",  # as Python reads a byte that is not UTF-8
+}
 JAVA: Final = "org.apache.kafka.common.config.provider."
 PIECES: Final = ("$", "{", "}", ":", "${", "${env:", "${file:", "${none:", "a", "B", "/", " ", "\n")
 
@@ -152,6 +157,7 @@ def test_java_finds_the_same_references(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("${env:NO}", r"o has \$\{env:NO\}: the variable 'NO' is not set on the driver"),
+        ("${env:LATIN}", r"o has \$\{env:LATIN\}: the variable 'LATIN' is not UTF-8 on the driver"),
         ("${env:}", "the key is empty"),
         ("${env:a:SECRET}", r"the provider takes no path: write \$\{env:NAME\}"),
         ("${file:key}", r"a path is missing: write \$\{file:/path:key\}"),

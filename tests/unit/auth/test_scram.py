@@ -116,7 +116,7 @@ def test_tokenauth_is_said_of_tokens_only() -> None:
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (b"r=another,s=QQ==,i=4096", "nonce does not begin with ours"),
+        (b"r=another,s=QQ==,i=4096", "nonce does not begin with the client's nonce"),
         (
             f"r={NONCE},s={SALT},i=4095".encode(),
             "asks for 4095 iterations: expected 4096 to 1000000",

@@ -67,6 +67,15 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends() -> None:
     assert made.fetch_at == pytest.approx(now + 0.1)
 
 
+def test_there_is_a_pause_between_two_fetches_whatever_is_asked_for() -> None:
+    made = TokenRenewal(RefreshWindow(), ExponentialBackoff.of_ms(0, 0))
+    for is_final in (False, True):
+        made.failed(TokenException("down", is_final=is_final), 1000.0, CHANCE)
+        assert made.fetch_at == 1000.05
+    made.fetched(token(1000.001), 1000.0, 0.0)
+    assert made.fetch_at == 1000.05
+
+
 def test_a_refusal_that_is_final_is_tried_again_after_the_longest_pause() -> None:
     made = renewal()
     made.failed(TokenException("wrong secret", is_final=True), 1000.0, CHANCE)

@@ -178,3 +178,39 @@ def test_a_table_of_which_a_part_was_appended_spoils_its_transaction(bench: Benc
         bench.producer.append(TOPIC, pa.Table.from_batches([good, too_large]))
     with pytest.raises(KafkaException, match="append failed after 3 of 4 rows of an Arrow table"):
         bench.producer.commit_transaction()
+
+
+def as_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows
+
+
+def as_second_batch_of_a_table(rows: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([rows.slice(0, 3), rows])
+
+
+@pytest.mark.parametrize(
+    ("made_of", "slices", "appended"),
+    [
+        (as_batch, 1, "16 of the batch's 30 rows"),
+        (as_second_batch_of_a_table, 2, "19 of the table's 33 rows"),
+    ],
+)
+def test_an_error_says_how_many_rows_were_appended_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+    bench: Bench,
+    made_of: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table],
+    slices: int,
+    appended: str,
+) -> None:
+    def fail() -> None:
+        message = "no memory"
+        raise KafkaException(message)
+
+    said = f"^no memory; the first {appended} were appended$"
+    with (
+        before_slice(monkeypatch, bench, slices + 1, fail),
+        pytest.raises(KafkaException, match=said),
+    ):
+        bench.producer.append(TOPIC, made_of(ROWS))
+    in_batches = bench.producer._state.accumulator.undelivered()
+    assert in_batches == {TOPIC: int(appended.split(maxsplit=1)[0])}

@@ -175,3 +175,30 @@ def test_what_requests_can_carry_is_sent(
         api = API_OF[type(message)]
         for version in range(api.min_version, api.max_version + 1):
             encode_request(api, version, 1, "client", message)
+
+
+class AskedOnce:
+    """A group of another Python client, which raises when an attribute is read again."""
+
+    generation_id, member_id, group_instance_id = -1, "", None
+
+    def __init__(self) -> None:
+        self._asked = 0
+
+    @property
+    def group_id(self) -> str:
+        """The group's id, once."""
+        self._asked += 1
+        if self._asked > 1:
+            message = "user code"
+            raise ValueError(message)
+        return "g"
+
+
+def test_the_objects_of_a_user_are_read_before_the_producer_is_changed(
+    producer: KafkaProducer,
+) -> None:
+    with pytest.raises(TimeoutException):  # the request waits for a coordinator
+        producer.send_offsets_to_transaction({PARTITION: OffsetAndMetadata(1)}, AskedOnce())  # type: ignore[arg-type]
+    assert producer._state.fatal_error is None
+    assert manager_of(producer).queue._waiting

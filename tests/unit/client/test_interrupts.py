@@ -20,7 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.pure.interrupts import AlarmError, InterruptError, interrupted
+from support.pure.interrupts import (
+    AlarmError,
+    InterruptError,
+    interrupted,
+    interrupted_twice,
+)
 from support.pure.pure_transactions import PureTransactions
 from support.pure.state_waits import wait_until
 from support.pure.timed_waits import made, stop_time, update_metadata
@@ -28,7 +33,9 @@ from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.client import unclosed
 from spark_kafka_sink.client.appender import Slice, SliceAppender
+from spark_kafka_sink.client.io_thread import Feeder, ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
 from spark_kafka_sink.errors import (
     IllegalStateException,
@@ -321,6 +328,53 @@ def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_dro
             pool = state.accumulator.pool
             assert pool.available_bytes == pool.total_bytes, where
     assert moment > 50
+
+
+# The end of the guard of a change: two interrupts in a row in it are not handled.
+UNGUARDED = "_Change.__exit__"
+
+
+@pytest.mark.parametrize("gap", [1, 4])
+def test_a_chunk_that_an_abort_did_not_finish_because_of_two_interrupts_is_finished_later(
+    monkeypatch: pytest.MonkeyPatch, gap: int
+) -> None:
+    clock = stop_time(monkeypatch)
+    moment, where = 0, [""]
+    while where:
+        moment += 1
+        with in_transaction(clock.now) as (producer, _):
+            state, feeder = producer._state, producer._feeder
+            producer.send(TOPIC, b"x", partition=0)
+            where = []
+            with contextlib.suppress(TimeoutException, IllegalStateException):
+                where = interrupted_twice(producer.abort_transaction, moment, gap)
+            if state._interruption is None and not any(UNGUARDED in each for each in where):
+                feeder.feed(clock.now + 10, hurry=True)  # as the I/O thread does
+                assert feeder._pending == {}, where
+                pool = state.accumulator.pool
+                state.give_up(KafkaException("the end"))
+                assert pool.available_bytes == pool.total_bytes, where
+    assert moment > 50
+
+
+def test_a_constructor_that_is_interrupted_at_its_end_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[ProducerThread] = []
+    start = ProducerThread.start
+
+    def remember_thread(self: ProducerThread, feeder: Feeder | None = None) -> None:
+        started.append(self)
+        start(self, feeder)
+
+    def interrupt(*_: object) -> None:
+        raise InterruptError
+
+    monkeypatch.setattr(ProducerThread, "start", remember_thread)
+    monkeypatch.setattr(unclosed, "remember", interrupt)
+    with pytest.raises(InterruptError):
+        KafkaProducer({"bootstrap.servers": NOBODY})
+    assert [thread.is_alive for thread in started] == [False]
 
 
 def write_in_the_next_transaction(producer: KafkaProducer) -> None:

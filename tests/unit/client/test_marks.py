@@ -110,6 +110,15 @@ def test_a_partitioner_that_chooses_a_mark_is_told_so(mark: int) -> None:
             producer.send(TOPIC, b"v").result(A_WHILE_S)
 
 
+def test_a_partitioner_that_chooses_more_than_64_bits_is_told_so() -> None:
+    said = "partitioner.class returned list: expected an array of integers"
+    with (
+        idle_producer(3, partitioner_class=always(2**64)) as producer,
+        pytest.raises(DataException, match=said),
+    ):
+        producer.append(TOPIC, pa.record_batch({"value": ["v"]}))
+
+
 def test_a_layout_by_a_partitioner_that_chooses_a_mark_says_so() -> None:
     rows = pa.array([{"value": "a"}, {"value": "b"}])
     with pytest.raises(DataException, match="returned partition -1 for a row"):

@@ -137,6 +137,22 @@ PROGRAMS = {
         -2,
         ["Traceback", "KeyboardInterrupt", f"{NOT_CLOSED}{LOST}"],
     ),
+    "ctrl-c while the first of two is closed": Program(
+        "unclosed._AFTER_CTRL_C_S = 20\n"
+        "one, two = made('one'), made('two'); send(one); send(two)\n"
+        "one._flush = lambda *_: signal.raise_signal(signal.SIGINT)",
+        0,
+        [
+            *(
+                f"KafkaProducer {name} was not closed before the program ended: {LOST} were not "
+                "delivered"
+                for name in ("one", "two")
+            ),
+            "Exception ignored in atexit callback",
+            "Traceback",
+            "KeyboardInterrupt",
+        ],
+    ),
     "an error in with": Program(
         "with made(options=AT_ONCE) as producer:\n"
         "    producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"

@@ -524,6 +524,31 @@ def test_very_many_topics_share_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert not threads.is_current
 
 
+def test_topics_that_get_rows_at_the_same_time_start_no_more_threads_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Callable[[], None]] = []
+
+    def start_later(run: Callable[..., None], arguments: tuple[bool]) -> None:
+        started.append(partial(run, *arguments))
+
+    # The threads do not begin to run before all calls are handed over.
+    later = SimpleNamespace(start_new_thread=start_later)
+    monkeypatch.setattr(partitioner_threads, "_thread", later)
+    monkeypatch.setattr(partitioner_threads, "MOST_THREADS", 3)
+    threads, ran = PartitionerThreads(), list[int]()
+    threads.start()
+    for number in range(10):
+        threads.run(partial(ran.append, number))
+    assert len(started) == 3
+    threads.stop()
+    for run in started:
+        run()
+    assert ran == list(range(10))
+    threads.run(partial(ran.append, 10))
+    assert len(started) == 4
+
+
 def test_the_thread_that_stays_ends_when_it_is_told_to_and_has_nothing_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

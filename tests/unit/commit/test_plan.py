@@ -251,7 +251,7 @@ def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
     assert WriteRecord not in kinds(asked)
     outcome, _ = plan(script, version=7)
     assert outcome == Torn(DECIDED, lost)
-    error = outcome.exception(OWNER)
+    error = outcome.exception(RUN)
     assert (error.written, error.committed) == ("version 7", 0)
     assert error.lost == (LostRows(0, "t", 0, 20, 4),)
     assert "4 records of task 0 in t-0 from offset 20 on" in str(error)

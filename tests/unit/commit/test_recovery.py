@@ -242,3 +242,14 @@ def test_a_survey_that_brokers_refuse_is_a_failure(kind: type) -> None:
     outcome, _ = survey({**fine, kind: refused[kind]})
     assert isinstance(outcome, Failure)
     assert "the owners of prefix 'pykafka' could not be found" in outcome.sentence
+
+
+def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:
+    missing: dict[Any, list[Reply]] = {
+        ReadAllRecords: [AllRecordsRead(error=3)],
+        ListTransactions: [Listed()],
+    }
+    outcome, asked = survey(missing)
+    assert isinstance(outcome, Failure)
+    assert outcome.error == 3
+    assert kinds(asked) == [ReadAllRecords, ListTransactions]

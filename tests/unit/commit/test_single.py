@@ -73,6 +73,7 @@ def commit(
     probes: bool = False,
     deadline: float = 60.0,
     missing_until: float = 60.0,
+    behind_until: float = 0.0,
 ) -> tuple[Any, list[Question]]:
     """Run a commit; script: what is other than fine."""
     begun = single.begin_commit(
@@ -84,6 +85,7 @@ def commit(
         probes=probes,
         deadline=deadline,
         missing_until=missing_until,
+        behind_until=behind_until,
     )
     machine, asked = run(begun, single.step, FINE | script)
     return machine.outcome, asked
@@ -220,6 +222,30 @@ def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
     outcome, asked = commit({DescribeProducers: [unknown]}, missing_until=10.0)
     assert "t-0 was deleted after rows were written to it" in outcome.sentence
     assert kinds(asked).count(DescribeProducers) == 9
+
+
+def test_a_leader_that_lacks_acknowledged_records_is_asked_again_because_it_may_be_an_old_one() -> (
+    None
+):
+    old: list[Reply] = [
+        ProducersDescribed(),
+        ProducersDescribed((ActiveProducer(PRODUCER, -1, -1),)),
+        ProducersDescribed((ActiveProducer(PRODUCER, 2, 20),)),
+    ]
+    held = FINE[DescribeProducers]
+    outcome, asked = commit({DescribeProducers: [*old, *held]}, behind_until=10.0)
+    assert outcome == Committed(RECORD)
+    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+    assert [each.looks_up for each in again] == [False, True, True, True]
+    for lacks in old:
+        outcome, asked = commit({DescribeProducers: [lacks]}, behind_until=10.0)
+        assert outcome.kind is FailureKind.LOST
+        assert 8 <= kinds(asked).count(DescribeProducers) <= 10
+    # No old state has other records.
+    others = ProducersDescribed((ActiveProducer(PRODUCER, 4, 19),))
+    outcome, asked = commit({DescribeProducers: [others]}, behind_until=10.0)
+    assert outcome.kind is FailureKind.LOST
+    assert kinds(asked).count(DescribeProducers) == 1
 
 
 def test_a_record_that_another_run_wrote_since_the_plan_aborts() -> None:

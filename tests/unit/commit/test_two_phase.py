@@ -71,10 +71,17 @@ def commit(
     level: int = 2,
     deadline: float = 100.0,
     missing_until: float = 100.0,
+    behind_until: float = 0.0,
 ) -> tuple[Any, list[Question]]:
     """Run a commit; script: what is other than fine."""
     begun = two_phase.begin(
-        PLAN, attempts, RECORD, level=level, deadline=deadline, missing_until=missing_until
+        PLAN,
+        attempts,
+        RECORD,
+        level=level,
+        deadline=deadline,
+        missing_until=missing_until,
+        behind_until=behind_until,
     )
     fine = FINE | {ReadLog: [READ_BACK, LogRead(end=4)]}
     machine, asked = run(begun, two_phase.step, fine | script)
@@ -191,6 +198,30 @@ def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
     outcome, asked = commit({DescribeProducers: [unknown]}, missing_until=10.0)
     assert "t-0 was deleted after rows were written to it" in outcome.sentence
     assert 8 <= kinds(asked).count(DescribeProducers) <= 10
+
+
+def test_a_leader_that_lacks_acknowledged_records_is_asked_again_because_it_may_be_an_old_one() -> (
+    None
+):
+    old: list[Reply] = [
+        ProducersDescribed(),
+        ProducersDescribed((ActiveProducer(WRITER, -1, -1),)),
+        ProducersDescribed((ActiveProducer(WRITER, 2, 20),)),
+    ]
+    held = FINE[DescribeProducers]
+    outcome, asked = commit({DescribeProducers: [*old, *held]}, behind_until=10.0)
+    assert outcome == Committed(RECORD)
+    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+    assert [each.looks_up for each in again] == [False, True, True, True]
+    for lacks in old:
+        outcome, asked = commit({DescribeProducers: [lacks]}, behind_until=10.0)
+        assert outcome.kind is FailureKind.LOST
+        assert 8 <= kinds(asked).count(DescribeProducers) <= 10
+    # No old state has other records.
+    others = ProducersDescribed((ActiveProducer(WRITER, 4, 19),))
+    outcome, asked = commit({DescribeProducers: [others]}, behind_until=10.0)
+    assert outcome.kind is FailureKind.LOST
+    assert kinds(asked).count(DescribeProducers) == 1
 
 
 def test_what_every_attempt_wrote_to_a_partition_is_checked() -> None:
@@ -319,7 +350,9 @@ def test_after_the_decision_a_loss_is_torn_and_a_missing_answer_is_unfinished() 
     assert isinstance(outcome, Torn)
     assert [each.transaction for each in outcome.lost] == list(DECIDED.transactions)
     assert len(writes(asked)) == 1
-    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(outcome.exception(OWNER))
+    assert "aborted 1 of its 1 transactions, so that rows are lost" in str(
+        outcome.exception(PLAN.run)
+    )
     unfinished: dict[Any, list[Reply]] = {"commit": [Ended(RAISED), Ended(error=51)]}
     outcome, _ = commit(unfinished, deadline=15.0)
     assert isinstance(outcome, Unfinished)
@@ -357,9 +390,9 @@ def test_a_transaction_whose_end_is_unknown_does_not_count_as_committed() -> Non
         machine, more = two_phase.step(machine, Answer(ask, reply), now)
         asked += more
     assert isinstance(machine.outcome, Torn)
-    error = machine.outcome.exception(OWNER)
+    error = machine.outcome.exception(PLAN.run)
     assert (error.committed, len(error.lost)) == (1, 1)
-    assert "aborted 1 of its 3 transactions (the end of 1 more is not known)" in str(error)
+    assert "aborted 1 of its 3 transactions (it is not known how 1 more ended)" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ class Cluster:
         self.log_end = 0
         self.topic_id = ZERO_UUID
         self.coordinator = 2
+        self.brokers = [1, 2]
         self.node = 0
         self.versions_of = {node: NodeApiVersions(ALL_VERSIONS) for node in (1, 2)}
         self._waiting: list[RequestFuture] = []
@@ -196,7 +197,7 @@ class Cluster:
 
 
 def _metadata(cluster: Cluster, message: MetadataRequest) -> MetadataResponse:
-    brokers = [MetadataResponseBroker(node_id=n, host="b", port=n) for n in (1, 2)]
+    brokers = [MetadataResponseBroker(node_id=n, host="b", port=n) for n in cluster.brokers]
     topics = [
         MetadataResponseTopic(
             error_code=cluster.code(message),
@@ -716,6 +717,21 @@ def test_no_broker_answers_in_time(cluster: Cluster, client: CommitClient) -> No
     with pytest.raises(TimeoutException, match="no broker has answered in time"):
         client.level(deadline=110.0)
     assert cluster.now <= 111.0
+
+
+def test_a_cluster_that_lists_no_brokers_is_asked_again_until_the_deadline(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    cluster.brokers = []
+    with pytest.raises(TimeoutException, match="no broker has answered in time"):
+        client.level(deadline=110.0)
+    assert cluster.now <= 111.0
+    # The machine that has sent a request decides how long it is sent again.
+    (found,) = replies_to(client, [ListTransactions("pykafka/")])
+    assert isinstance(found, Unanswered)
+    assert "lists no brokers" in found.reason
+    cluster.brokers = [1, 2]
+    assert isinstance(replies_to(client, [ListTransactions("pykafka/")])[0], Listed)
 
 
 def test_a_login_that_is_refused_is_raised(cluster: Cluster, client: CommitClient) -> None:

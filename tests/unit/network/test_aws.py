@@ -154,7 +154,7 @@ def test_a_profile_that_is_named_elsewhere_is_not_shown(
     assert "hunter2" not in str(caught.value)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_PROFILE", "hunter2")
-    with pytest.raises(KafkaException, match="no profile as AWS_PROFILE names it") as caught:
+    with pytest.raises(KafkaException, match="no profile that AWS_PROFILE names") as caught:
         log_in(broker)
     assert "hunter2" not in str(caught.value)
 

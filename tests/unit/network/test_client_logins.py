@@ -18,7 +18,7 @@ from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.wire.exchange import Answered, NodeDown, RequestFailed
 
-ENDPOINT = "the token endpoint gives no token: it answered 503"
+ENDPOINT = "the token endpoint returned no token: it answered 503"
 
 
 class Logins:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -104,6 +105,18 @@ def test_a_form_is_sent_and_the_answer_is_returned() -> None:
     assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
     assert asked.headers["accept"] == "application/json"
     assert "x y" not in repr(answer)
+
+
+def test_a_program_that_prints_its_requests_prints_no_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Since Python 3.12, urllib reads it, too.
+    monkeypatch.setattr(HTTPConnection, "debuglevel", 1)
+    with TokenServer("") as server:
+        server.answer = lambda _: Answer(200, "s3cret")
+        headers = {"Authorization": "Basic s3cret"}
+        assert post(server.url, {"assertion": "s3cret"}, headers, LIMITS).status == 200
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -262,6 +275,16 @@ def test_the_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/token"))
         monkeypatch.delenv("no_proxy", raising=False)
         assert post("http://idp.invalid/token", {}, {}, LIMITS).body == b'"idp.invalid"'
+
+
+def test_a_proxy_that_refuses_says_with_which_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    trusted = client_context(TlsSettings()).context
+    with peer(says(b"HTTP/1.1 407 Say hunter2\r\n\r\n")) as url:
+        monkeypatch.setenv("https_proxy", url.replace("//", "//user:hunter2@"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        with pytest.raises(HttpException, match=r"proxy .* with the status 407$") as caught:
+            post("https://idp.invalid/token", {}, {}, LIMITS, trusted)
+    assert not caught.value.is_refused
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from spark_kafka_sink.errors import (
     NetworkException,
     SaslAuthenticationException,
     UnsupportedSaslMechanismException,
+    name_options,
 )
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.connection import Connection
@@ -304,6 +306,21 @@ def test_a_refused_delegation_token_is_told_with_a_hint() -> None:
         match=r"refused the login of the delegation token 'id': No \(58\); raise the limit$",
     ):
         broker.answer(token(code=codes.SASL_AUTHENTICATION_FAILED, words="No"))
+
+
+def test_a_mechanism_that_is_not_offered_is_told_with_the_option_that_sets_it() -> None:
+    with name_options("kafka.".__add__):
+        for login, option in (
+            (None, r"kafka\.sasl\.mechanism"),
+            (replace(by_token(), mechanism_option="delegationToken.mechanism"), "delegationToken"),
+        ):
+            broker = Broker(login)
+            broker.connection.connected(0.0)
+            broker.look()
+            broker.announce_versions()
+            broker.look()
+            with pytest.raises(UnsupportedSaslMechanismException, match=rf"; set {option}"):
+                broker.answer(handshake(codes.UNSUPPORTED_SASL_MECHANISM, "GSSAPI"))
 
 
 def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> None:

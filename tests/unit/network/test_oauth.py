@@ -158,8 +158,8 @@ def test_a_wrong_secret_is_an_error_that_names_the_endpoint(
     caplog.set_level(logging.DEBUG)
     said = refusal(by_secret(server.url, "WRONG"))
     assert said == (
-        f"the token endpoint {server.url} gives no token: it answered 401 (invalid_client: no such "
-        "client)"
+        f"the token endpoint {server.url} returned no token: it answered 401 (invalid_client: no "
+        "such client)"
     )
     first_message(by_secret(server.url))
     assert not any(word in caplog.text for word in ("WRONG", CLIENT_SECRET, *server.tokens))
@@ -364,6 +364,9 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
     said = first_message(by_callable("Tokens", sasl_jaas_config=jaas))
     assert said == "n,,\x01auth=Bearer abc\x01a=b\x01c=d\x01\x01"
     assert calls == ["made", "kafka-login"]
+    for never in (float("inf"), 10**400):
+        own_module.ever = lambda never=never: ("ghi", never)  # type: ignore[attr-defined] # made here
+        assert "auth=Bearer ghi\x01" in first_message(by_callable("ever"))
     own_module.plain = lambda: ["def", None]  # type: ignore[attr-defined] # made here
     assert "auth=Bearer def\x01" in first_message(by_callable("plain"))
 
@@ -382,12 +385,13 @@ def test_a_callable_gives_tokens(own_module: ModuleType) -> None:
         (("t0ken", 1, {}, 1), "(str, int, dict, int)"),
         (("t0 ken", 1), "expected the token alone"),
         (("t0ken", 1, {"auth": "x"}), "is not the name of an OAUTHBEARER extension"),
+        (("t0ken", float("nan")), "NaN as the time when the token expires"),
     ],
 )
 def test_what_is_no_token_is_refused(own_module: ModuleType, found: object, expected: str) -> None:
     own_module.tokens = lambda: found  # type: ignore[attr-defined] # made here
     said = refusal(by_callable("tokens", client_id=str(found)))
-    assert said.startswith("own_tokens_of_test.tokens gives no token: ")
+    assert said.startswith("own_tokens_of_test.tokens returned no token: ")
     assert expected in said
     assert "t0" not in said
 
@@ -467,6 +471,11 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),
          "unsecuredLogin"),
         (by_secret("https://h/", sasl_username="u", sasl_password="p"), "sasl.username has no"),
+        (by_secret("https://h/", "s3cret\ud800"), "client.secret has an invalid character"),
+        (by_secret("https://h/", "s3cret\ud800", sasl_oauthbearer_header_urlencode="true"),
+         "client.secret has an invalid character"),
+        (by_secret("https://h/", sasl_oauthbearer_scope="\ud800"),
+         "scope has an invalid character"),
     ],
 )  # fmt: skip
 def test_what_gives_no_token_is_refused_on_the_driver(
@@ -474,7 +483,7 @@ def test_what_gives_no_token_is_refused_on_the_driver(
 ) -> None:
     with pytest.raises(ConfigException, match=sentence) as caught:
         security(options)
-    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in "".join(map(repr, (caught.value, caught.value.__context__)))
 
 
 def test_the_process_says_which_urls_may_be_asked(
@@ -511,7 +520,7 @@ def test_a_url_that_a_reference_gives_is_not_shown(
 ) -> None:
     monkeypatch.setenv("URL_OF_TEST", server.url)
     said = refusal(by_secret("${env:URL_OF_TEST}", "wrong"))
-    assert said.startswith("the token endpoint ${env:URL_OF_TEST} gives no token")
+    assert said.startswith("the token endpoint ${env:URL_OF_TEST} returned no token")
 
 
 def test_credentials_that_travel_in_clear_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

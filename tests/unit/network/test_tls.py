@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import pytest
 from hypothesis import given
@@ -211,8 +211,8 @@ def _refusal(
 UNTRUSTED: Final = (
     "the broker's certificate is not accepted (unable to get local issuer certificate): set "
     "ssl.truststore.location or ssl.truststore.certificates to the certificate of the CA that "
-    "signed it; if the truststore has that certificate, the broker may not send the intermediate "
-    "certificates"
+    "signed it; if the truststore has that certificate, the broker probably does not send the "
+    "intermediate certificates"
 )
 
 
@@ -667,10 +667,29 @@ def test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk(
     assert client_context(showing).has_certificate
     assert list(tmp_path.iterdir()) == []
     client_context.cache_clear()
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
     with pytest.raises(ConfigException, match="OpenSSL cannot read the key") as caught:
         client_context(showing)
     assert "Too many open files" in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is always full")
+def test_a_full_disk_leaves_no_part_of_a_key(
+    showing: TlsSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def on_a_full_disk(number: int, mode: str) -> IO[Any]:
+        os.close(number)
+        return Path("/dev/full").open(mode)
+
+    client_context.cache_clear()
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "fdopen", on_a_full_disk)
+    with pytest.raises(ConfigException, match="No space left on device") as caught:
+        client_context(showing)
+    # The exception, and with it what its frames hold, is still there.
+    assert caught.value.__traceback__ is not None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_secret_is_shown(showing: TlsSettings) -> None:

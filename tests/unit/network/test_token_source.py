@@ -126,7 +126,7 @@ def test_while_a_refresh_fails_the_old_token_serves_until_it_ends(
     assert "the last token is still used" in caplog.text
     endpoint.now = 1100.0
     assert endpoint.source.token() is None
-    assert endpoint.source.problem() == "the endpoint gives no token: it cannot be reached: down"
+    assert endpoint.source.problem() == "the endpoint returned no token: it cannot be reached: down"
     second = endpoint.respond(token(1200.0))
     client.wait()
     assert endpoint.source.token() is second
@@ -137,7 +137,7 @@ def test_a_refusal_that_is_final_is_raised_until_another_try() -> None:
     endpoint.source.attach(client)
     endpoint.respond(TokenException("it answered 401", is_final=True))
     client.wait()
-    with pytest.raises(SaslAuthenticationException, match="the endpoint gives no token: it answ"):
+    with pytest.raises(SaslAuthenticationException, match="endpoint returned no token: it answ"):
         endpoint.source.token()
     endpoint.now = 1010.0
     assert endpoint.source.token() is None
@@ -165,7 +165,7 @@ def test_whatever_is_raised_is_a_failure_that_shows_nothing(error: BaseException
     endpoint.respond(error)
     client.wait()
     assert endpoint.source.token() is None
-    assert endpoint.source.problem() == f"the endpoint gives no token: {type(error).__name__}"
+    assert endpoint.source.problem() == f"the endpoint returned no token: {type(error).__name__}"
     endpoint.now += 1
     endpoint.source.attach(client)
     endpoint.respond(token(1100.0))
@@ -258,7 +258,7 @@ def test_a_call_that_does_not_return_is_made_again_in_another_thread(
     assert stuck.begun.empty()
     stuck.now += 2
     assert stuck.source.token() is None
-    assert stuck.source.problem() == "tokens.stuck gives no token: no result after 60 s"
+    assert stuck.source.problem() == "tokens.stuck returned no token: no result after 60 s"
     _, answers = stuck.call()
     assert "no result after 60 s; another thread tries again" in caplog.text
     found = token(9000.0, "of the second")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_sink.config import SECRETS
+from spark_kafka_sink.config import SECRETS, producer_config
 from spark_kafka_sink.errors import ConfigException, DataException, SerializationException
 from spark_kafka_sink.model import ProducerRecord
 from spark_kafka_sink.plugins import loading
@@ -112,6 +112,22 @@ def test_secrets_come_in_a_type_that_prints_none() -> None:
     assert "hunter2" not in str(configs)
     assert {configs[name].value for name in SECRETS} == {"hunter2"}
     assert set(given.values()) == {"1", "hunter2"}
+    # A plugin may configure its own plugins.
+    loading.configure(plugin, configs, True)  # noqa: FBT003 - as above
+    assert {plugin.configured[-1][0][name].value for name in SECRETS} == {"hunter2"}
+
+
+def test_a_plugin_can_make_a_client_of_the_options_that_it_gets() -> None:
+    plugin = Reverse()
+    given = {
+        "bootstrap.servers": "b:1",
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "alice",
+        "sasl.password": " hunter2 ",
+    }
+    loading.configure(plugin, given, True)  # noqa: FBT003 - Java's
+    ((configs, _),) = plugin.configured
+    assert producer_config(configs) == producer_config(given)
 
 
 @pytest.mark.parametrize(

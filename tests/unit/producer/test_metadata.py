@@ -638,3 +638,27 @@ def test_without_rebootstrap_the_brokers_known_are_kept_whatever_happens() -> No
         assert ask(known, now + 10)
         known.failed(now + 10)
     assert known.nodes
+
+
+def test_a_topic_without_partitions_is_requested_again_until_it_has_some() -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    known.request(0.0)
+    known.update(answer(topic("t")), 0.0)
+    assert known.topic("t") is None
+    assert "LEADER_NOT_AVAILABLE" in str(known.topic_error("t"))
+    assert known.take_error("t") is None
+    assert known.request(known.next_update_at()) is not None
+    known.update(answer(topic("t", 1)), 1.0)
+    assert leaders_of(known) == [1]
+
+
+@pytest.mark.parametrize("partition", [-1, -3, 2])
+def test_a_leader_of_a_partition_that_the_topic_does_not_have_is_ignored(partition: int) -> None:
+    known = metadata()
+    known.track("t", 0.0)
+    known.request(0.0)
+    known.update(answer(topic("t", 1, 1)), 0.0)
+    named = {TopicPartition("t", partition): LeaderIdAndEpoch(leader_id=2, leader_epoch=9)}
+    assert not known.update_leaders(named, [])
+    assert leaders_of(known) == [1, 1]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from support.programs.forked import in_child, taken
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.names import checked_owner
+from spark_kafka_sink.commit.resolve import RECORDS_ARE_GONE, in_doubt
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit.verdicts import Call
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.spark import commit_clients
 from spark_kafka_sink.spark.commit_clients import (
     _lock,
     close_all,
@@ -37,6 +40,14 @@ def test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option() -> No
         "or write less in one job"
     )
     assert "visible" not in said_of(Failure(FailureKind.CONFLICT, "two tasks wrote"), "6 rows")
+
+
+def test_a_run_whose_result_cannot_be_found_out_can_be_accepted() -> None:
+    gone = in_doubt("team/app/t/0.0", TopicPartition("t", 0), 7, RECORDS_ARE_GONE)
+    assert said_of(gone).endswith(
+        "and let the next run start by python -m spark_kafka_sink.recover --accept-torn "
+        "--app-id app --topic t --txn-id-prefix team --commit-log-topic log"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,3 +112,36 @@ def test_of_clients_that_are_lent_at_once_one_is_kept(closed: list[CommitClient]
         assert again is inner
     close_all()
     assert closed == [outer, inner]
+
+
+def test_a_client_is_of_those_whose_tickets_the_cache_has(
+    closed: list[CommitClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {}
+    for principal in ("alice@LAB", "bob@LAB"):
+        monkeypatch.setattr(commit_clients, "login_identity", lambda _, name=principal: name)
+        with commit_client(CONFIG, "log") as client:
+            made[principal] = client
+        with commit_client(CONFIG, "log") as again:
+            assert again is client
+    assert made["alice@LAB"] is not made["bob@LAB"]
+    close_all()
+    assert {*closed} == {*made.values()}
+
+
+# Python 3.12 and newer: what comes of it is what this test is about.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_has_no_client_of_its_parent(closed: list[CommitClient]) -> None:
+    with commit_client(CONFIG, "log") as parents:
+        pass
+
+    def look() -> None:
+        with commit_client(CONFIG, "log") as client:
+            assert client is not parents
+
+    with taken(commit_clients._lock):  # as if another thread held it at the fork
+        assert in_child({"look": look}) == {"look": "nothing"}
+    with commit_client(CONFIG, "log") as again:
+        assert again is parents, "the parent lost its own"
+    close_all()
+    assert closed == [parents]

@@ -1,4 +1,4 @@
-"""docs/report.md and docs/bad-rows.md name every field, reason, choice and header, and no other."""
+"""The pages of the report and of dead letters name every field, reason, choice and header."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spark_kafka_sink.spark.report import (
 from spark_kafka_sink.spark.tasks.dead_letters import ERROR_COLUMNS, ERROR_HEADERS, UNNAMED_HEADER
 
 _DOCS = Path(__file__).parents[3] / "docs"
-REPORT = (_DOCS / "report.md").read_text()
-BAD_ROWS = (_DOCS / "bad-rows.md").read_text()
+REPORT = (_DOCS / "reference" / "report.md").read_text()
+BAD_ROWS = (_DOCS / "how-to" / "dead-letters.md").read_text()
 _INSIDE = {
     "slowest_task": TaskReport,
     "bad_rows": BadRowsReport,
@@ -54,7 +54,8 @@ def test_every_field_of_the_report_is_described() -> None:
 
 
 def test_every_choice_and_every_reason_is_described() -> None:
-    assert named(BAD_ROWS, "Bad rows") == [choice.value for choice in OnError]
+    title = "Skip bad rows, or keep them as dead letters"
+    assert named(BAD_ROWS, title) == [choice.value for choice in OnError]
     assert named(BAD_ROWS, "Reasons") == [fault.value for fault in Fault]
 
 

@@ -1,7 +1,8 @@
 """Record the method calls of a classic writer.
 
 A classic writer passes every setting to the JVM at once and cannot return it, so the calls of its
-methods are recorded. The writers of Spark Connect keep all settings in a plan.
+methods are recorded as notes: values that are stored with the writer, each under a name. The
+writers of Spark Connect keep all settings in a plan.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ def _noting(method: Any, taken: Note) -> Any:
 
 
 def note(writer: Any, name: str, value: object) -> None:
-    """Set the note with a name."""
+    """Store a note with a writer, in place of an earlier note of the same name."""
     setattr(writer, _NOTE + name, value)
 
 
 def noted(writer: Any, name: str, default: Any = None) -> Any:
-    """Return the note with a name, or else `default`."""
+    """Return the note of a writer that has this name, or `default` if there is none."""
     return getattr(writer, _NOTE + name, default)
 
 
 def is_all_noted(writer: Any) -> bool:
-    """Return whether all method calls of a writer were recorded since it was made."""
+    """Return whether the method calls of a writer were recorded from its creation on."""
     return bool(noted(writer, _NEW, default=False))
 
 

@@ -56,8 +56,8 @@ def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> Non
     is_single = options.get("exactlyonce", "").strip().lower() == Mode.SINGLE.value
     if is_single and _setting(session, _SPECULATION).lower() == "true":
         message = (
-            f"exactlyOnce=single does not go with {_SPECULATION}=true: a copy of a task that has "
-            "begun to write would fail the job; set it to false, or use exactlyOnce=two-phase"
+            f"exactlyOnce=single does not go with {_SPECULATION}=true: a second copy of a task "
+            "would fail the job; set it to false, or use exactlyOnce=two-phase"
         )
         raise ConfigException(message)
 

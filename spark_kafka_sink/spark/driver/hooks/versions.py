@@ -1,7 +1,7 @@
 """A check before ``save()`` with exactly once: a version that is already written starts no job.
 
-A version is the txnVersion of an application. The commit log is only read here. The job reads it
-again, and then fences older runs of the application.
+A version is the txnVersion of an application. This check only reads the commit log. The job reads
+it again, and then fences older runs of the application.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options, sink
 def is_written(options: Mapping[str, str]) -> bool:
     """Return whether the version is already written; if so, publish the report of a skipped job.
 
-    With a topic column, return False: the job runs and counts its rows.
+    If the rows have a topic column, return False: the job runs and counts its rows.
     """
     checked = sink_options(options)
     selected = checked.exactly_once

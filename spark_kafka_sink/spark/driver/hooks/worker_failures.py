@@ -34,8 +34,8 @@ _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
 # A TornCommitException in a traceback, and the parts of its message (`commit.outcomes.Torn`).
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
-    r"(.+?) of (application .+?) was decided, and brokers have aborted (\d+) of its (\d+) "
-    r"transactions(?: \(the end of (\d+) more is not known\))?"
+    r"(.+?) of (application .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
+    r"transactions(?: \(it is not known how (\d+) more ended\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
 _ON_DRIVER: Final = "on the driver's machine"
@@ -65,8 +65,8 @@ def explained(session: Any) -> Iterator[None]:
 def _torn(said: str) -> TornCommitException | None:
     """Return the TornCommitException of a worker, parsed from Spark's exception.
 
-    Return None if the worker raised another exception. `lost` has only the partitions in the
-    message.
+    Return None if the worker raised another exception. The returned exception has only those lost
+    rows that the message lists.
     """
     found = _TORN.search(said)
     if found is None:
@@ -86,7 +86,7 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Make those methods of a streaming query that raise its failure do so inside `explained`."""
+    """Wrap the methods that raise the exception of a query, so that `explained` replaces it."""
     for name in _RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
 

@@ -57,7 +57,7 @@ from spark_kafka_sink.spark.planning.datasource import (
 )
 from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 
-# ruff: noqa: SLF001 - Spark has no public way to ask a writer
+# ruff: noqa: SLF001 - Spark has no public way to read a writer's settings
 
 
 class Write(NamedTuple):
@@ -398,7 +398,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
 
 
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
-    """Return whether exactly once has already written this version, in a classic session."""
+    """Return whether a job's version is already written. session: None over Spark Connect."""
     is_batch = (
         kind.method == "save" and session is not None and BATCH_ID_OPTION not in write.options
     )

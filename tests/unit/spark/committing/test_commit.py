@@ -159,8 +159,8 @@ def test_rows_older_than_the_retention_are_added_up_and_said_once(
     _, line = capsys.readouterr().err.splitlines()
     assert line == (
         "pykafka: 9 rows are older than the retention.ms of their topic: 9 of t "
-        "(retention.ms=604800000, the oldest of 2001-09-09T01:46:40.250+00:00); brokers may delete "
-        "them at their next check; raise retention.ms, or set message.timestamp.type to "
+        "(retention.ms=604800000, the oldest is from 2001-09-09T01:46:40.250+00:00); brokers may "
+        "delete them at their next check; raise retention.ms, or set message.timestamp.type to "
         "LogAppendTime"
     )
 

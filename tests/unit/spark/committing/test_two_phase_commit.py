@@ -7,11 +7,21 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from support.pure.planned_run import DECIDED, FINE, OWNER, PLAN, RECORD
+from support.pure.planned_run import DECIDED, FINE, OWNER, PLAN, RAISED, RECORD
 from support.pure.scripted_machine import kind_of
 
 from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
-from spark_kafka_sink.commit.questions import Answer, Ended, LogRead, ReadLog, Reply
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    EMPTY,
+    Answer,
+    Described,
+    DescribeTransaction,
+    Ended,
+    LogRead,
+    ReadLog,
+    Reply,
+)
 from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.options import sink_options
 
@@ -133,17 +143,31 @@ def test_an_abort_waits_for_longer_than_the_linger_time(
     assert client.now() > 21
 
 
+SUPERSEDED = "was superseded by a newer run, which ends the open transactions"
+UNTIL = "brokers abort transactions that stay open within 900000 ms"
+
+
 @pytest.mark.parametrize(
-    ("level", "said"),
+    ("level", "described", "said"),
     [
-        (2, "which ends the open transactions"),
-        (1, "or it timed out; brokers abort transactions that stay open within 900000"),
+        (2, Described(COMPLETE_ABORT, RAISED), SUPERSEDED),
+        # At level 1 a coordinator answers in one way after a timeout and to an older run.
+        (1, Described(EMPTY, RAISED), SUPERSEDED),
+        (1, Described(COMPLETE_ABORT, RAISED), f"timed out: nothing of it is visible; {UNTIL}"),
+        (1, Described(error=53), f"{SUPERSEDED}, or timed out; {UNTIL}"),
     ],
 )
-def test_at_level_1_a_fenced_abort_says_that_it_may_have_timed_out(
-    level: int, said: str, lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+def test_a_fenced_abort_says_whether_a_newer_run_is_the_reason(
+    level: int,
+    described: Described,
+    said: str,
+    lend: Callable[[Client], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lend(Client({"abort": [Ended(error=90)]}, capsys, level))
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=90)],
+        DescribeTransaction: [described],
+    }
+    lend(Client(script, capsys, level))
     line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=False)
-    assert line.startswith(f"the write of {OWNER} was superseded by a newer run")
-    assert said in line
+    assert line == f"the write of {OWNER} {said}"

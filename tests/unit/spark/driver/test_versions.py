@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.pure.planned_run import DECIDED, RECORD
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
 from spark_kafka_sink.commit.questions import Answer, LogRead, Reply, Unanswered
 from spark_kafka_sink.spark.driver.hooks import versions
@@ -46,6 +47,16 @@ def logged(record: CommitRecord) -> LogRead:
     return LogRead(LogReading(record, 3), end=4)
 
 
+def lend(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a client the one of the process."""
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[Client]:
+        yield client
+
+    monkeypatch.setattr(versions, "commit_client", lent)
+
+
 @pytest.mark.parametrize(
     ("version", "replies", "is_written"),
     [
@@ -66,11 +77,14 @@ def test_a_version_is_written_if_the_log_says_so(
     *,
     is_written: bool,
 ) -> None:
-    client = Client(list(replies))
-
-    @contextmanager
-    def lent(*_: object) -> Iterator[Client]:
-        yield client
-
-    monkeypatch.setattr(versions, "commit_client", lent)
+    lend(Client(list(replies)), monkeypatch)
     assert versions.is_written(GIVEN | {"txnVersion": version}) == is_written
+
+
+def test_the_first_job_does_not_wait_for_a_log_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client([LogRead(error=codes.UNKNOWN_TOPIC_OR_PARTITION)])
+    lend(client, monkeypatch)
+    assert not versions.is_written(GIVEN | {"txnVersion": "7"})
+    assert client.now() == 1.0, "one request"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.commit.attempts import Run
 from spark_kafka_sink.commit.log_record import CommitRecord, DecidedTransaction, RecordState
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import LostTransaction, Torn
@@ -28,8 +29,8 @@ JOB = (
 PLAN = f"[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: {TRACEBACK}"
 NO_SINK = "ModuleNotFoundError: No module named 'spark_kafka_sink'\n SQLSTATE: 38000"
 NO_CRC32C = (
-    "ModuleNotFoundError: No module named 'crc32c' or 'lz4' for /usr/bin/python3 on node-7: "
-    "spark-kafka-sink needs it wherever Spark runs Python"
+    "ModuleNotFoundError: No module named 'crc32c' and 'lz4' for /usr/bin/python3 on node-7: "
+    "spark-kafka-sink needs them wherever Spark runs Python"
 )
 OLD = (
     "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 "
@@ -126,7 +127,7 @@ def test_a_query_says_it_wherever_it_raises() -> None:
 def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(
     begin: str, unknown: int
 ) -> None:
-    owner = checked_owner("pykafka", "a was decided", "flights.2")
+    owner = checked_owner("pykafka", "a was to be committed", "flights.2")
     lost = tuple(
         LostTransaction(
             DecidedTransaction(
@@ -139,7 +140,8 @@ def test_lost_rows_of_exactly_once_can_be_caught_with_what_is_known(
     record = CommitRecord(RecordState.DECIDED, "run", 5, 0).after_version(3)
     transactions = tuple(each.transaction for each in lost)
     decided = replace(record, transactions=(*transactions, *transactions))
-    raised = Torn(decided, lost, unknown).exception(owner)
+    run = Run(owner, "run", TopicPartition("log", 0), level=2, timeout_ms=1000)
+    raised = Torn(decided, lost, unknown).exception(run)
     cause = RuntimeError(f"{begin}spark_kafka_sink.errors.TornCommitException: {raised}\n\n more")
     with pytest.raises(TornCommitException) as failed, explained(SESSION):
         raise cause

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import json
 import os
 import pickle
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -23,6 +24,7 @@ from pyspark import SparkFiles
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.delegation_tokens import FRESH_MS, delegation_token
+from spark_kafka_sink.auth.oauthbearer import subject
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -33,6 +35,8 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
+from spark_kafka_sink.network.oauth import OAuth
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import session
 from spark_kafka_sink.spark.committing import job_token
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
@@ -56,6 +60,17 @@ GIVEN = {
 PASSWORD = b"hunter2"
 
 
+def user_of(config: ProducerConfig) -> str:
+    """Return the user that logs in, as brokers see it."""
+    values = OptionValues(config)
+    if (config.sasl_oauthbearer_token_endpoint_url or "").startswith("file:"):
+        return subject(OAuth(config, values).file_token().value)
+    if config.sasl_jaas_config is not None:
+        entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)
+        return entry.options["username"]
+    return values.resolved("sasl.username", config.sasl_username or "")
+
+
 @dataclass
 class Brokers:
     """The tokens of a cluster; its clock is behind the driver's.
@@ -74,7 +89,7 @@ class Brokers:
     def admin(self, config: ProducerConfig, **_: object) -> Admin:
         """Return an admin of a user."""
         assert delegation_token(config) is None
-        return Admin(self, config.sasl_username or "")
+        return Admin(self, user_of(config))
 
     @property
     def here_ms(self) -> int:
@@ -261,6 +276,88 @@ def test_users_and_clusters_have_tokens_of_their_own(brokers: Brokers) -> None:
     assert [shared(each) for each in given] == tokens
     assert shared(options(kafka_linger_ms="7", topic="u")) == tokens[0]
     assert brokers.created == len(given)
+
+
+def jaas(user: str) -> str:
+    """Return the text of sasl.jaas.config for a user."""
+    return f'x.PlainLoginModule required username="{user}" password="hunter2";'
+
+
+def jwt(user: str) -> str:
+    """Return a token of OAuth; nobody checks its signature."""
+    claims = base64.urlsafe_b64encode(json.dumps({"sub": user}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.e30"
+
+
+# By the name of a case: the options with the path of a file, and the content for a user.
+CHANGED_FILES: dict[str, tuple[dict[str, str], Callable[[str], str]]] = {
+    "file": (
+        {"kafka.sasl.username": "${file:PATH:user}"}, "user={}".format
+    ),
+    "directory": ({"kafka.sasl.username": "${directory:FOLDER:NAME}"}, str),
+    "jaas": ({"kafka.sasl.jaas.config": "${directory:FOLDER:NAME}"}, jaas),
+    "in jaas": (
+        {"kafka.sasl.jaas.config": jaas("${file:PATH:user}")}, "user={}".format
+    ),
+    "token": (
+        {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "file://PATH",
+        },
+        jwt,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGED_FILES)
+def test_a_file_with_another_user_gets_a_token_of_that_user(
+    brokers: Brokers, tmp_path_factory: pytest.TempPathFactory, case: str
+) -> None:
+    file = tmp_path_factory.mktemp("secrets") / "content"
+    names, content = CHANGED_FILES[case]
+    given = dict(GIVEN)
+    if "kafka.sasl.username" not in names:
+        del given["kafka.sasl.username"], given["kafka.sasl.password"]
+    for name, text in names.items():
+        of_file = text.replace("PATH", str(file)).replace("NAME", file.name)
+        given[name] = of_file.replace("FOLDER", str(file.parent))
+    found = {}
+    for user in ("alice", "bob"):
+        file.write_text(content(user))
+        found[user] = shared(sink_options(given))
+        assert found[user].owner == f"User:{user}"
+        new_process()
+        assert shared(sink_options(given)) == found[user]
+    file.write_text(content("alice"))
+    assert shared(sink_options(given)) == found["alice"]
+    assert brokers.created == 2
+
+
+def test_a_variable_without_a_value_gets_no_token(brokers: Brokers, tmp_path: Path) -> None:
+    given = options(kafka_sasl_username=f"${{file:{tmp_path}/none:user}}")
+    with pytest.raises(
+        ConfigException, match=r"kafka\.sasl\.username has \$\{file:.* cannot be read"
+    ):
+        shared(given)
+    assert brokers.calls == []
+
+
+def test_a_mechanism_in_the_wrong_case_is_named_before_anything_else(brokers: Brokers) -> None:
+    given = GIVEN | {"kafka.sasl.mechanism": "plain", "kafka.sasl.jaas.config": jaas("alice")}
+    del given["kafka.sasl.username"], given["kafka.sasl.password"]
+    with pytest.raises(ConfigException, match="write it PLAIN"):
+        shared(sink_options(given))
+    assert brokers.calls == []
+
+
+def test_expired_tokens_of_earlier_users_are_forgotten(brokers: Brokers, tmp_path: Path) -> None:
+    for hour in range(100):
+        shared(options(kafka_sasl_username=f"user{hour}"))
+        brokers.pass_time(3600)
+    (file,) = tmp_path.iterdir()
+    with file.open("rb", buffering=0) as opened:
+        assert len(delegation_tokens._Notes.read(opened).tokens) == 24
+    assert len(delegation_tokens._shared) == 24
 
 
 def test_a_token_that_somebody_has_expired_is_replaced(brokers: Brokers) -> None:

@@ -9,19 +9,24 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructType
 from support.brokers.scripted_broker import ScriptedBroker
 
+from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, TimeoutException
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network import client, nodes
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import preflight
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import (
     KafkaDataSource,
     check_batch_write,
@@ -333,7 +338,7 @@ def test_of_many_columns_that_are_not_sent_ten_are_named(
 def test_a_stream_whose_tasks_were_given_no_rows_is_not_committed() -> None:
     """So it is with the continuous trigger; a batch without tasks is another matter."""
     writer = KafkaStreamArrowWriter(sink_options(NAMES))
-    with pytest.raises(ConfigException, match="the continuous trigger loses every row"):
+    with pytest.raises(ConfigException, match="the continuous trigger, Spark passes no rows"):
         writer.commit([None, None], 0)
     writer.commit([], 0)
 
@@ -406,7 +411,7 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
         return preflight._Found(time.monotonic(), None, len(looked), None, ())
 
     monkeypatch.setattr(preflight, "_look", look)
-    monkeypatch.setattr(preflight, "_found", {})
+    monkeypatch.setattr(preflight, "_found", CheckCache())
     others: tuple[dict[str, str], ...] = (
         {},
         {"kafka.bootstrap.servers": "other:1"},
@@ -415,6 +420,32 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
     checked = [sink_options(NAMES | other) for other in others] * 2
     found = [check_cluster(each, has_headers=False, may_remember=True) for each in checked]
     assert [each.partitions for each in found] == [1, 2, 3, 1, 2, 3]
+
+
+def test_what_was_found_with_old_delegation_tokens_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[SinkOptions] = []
+
+    def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
+        looked.append(options)
+        return preflight._Found(time.monotonic(), None, len(looked), None, ())
+
+    monkeypatch.setattr(preflight, "_look", look)
+    results: CheckCache[Any, Any] = CheckCache()
+    monkeypatch.setattr(preflight, "_found", results)
+    options = sink_options(NAMES)
+    for number in range(150):
+        token = DelegationToken(
+            token_id="id", hmac=Secret("hmac"), owner="User:a", issue_timestamp_ms=0,
+            expiry_timestamp_ms=number, max_timestamp_ms=0,
+        )  # fmt: skip
+        config = with_delegation_token(options.producer, token, "SCRAM-SHA-256")
+        checked = replace(options, producer=config)
+        check_cluster(checked, has_headers=False, may_remember=True)
+    assert len(results) == 100
+    check_cluster(checked, has_headers=False, may_remember=True)
+    assert len(looked) == 150, "the newest token's result is kept"
 
 
 class SaidError(BaseException):

@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import pytest
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.errors import ConfigException, api_exception
+from spark_kafka_sink.admin import NewTopic, TopicDescription
+from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.errors import (
+    ApiException,
+    ConfigException,
+    TimeoutException,
+    api_exception,
+)
 from spark_kafka_sink.logs import _warn
-from spark_kafka_sink.spark.planning.run_plan import _check_compacted
+from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.planning import run_plan
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
+from spark_kafka_sink.spark.planning.run_plan import _check_compacted, _check_log
 
 
 class Admin:
-    """An admin client. answer: the settings of the log, or the error for them."""
+    """An admin client. answer: the settings of the log, or the error for them.
 
-    def __init__(self, answer: dict[str, str] | Exception) -> None:
+    refusals: the errors for the next requests to create the log. created: what was requested.
+    """
+
+    def __init__(
+        self, answer: dict[str, str] | Exception, refusals: Sequence[ApiException] = ()
+    ) -> None:
         self._answer = answer
+        self._refusals = list(refusals)
+        self.created: list[tuple[tuple[str, str], ...]] = []
+        self.acls = Acls()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def topics(self, names: list[str], new: NewTopic) -> dict[str, TopicDescription]:
+        """Create a topic, or raise the next refusal."""
+        self.created.append(tuple(new.configs))
+        if self._refusals:
+            raise self._refusals.pop(0)
+        return {name: TopicDescription(name, 1, 1, None) for name in names}
 
     def topic_configs(self, *_: object) -> dict[str, str]:
         """Return the answer, or raise it."""
@@ -47,3 +80,86 @@ def test_a_log_whose_settings_cannot_be_read_is_used_with_a_warning(
     assert record.levelname == "WARNING"
     assert "it is not known whether topic log has cleanup.policy=compact" in said
     assert said.endswith("grant DESCRIBE_CONFIGS")
+
+
+def test_micro_batches_share_a_check_of_the_log_and_jobs_check_it_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+
+    def need_log(_: SinkOptions, log_topic: str) -> None:
+        checked.append(log_topic)
+
+    results: CheckCache[object, float] = CheckCache()
+    monkeypatch.setattr(run_plan, "_need_log", need_log)
+    monkeypatch.setattr(run_plan, "_found", results)
+    options = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+    logs = [f"log{number}" for number in range(150)]
+    for log in logs:
+        _check_log(options, ExactlyOnce(Mode.TWO_PHASE, log_topic=log, version=1))
+    assert checked == logs
+    assert len(results) == 0, "each job may have a delegation token of its own"
+    for log in logs:
+        of_stream = ExactlyOnce(Mode.TWO_PHASE, log_topic=log)
+        _check_log(options, of_stream)
+        _check_log(options, of_stream)
+    assert checked == logs * 2
+    assert len(results) == 100
+
+
+OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+COMPACT = ("cleanup.policy", "compact")
+
+
+def need_log(monkeypatch: pytest.MonkeyPatch, *refusals: ApiException) -> Admin:
+    """Plan with a log that is to be created; return the admin client."""
+    admin = Admin({"cleanup.policy": "compact"}, refusals)
+    monkeypatch.setattr(run_plan, "KafkaAdmin", lambda *_, **__: admin)
+    try:
+        run_plan._need_log(OPTIONS, "log")
+    finally:
+        assert all(COMPACT in configs for configs in admin.created)
+    return admin
+
+
+@pytest.mark.parametrize("code", [codes.INVALID_CONFIG, codes.POLICY_VIOLATION])
+def test_a_log_whose_settings_are_refused_is_created_without_them(
+    code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn.cache_clear()
+    refusal = api_exception(code, "segment.bytes must be 52428800 or more")
+    for _ in range(2):
+        admin = need_log(monkeypatch, refusal)
+        assert len(admin.created[0]) > 1
+        assert admin.created[1:] == [(COMPACT,)]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "topic log, which is created with cleanup.policy=compact alone" in record.getMessage()
+    assert "segment.bytes must be 52428800 or more" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "refusals",
+    [
+        [(codes.TOPIC_AUTHORIZATION_FAILED, "not allowed")],
+        # Some services forbid names that begin with two underscores.
+        [(codes.INVALID_TOPIC_EXCEPTION, "the name is not allowed")],
+        [(codes.POLICY_VIOLATION, "no"), (codes.POLICY_VIOLATION, "not allowed")],
+    ],
+)
+def test_a_log_that_cannot_be_created_is_an_error_with_the_command_and_the_option(
+    refusals: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [api_exception(code, said) for code, said in refusals]
+    with pytest.raises(ApiException, match=r"option commitLogTopic=log: .*not allowed") as failed:
+        need_log(monkeypatch, *errors)
+    assert failed.value.code == refusals[-1][0]
+    assert "kafka-topics.sh --create --topic log --partitions 1" in str(failed.value)
+    assert "--config cleanup.policy=compact, or set commitLogTopic to" in str(failed.value)
+
+
+def test_a_cluster_that_does_not_answer_is_no_reason_to_create_a_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(TimeoutException, match=r"^nobody answers$"):
+        need_log(monkeypatch, TimeoutException("nobody answers"))

@@ -10,15 +10,17 @@ import pytest
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
-from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import single_checks
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.single_checks import check_targets
 
 NAME = "message.timestamp.type"
 
 
-def check(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check a topic that has these settings, as far as they can be read."""
+def checks(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Let topics have these settings, as far as they can be read; return the topics of checks."""
+    checked: list[list[str]] = []
 
     class Admin:
         def __init__(self, *_: object, **__: object) -> None:
@@ -30,13 +32,24 @@ def check(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
         def __exit__(self, *_: object) -> None:
             pass
 
-        def configs_of_topics(self, *_: object) -> dict[str, dict[str, str]]:
-            return {"t": settings}
+        def configs_of_topics(self, topics: list[str], _: object) -> dict[str, dict[str, str]]:
+            checked.append(topics)
+            return dict.fromkeys(topics, settings)
 
     monkeypatch.setattr(single_checks, "KafkaAdmin", Admin)
-    options = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
-    selected = ExactlyOnce(Mode.SINGLE)
-    check_targets(replace(options, exactly_once=selected, laid_out={"t": 1}))
+    return checked
+
+
+def options_for(topic: str) -> SinkOptions:
+    """Return the options of a write whose rows were laid out for a topic."""
+    options = sink_options({"kafka.bootstrap.servers": "b:1", "topic": topic})
+    return replace(options, exactly_once=ExactlyOnce(Mode.SINGLE), laid_out={topic: 1})
+
+
+def check(settings: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check a topic that has these settings."""
+    checks(settings, monkeypatch)
+    check_targets(options_for("t"))
 
 
 def test_a_topic_with_log_append_time_is_refused(
@@ -57,3 +70,19 @@ def test_a_topic_whose_settings_cannot_be_read_is_named_in_a_warning(
     assert record.levelname == "WARNING"
     assert f"not known whether topic t has {NAME}=CreateTime" in record.getMessage()
     assert "grant DESCRIBE_CONFIGS on the topic" in record.getMessage()
+
+
+def test_the_topics_of_the_newest_micro_batches_are_not_checked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = checks({NAME: "CreateTime"}, monkeypatch)
+    results: CheckCache[object, float] = CheckCache()
+    monkeypatch.setattr(single_checks, "_found", results)
+    topics = [f"t{number}" for number in range(150)]
+    for topic in topics:
+        check_targets(options_for(topic), may_remember=True)
+        check_targets(options_for(topic), may_remember=True)
+    assert checked == [[topic] for topic in topics]
+    assert len(results) == 100
+    check_targets(options_for("t149"))
+    assert len(checked) == 151, "a job does not use what a micro-batch has found"

@@ -69,6 +69,5 @@ def test_the_line_names_the_topics_with_most_of_them() -> None:
     ]
     said = ExpiredRowsReport.summary(found)
     assert said.startswith("pykafka: 78 rows are older than the retention.ms of their topic: 12 of")
-    assert ", 3 of t3 (retention.ms=1, the oldest of 1970-01-01T00:00:00.000+00:00) and 2 more" in (
-        said
-    )
+    third = "3 of t3 (retention.ms=1, the oldest is from 1970-01-01T00:00:00.000+00:00)"
+    assert f", {third} and 2 more" in said

@@ -1,0 +1,1 @@
+"""A folder for the path of Python processes, whose module sitecustomize they import."""

@@ -1,0 +1,109 @@
+"""What the driver prints when it aborts a run of mode `single`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.pure.planned_run import OWNER, PLAN, PRODUCER, RAISED, RECORD
+from support.pure.scripted_machine import run
+
+from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    EMPTY,
+    ONGOING,
+    Described,
+    DescribeTransaction,
+    Ended,
+    LogRead,
+    ReadLog,
+    Reply,
+)
+from spark_kafka_sink.spark.committing import single_commit
+from spark_kafka_sink.spark.options import sink_options
+
+OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+IS_COMMITTED = "failed after its transaction had ended: it IS committed"
+SUPERSEDED = "was superseded by a newer run"
+TIMED_OUT = "timed out: the brokers aborted it after 900000 ms, and nothing of it is visible"
+NOT_KNOWN = "; the next run finds out whether it is committed"
+MAY_BE_EITHER = f"{SUPERSEDED}, or the brokers aborted it after 900000 ms{NOT_KNOWN}"
+
+OWN, OTHERS = RECORD, replace(RECORD, run="run 2")
+DENIED = LogRead(error=29)
+BY_TIMEOUT = Described(COMPLETE_ABORT, RAISED)
+BY_NEXT_RUN = Described(EMPTY, RAISED)
+OF_NEXT_RUN = Described(ONGOING, replace(PRODUCER, epoch=PRODUCER.epoch + 2))
+NO_COORDINATOR = Described(error=53)
+
+
+def read(record: CommitRecord | None) -> LogRead:
+    """Return the reply that has this record."""
+    return LogRead(LogReading(record, 3), end=4)
+
+
+class Client:
+    """The commit client of the process, with replies that the test has written down."""
+
+    def __init__(self, script: Mapping[Any, Sequence[Reply]], level: int) -> None:
+        self._script = script
+        self._level = level
+
+    def now(self) -> float:
+        """Return the time."""
+        return 0.0
+
+    def level(self, _: float) -> int:
+        """Return the transaction.version."""
+        return self._level
+
+    def run(self, begun: Any, step: Any) -> Any:  # noqa: ANN401 - any machine
+        """Answer every question of a machine."""
+        machine, _ = run(begun, step, self._script)
+        return machine
+
+
+@pytest.mark.parametrize(
+    ("level", "error", "log", "described", "said"),
+    [
+        (2, 0, DENIED, BY_TIMEOUT, "was aborted: nothing of it is visible"),
+        (2, 48, read(OWN), BY_TIMEOUT, IS_COMMITTED),
+        (1, 48, read(OWN), BY_TIMEOUT, IS_COMMITTED),
+        (2, 48, DENIED, BY_TIMEOUT, f"failed after its transaction had ended{NOT_KNOWN}"),
+        (2, 90, read(OTHERS), BY_TIMEOUT, SUPERSEDED),
+        # At level 1 a coordinator answers in one way after a timeout, after another run has begun,
+        # and after the epoch was raised by the commit.
+        (1, 90, read(OWN), BY_NEXT_RUN, IS_COMMITTED),
+        (1, 90, read(None), BY_TIMEOUT, TIMED_OUT),
+        (1, 90, read(OTHERS), BY_TIMEOUT, TIMED_OUT),
+        (1, 90, read(OTHERS), BY_NEXT_RUN, SUPERSEDED),
+        (1, 90, read(None), OF_NEXT_RUN, SUPERSEDED),
+        (1, 90, DENIED, BY_TIMEOUT, MAY_BE_EITHER),
+        (1, 90, read(None), NO_COORDINATOR, MAY_BE_EITHER),
+    ],
+)
+def test_an_abort_says_what_became_of_the_write(
+    level: int,
+    error: int,
+    log: LogRead,
+    described: Described,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        "abort": [Ended(error=error)],
+        ReadLog: [log],
+        DescribeTransaction: [described],
+    }
+    client = Client(script, level)
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[Client]:
+        yield client
+
+    monkeypatch.setattr(single_commit, "commit_client", lent)
+    assert single_commit.abort_run(OPTIONS, PLAN) == f"the write of {OWNER} {said}"
