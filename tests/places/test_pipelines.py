@@ -79,7 +79,7 @@ def test_each_run_of_the_example_writes_the_files_that_are_new(
     for first, last in ((0, 100), (100, 150)):
         add_flights(incoming, first, last)
         said = run(python, project)
-        assert f"pykafka: {last - first} rows" in said, said[-5000:]
+        assert f"pykafka: wrote {last - first} rows (" in said, said[-5000:]
     records = read_with_confluent(kafka.bootstrap, topic)
     written = [json.loads(record.value or b"") for record in records]
     assert sorted(each["flight"] for each in written) == list(range(150))

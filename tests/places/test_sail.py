@@ -67,7 +67,7 @@ def job(
 def test_a_batch_job_writes_every_row_once(job: Job, case: str) -> None:
     said = job.run(case)
     assert "\nwritten\n" in said, said
-    assert "pykafka: 100 rows" in said
+    assert "pykafka: wrote 100 rows (" in said
     assert job.values() == NUMBERS
 
 
