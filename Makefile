@@ -168,8 +168,8 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 # What is audited is what users install, with the extras that have wheels; not the tests' own.
 .venv-audit/.audit: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
-	@echo "installing spark-kafka-sink[pkcs12,msk] and pip-audit into .venv-audit …"
-	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk]" "pip-audit>=2.10" $(INSTALLED)
+	@echo "installing spark-kafka-sink[pkcs12,msk,otel] and pip-audit into .venv-audit …"
+	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk,otel]" "pip-audit>=2.10" $(INSTALLED)
 	@touch $@
 
 # The site needs nothing of the package.
