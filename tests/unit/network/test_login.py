@@ -338,7 +338,7 @@ def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> 
     broker.look()
     with pytest.raises(SaslAuthenticationException, match="the delegation token has expired"):
         broker.answer(token(lifetime_ms=0))
-    assert len(broker.connection.closed()) == 1
+    assert len(broker.connection.closed().held) == 1
 
 
 def test_a_broker_that_does_not_say_how_long_a_session_is_takes_a_delegation_token() -> None:
@@ -522,7 +522,7 @@ def test_what_is_held_for_credentials_is_given_back_with_the_connection() -> Non
     broker.let_in(lifetime_ms=100_000)
     broker.now = 101.0
     held = broker.send()
-    assert broker.connection.closed() == [held]
+    assert broker.connection.closed() == ([], [held])
     assert broker.connection.awaits_login_since is None
 
 
@@ -533,7 +533,7 @@ def test_a_connection_that_breaks_gives_back_what_is_in_flight_and_what_is_held(
     broker.now = 9.0
     held = broker.send()
     broker.look()
-    assert broker.connection.closed() == [first, held]
+    assert broker.connection.closed() == ([first], [held])
     assert broker.connection.load == 0
 
 
