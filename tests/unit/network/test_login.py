@@ -206,6 +206,27 @@ def test_a_broker_that_hangs_up_after_the_login_does_not_expect_sasl() -> None:
     assert not state.may_have_other_protocol(speaks_tls=False)
 
 
+def test_a_broker_that_hangs_up_during_a_renewal_may_have_refused_it() -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, PlainExchange("u", "p")]
+    broker = Broker(Login(lambda: given.pop(0), "u"))
+    broker.let_in(lifetime_ms=10_000)
+    state = NodeState(Node(id=1, host="host", port=1), connection=broker.connection)
+    broker.now = 11.0
+    broker.send()
+    assert broker.look() == []
+    ended = " after its session ended, while it waited for a ticket or token to re-authenticate"
+    refused = ", without an error: some brokers reject a login this way"
+    assert state.why_closed(speaks_tls=False) == ended + refused
+    assert broker.connection.go_on(broker.now)
+    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    broker.look()
+    broker.answer(handshake())
+    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    broker.look()
+    broker.answer(token(lifetime_ms=10_000))
+    assert state.why_closed(speaks_tls=False) == ""
+
+
 class ChosenLast:
     """A mechanism whose last token is the client's, as in GSSAPI."""
 
