@@ -308,10 +308,13 @@ ROWS: Final = [
 OTHERS: Final = {
     "enable.ssl.certificate.verification", "sasl.mechanisms", "sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config", "sasl.oauthbearer.extensions",
-    "sasl.oauthbearer.method", "sasl_mechanism", "sasl_plain_password", "sasl_plain_username",
+    "sasl.oauthbearer.method", "sasl_kerberos_domain_name", "sasl_kerberos_name",
+    "sasl_kerberos_service_name", "sasl_mechanism", "sasl_oauth_token_provider",
+    "sasl_plain_password", "sasl_plain_username",
     "security_protocol", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
     "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl_cafile", "ssl_certfile",
-    "ssl_check_hostname", "ssl_context", "ssl_keyfile", "ssl_password",
+    "ssl_check_hostname", "ssl_ciphers", "ssl_context", "ssl_crlfile", "ssl_keyfile",
+    "ssl_password",
 }  # fmt: skip
 NEEDS_KERBEROS: Final = "needs the Python package gssapi"
 
@@ -413,3 +416,11 @@ def test_every_option_of_the_java_producer_has_a_row() -> None:
 
 def test_the_options_of_other_clients_are_those_of_librdkafka_kafka_python_and_aiokafka() -> None:
     assert OTHER_CLIENTS.keys() == OTHERS
+
+
+def test_every_security_option_of_kafka_python_is_known() -> None:
+    kafka_python = pytest.importorskip("kafka")
+    families = ("security_", "ssl_", "sasl_")
+    names = {n for n in kafka_python.KafkaProducer.DEFAULT_CONFIG if n.startswith(families)}
+    assert "ssl_cafile" in names
+    assert names - OTHER_CLIENTS.keys() == set()
