@@ -2,8 +2,9 @@
 
 It corresponds to Java's SaslClientAuthenticator. A SASL session may expire. Before it expires, the
 connection re-authenticates (KIP-368). The re-authentication begins when the next request is to be
-sent, so an idle connection needs no timer. It waits for the responses in flight. This module
-determines the next step of a login, and `Connection` sends it.
+sent, so an idle connection needs no timer. Its first request is sent behind the requests in flight,
+whose responses come first. This module determines the next step of a login, and `Connection` sends
+it.
 """
 
 from __future__ import annotations
