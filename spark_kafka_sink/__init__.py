@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.committing.report_files import last_reports
     from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
     from spark_kafka_sink.spark.driver.register import register
+    from spark_kafka_sink.spark.driver.stream_listener import KafkaStreamListener, MicroBatchRecord
     from spark_kafka_sink.spark.driver.to_kafka import to_kafka
     from spark_kafka_sink.spark.driver.write_batch import write_batch
     from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = [
     "KafkaDataSource",
     "KafkaProducer",
+    "KafkaStreamListener",
+    "MicroBatchRecord",
     "ProducerInterceptor",
     "ProducerRecord",
     "RecordMetadata",
@@ -39,6 +42,8 @@ __all__ = [
 _HOME = {
     "KafkaDataSource": "spark_kafka_sink.spark.planning.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
+    "KafkaStreamListener": "spark_kafka_sink.spark.driver.stream_listener",
+    "MicroBatchRecord": "spark_kafka_sink.spark.driver.stream_listener",
     "ProducerInterceptor": "spark_kafka_sink.plugins.interceptors",
     "ProducerRecord": "spark_kafka_sink.model",
     "RecordMetadata": "spark_kafka_sink.model",

@@ -755,11 +755,20 @@ def _unknown(name: str) -> str:
         return (
             f"{Option(name)} is an option of the Java producer that is not supported yet; remove it"
         )
-    if name in OTHER_CLIENTS:
-        return f"{Option(name)} is an option of other clients: {OTHER_CLIENTS[name].sentence()}"
+    if (reason := of_other_client(name)) is not None:
+        return f"{Option(name)} {reason}"
     close = nearest(name, java_names())
     hint = f"; did you mean {Option(close)}?" if close else ""
     return f"{Option(name)} is not an option of the Kafka producer{hint}"
+
+
+def of_other_client(name: str) -> str | None:
+    """Return what to do instead of setting an option of another client, None for other names."""
+    if name in OTHER_CLIENTS:
+        return f"is an option of other clients: {OTHER_CLIENTS[name].sentence()}"
+    if name in LIBRDKAFKA_ONLY:
+        return "is an option of librdkafka that this producer does not have; remove it"
+    return None
 
 
 @functools.cache
@@ -864,6 +873,15 @@ PARTITIONERS: Final = {
     "uniformstickypartitioner": "uniformsticky",
     "org.apache.kafka.clients.producer.uniformstickypartitioner": "uniformsticky",
 }
+
+
+# A class in a package that begins with a reversed domain name, as usual in Java.
+_JAVA_CLASS: Final = re.compile(r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z][\w$]*")
+
+
+def is_java_class(given: object) -> bool:
+    """Return whether the value of an option looks like the name of a Java class."""
+    return isinstance(given, str) and _JAVA_CLASS.fullmatch(given.strip()) is not None
 
 
 def names_own_partitioner(given: object) -> bool:
@@ -1060,8 +1078,45 @@ class _Javas(NamedTuple):
 
 _IN_PLACE_OF_JAAS: Final = "or sasl.jaas.config in place of both"
 _KEY_FILE: Final = "the file of the key store has the key and the key's certificates"
-# TLS and SASL options of librdkafka, kafka-python and aiokafka, and Java's options for them.
+_OF_CODEC: Final = "each codec has its own option"
+# Options of librdkafka, and TLS and SASL options of kafka-python and aiokafka, with Java's options
+# for them.
 OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
+    "api.version.request.timeout.ms": _Javas(("request.timeout.ms",)),
+    "batch.num.messages": _Javas(("batch.size",), "it is in bytes"),
+    "compression.codec": _Javas(("compression.type",)),
+    "compression.level": _Javas(
+        ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"), _OF_CODEC
+    ),
+    "max.in.flight": _Javas(("max.in.flight.requests.per.connection",)),
+    "message.max.bytes": _Javas(("max.request.size",)),
+    "message.send.max.retries": _Javas(("retries",)),
+    "message.timeout.ms": _Javas(("delivery.timeout.ms",)),
+    "metadata.broker.list": _Javas(("bootstrap.servers",)),
+    "partitioner": _Javas(("partitioner.class",), "the default is librdkafka's murmur2_random"),
+    "partitioner_cb": _Javas(("partitioner.class",)),
+    "queue.buffering.max.kbytes": _Javas(("buffer.memory",), "it is in bytes"),
+    "queue.buffering.max.messages": _Javas(("buffer.memory",), "it is in bytes"),
+    "queue.buffering.max.ms": _Javas(("linger.ms",)),
+    "request.required.acks": _Javas(("acks",)),
+    "socket.receive.buffer.bytes": _Javas(("receive.buffer.bytes",)),
+    "socket.send.buffer.bytes": _Javas(("send.buffer.bytes",)),
+    "socket.timeout.ms": _Javas(("request.timeout.ms",)),
+    "topic.metadata.refresh.fast.interval.ms": _Javas(("retry.backoff.ms",)),
+    "topic.metadata.refresh.interval.ms": _Javas(("metadata.max.age.ms",)),
+    "https.ca.location": _Javas(("ssl.truststore.location",)),
+    "https.ca.pem": _Javas(("ssl.truststore.certificates",)),
+    "oauthbearer_token_refresh_cb": _Javas(("sasl.oauthbearer.jwt.retriever.class",)),
+    "sasl.oauthbearer.assertion.jwt.template.file": _Javas(
+        ("sasl.oauthbearer.assertion.template.file",)
+    ),
+    "sasl.oauthbearer.assertion.private.key.pem": _Javas(
+        ("sasl.oauthbearer.assertion.private.key.file",)
+    ),
+    "sasl.oauthbearer.grant.type": _Javas(("sasl.oauthbearer.jwt.retriever.class",)),
+    "ssl_ca": _Javas(("ssl.truststore.certificates",)),
+    "ssl_certificate": _Javas(("ssl.keystore.certificate.chain",)),
+    "ssl_key": _Javas(("ssl.keystore.key",)),
     "enable.ssl.certificate.verification": _Javas(
         ("ssl.truststore.location",), "certificates are always checked"
     ),
@@ -1104,6 +1159,29 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "ssl_keyfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_password": _Javas(("ssl.key.password",)),
 }
+# Options of librdkafka's producers for which this producer and Java's have no option.
+LIBRDKAFKA_ONLY: Final = frozenset(
+    (
+        "api.version.fallback.ms", "api.version.request", "background_event_cb",
+        "broker.address.family", "broker.address.ttl", "broker.version.fallback",
+        "builtin.features", "closesocket_cb", "connect_cb", "debug", "default_topic_conf",
+        "delivery.report.only.error", "dr_cb", "dr_msg_cb", "enable.gapless.guarantee",
+        "enable.random.seed", "enable.sasl.oauthbearer.unsecure.jwt", "enabled_events", "error_cb",
+        "interceptors", "internal.termination.signal", "log.connection.close", "log.queue",
+        "log.thread.name", "log_cb", "log_level", "message.copy.max.bytes", "msg_order_cmp",
+        "opaque", "open_cb", "plugin.library.paths", "produce.offset.report",
+        "queue.buffering.backpressure.threshold", "queuing.strategy", "receive.message.max.bytes",
+        "reconnect.backoff.jitter.ms", "resolve_cb",
+        "sasl.oauthbearer.metadata.authentication.type", "socket.blocking.max.ms",
+        "socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable", "socket_cb",
+        "ssl.ca.certificate.stores",
+        "ssl.certificate.verify_cb", "ssl.crl.location", "ssl.curves.list", "ssl.engine.id",
+        "ssl.engine.location", "ssl.providers", "ssl.sigalgs.list", "ssl_engine_callback_data",
+        "statistics.interval.ms", "stats_cb", "sticky.partitioning.linger.ms", "throttle_cb",
+        "topic.blacklist", "topic.metadata.propagation.max.ms", "topic.metadata.refresh.fast.cnt",
+        "topic.metadata.refresh.sparse",
+    )
+)  # fmt: skip
 # Options of the Java producer (ProducerConfig, SslConfigs, SaslConfigs) that are not supported yet.
 NOT_YET: Final = frozenset(
     {

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
@@ -90,6 +90,17 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # noqa: BLE001 - its class still says something
         return "<its __str__ raised>"
+
+
+def add_last_line(error: BaseException, sentence: str) -> None:
+    """Make a sentence the last line of an exception's traceback, for exceptions of other classes.
+
+    The text of the exception stays as it is. Do nothing if its class does not allow it, or if the
+    sentence is there already.
+    """
+    with suppress(Exception):
+        if sentence not in getattr(error, "__notes__", ()):
+            error.add_note(sentence)
 
 
 class KafkaException(Exception):

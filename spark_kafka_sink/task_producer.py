@@ -41,11 +41,12 @@ from spark_kafka_sink.network.security import login_identity
 from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_partitioner
 from spark_kafka_sink.plugins.loading import close_plugin
 from spark_kafka_sink.producer.completion import PartitionDelivery
+from spark_kafka_sink.producer.delivery_progress import DeliveryProgress
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedPartition, JoinedTransaction
 
-__all__ = ["AppendFailure", "TaskProducer", "login_identity"]
+__all__ = ["AppendFailure", "DeliveryProgress", "TaskProducer", "login_identity"]
 
 
 class TaskProducer(BaseProducer):
@@ -185,6 +186,11 @@ class TaskProducer(BaseProducer):
         """Return counts and offsets of the records acknowledged since the last call."""
         self._caller.check_process()
         return self._state.take_deliveries()
+
+    def progress(self) -> DeliveryProgress:
+        """Return how far the producer is since `take_deliveries`; any thread may call this."""
+        self._caller.check_process()
+        return self._state.progress()
 
     def forget_topics(self) -> None:
         """Forget the metadata of all topics, but keep brokers and connections.

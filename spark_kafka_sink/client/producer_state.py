@@ -23,6 +23,7 @@ from spark_kafka_sink.plugins.user_calls import UserCalls, call_in_io_thread
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.completion import Deliveries, PartitionDelivery
+from spark_kafka_sink.producer.delivery_progress import DeliveryProgress
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.partitioner import TopicLoad
 from spark_kafka_sink.producer.producer_batch import ProducerBatch, SpanOwner
@@ -112,6 +113,11 @@ class ProducerState(ProducerLock):
         """Return what was delivered to each partition since the last call."""
         with self.lock:
             return self.deliveries.take_partitions()
+
+    def progress(self) -> DeliveryProgress:
+        """Return how far the producer is, and what it waits for."""
+        with self.lock:
+            return self._sender.progress(self.deliveries, self._clock())
 
     def count_lost(self) -> None:
         """Count rows of `send` as lost if they fail from now on.

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink.config import ProducerConfig, names_own_partitioner
 from spark_kafka_sink.errors import ConfigException, DataException, Option, message_of
-from spark_kafka_sink.plugins.loading import instance
+from spark_kafka_sink.plugins.loading import instance, name_user_code
 from spark_kafka_sink.producer.metadata import TopicMetadata
 from spark_kafka_sink.producer.murmur2 import murmur2, to_positive
 from spark_kafka_sink.producer.partitioner import uses_keys
@@ -106,7 +106,11 @@ def chosen_partitions(
     return one valid partition per row, and the exceptions of the partitioner.
     """
     option = Option(PARTITIONER_CLASS)
-    given = partitioner(topic, batch, partitions)
+    try:
+        given = partitioner(topic, batch, partitions)
+    except BaseException as error:
+        name_user_code(error, str(option), partitioner)
+        raise
     try:
         array = given if isinstance(given, pa.Array) else pa.array(given)
         chosen = array.cast(pa.int64())

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from spark_kafka_sink.config import SECRETS
-from spark_kafka_sink.errors import ConfigException, KafkaException, message_of
+from spark_kafka_sink.config import SECRETS, is_java_class
+from spark_kafka_sink.errors import ConfigException, KafkaException, add_last_line, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import Secret
 
 logger = logging.getLogger(__name__)
 
-# A class in a package that begins with a reversed domain name, as usual in Java.
-_JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
+# What to use in place of a Java class, by the end of the option's name.
+_IN_PLACE_OF_JAVA: Final = {
+    "partitioner.class": "roundrobin, uniformsticky, or module.Name of a Python callable",
+    "key.serializer": "a Python function, or leave it unset if keys are str or bytes",
+    "value.serializer": "a Python function, or leave it unset if values are str or bytes",
+}
 
 
 def load(option: str, given: object) -> object:
@@ -31,15 +35,21 @@ def load(option: str, given: object) -> object:
         found: object = getattr(import_module(module_name), name)
     except (Exception, SystemExit) as error:
         # A user's module may raise anything when it is imported, and a script may call sys.exit().
-        why = _described(error)
-        if _JAVA_CLASS.fullmatch(given.strip()):
-            why += "; it looks like a Java class, which this Python producer cannot run"
         message = (
-            f"{option} is {given!r}, which cannot be imported ({why}): expected a Python object, "
-            "a class, or the name of one as module.Name"
+            f"{option} is {given!r}, which cannot be imported ({_described(error)}): "
+            f"{_expected(option, given)}"
         )
         raise ConfigException(message) from error
     return found
+
+
+def _expected(option: str, given: str) -> str:
+    """Return what to use in place of a name that cannot be imported."""
+    if not is_java_class(given):
+        return "expected a Python object, a class, or the name of one as module.Name"
+    uses = (use for name, use in _IN_PLACE_OF_JAVA.items() if option.endswith(name))
+    use = next(uses, "a Python class or object, or the name of one as module.Name")
+    return f"Java classes cannot run here; use {use}"
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:
@@ -53,6 +63,22 @@ def instance(option: str, given: object) -> tuple[object, bool]:
         why = _described(error)
         message = f"{option} is {given!r}, which cannot be instantiated without arguments: {why}"
         raise ConfigException(message) from error
+
+
+def name_of(plugin: object) -> str:
+    """Return the name of a user's function, or else the name of its object's class."""
+    return str(getattr(plugin, "__qualname__", type(plugin).__qualname__))
+
+
+def name_user_code(error: BaseException, option: str, plugin: object) -> None:
+    """Let the traceback of an exception of user code end with a line that names the code.
+
+    plugin: the user's function or object, which `option` has or names. Raise nothing.
+    """
+    with suppress(Exception):  # a user's object may refuse to be asked for its name
+        raised = _described(error).partition("\n")[0]
+        name = name_of(plugin)
+        add_last_line(error, f"spark_kafka_sink: {name}, specified in {option}, raised {raised}")
 
 
 def _described(error: BaseException) -> str:

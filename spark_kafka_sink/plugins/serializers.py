@@ -76,7 +76,7 @@ def load_serializer(
 
 
 def _named(option: str, plugin: object, serialize: Callable[[str, object], object]) -> Serializer:
-    name = getattr(plugin, "__qualname__", type(plugin).__qualname__)
+    name = loading.name_of(plugin)
 
     def run(topic: str, data: object) -> bytes | None:
         try:

@@ -60,6 +60,7 @@ class BatchCompletion:
     """Completes batches, and keeps the finished batches until `take_done`.
 
     fatal_error: the error after which the producer cannot continue, None if there is no such error.
+    node_troubles: why a node has no connection, for each node that lost it or never had one.
     """
 
     def __init__(
@@ -83,12 +84,11 @@ class BatchCompletion:
         self._retry_backoff = retry_backoff
         self._random = random
         self._done: list[ProducerBatch] = []
-        # For messages: why a node has no connection; and for how long (in seconds) a node throttles
-        # this client, and until when.
-        self._node_troubles: dict[int, str] = {}
+        self.node_troubles: dict[int, str] = {}
         # The authentication error by which a node and this client rejected each other since their
         # last connection was ready.
         self._refusals: dict[int, AuthenticationException] = {}
+        # For messages: for how long (in seconds) a node throttles this client, and until when.
         self._throttles: dict[int, tuple[float, float]] = {}
         # The error codes for which batches were retried, and the warnings to log: one about the
         # first batch for each error code.
@@ -117,7 +117,7 @@ class BatchCompletion:
 
     def node_ready(self, node_id: int) -> None:
         """Record that a node has a connection."""
-        self._node_troubles.pop(node_id, None)
+        self.node_troubles.pop(node_id, None)
         self._refusals.pop(node_id, None)
 
     def node_down(self, node_id: int, reason: str, error: AuthenticationException | None) -> None:
@@ -125,7 +125,7 @@ class BatchCompletion:
 
         error: the authentication error, if node and client reject each other.
         """
-        self._node_troubles[node_id] = reason
+        self.node_troubles[node_id] = reason
         if error is not None:
             self._refusals[node_id] = error
 
@@ -354,7 +354,7 @@ class BatchCompletion:
     def _leader(self, batch: ProducerBatch, leader: Node | None) -> str:
         if leader is None:
             return why_no_leader(self._metadata, *batch.topic_partition)
-        trouble = self._node_troubles.get(leader.id)
+        trouble = self.node_troubles.get(leader.id)
         return f"its leader is {leader}{f' ({trouble})' if trouble else ''}"
 
 

@@ -31,7 +31,8 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.producer.accumulator import RecordAccumulator
 from spark_kafka_sink.producer.batch_state import BatchState
-from spark_kafka_sink.producer.completion import BatchCompletion
+from spark_kafka_sink.producer.completion import BatchCompletion, Deliveries
+from spark_kafka_sink.producer.delivery_progress import DeliveryProgress, delivery_progress
 from spark_kafka_sink.producer.metadata import (
     NO_LEADER_EPOCH,
     RELIABLE_EPOCHS_SINCE,
@@ -137,6 +138,18 @@ class Sender:
         self._throttled_until: dict[int, float] = {}
         self._muted: set[TopicPartition] = set()
         self.fatal_error: KafkaException | None = None
+
+    def progress(self, deliveries: Deliveries, now: float) -> DeliveryProgress:
+        """Return how far the producer is. deliveries: what was delivered."""
+        throttles = self._throttled_until.items()
+        return delivery_progress(
+            self.accumulator,
+            self.metadata,
+            deliveries,
+            throttled={node_id: until - now for node_id, until in throttles if until > now},
+            troubles=self.completion.node_troubles,
+            has_connection=bool(self._ready),
+        )
 
     # -- a joined transaction ---------------------------------------------------------------------
 

@@ -226,7 +226,7 @@ class Pieces:
 
     def put(self, where: slice | Int64s, column: BinaryColumn) -> None:
         """Set the elements at `where` to the rows of a column; a null becomes an empty element."""
-        self._put(where, column, column.offsets[:-1], column.lengths)
+        self.put_parts(where, column, column.offsets[:-1], column.lengths)
 
     def put_fields(self, where: slice | Int64s, fields: FieldBytes) -> None:
         """Set the elements at `where` to the bytes of each row of `fields`."""
@@ -241,7 +241,7 @@ class Pieces:
             return
         offsets = np.arange(0, words.nbytes + 1, words.shape[1] * words.itemsize)
         rows = BinaryColumn(words.reshape(-1).view(np.uint8), offsets, None)
-        self._put(where, rows, offsets[:-1], lengths)
+        self.put_parts(where, rows, offsets[:-1], lengths)
 
     def put_in_order(
         self, where: slice | Int64s, column: BinaryColumn, order: Int64s, lengths: Int64s
@@ -252,11 +252,15 @@ class Pieces:
         """
         if column.valid is not None:
             lengths = np.maximum(lengths, 0)
-        self._put(where, column, column.offsets[order], lengths)
+        self.put_parts(where, column, column.offsets[order], lengths)
 
-    def _put(
+    def put_parts(
         self, where: slice | Int64s, column: BinaryColumn, starts: Int64s, lengths: Int64s
     ) -> None:
+        """Set the elements at `where` to parts of a column's data.
+
+        starts, lengths: of each part. The parts are within the rows of the column.
+        """
         if not len(lengths):
             return
         shortest, longest = int(lengths.min()), int(lengths.max())
@@ -267,7 +271,7 @@ class Pieces:
         self._halves[where, 1] = self._positions(column, starts)
         if shortest <= _INLINE_BYTES:
             short = np.flatnonzero(lengths <= _INLINE_BYTES)
-            at = np.arange(len(self._views))[where][short]
+            at = _numbers(where, short)
             self._views[at, 1:] = _first_bytes(column.data, starts[short])
 
     def _positions(self, column: BinaryColumn, starts: Int64s) -> Int64s:
@@ -296,6 +300,13 @@ class Pieces:
         offsets = np.frombuffer(positions, np.int64, len(self._views) + 1)
         view = memoryview(b"" if gathered is None else gathered).cast("B")
         return view[: offsets[-1]], offsets
+
+
+def _numbers(where: slice | Int64s, chosen: Int64s) -> Int64s:
+    """Return the numbers of some of the elements at `where`; chosen: their indexes in `where`."""
+    if isinstance(where, slice):
+        return chosen * (where.step or 1) + (where.start or 0)
+    return where[chosen]
 
 
 def _first_bytes(data: UInt8s, starts: Int64s) -> npt.NDArray[np.int32]:

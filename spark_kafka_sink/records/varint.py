@@ -102,6 +102,11 @@ class VarintFields:
         self._bits: UInt64s | None = None
         self._least_bits = self._most_bits = 0
 
+    @property
+    def most_bytes(self) -> int:
+        """The size of the longest row so far, in bytes, or more."""
+        return self._most_bits >> 3
+
     def constant(self, byte: int) -> None:
         """Add the same byte to all rows."""
         if byte:
@@ -109,19 +114,36 @@ class VarintFields:
         self._advance(8, 8, None)
 
     def varint(self, zigzagged: UInt64s, widths: Int64s | None = None) -> None:
-        """Add a varint to each row; widths: the result of `varint_widths`, if it is known."""
+        """Add a varint to each row.
+
+        widths: the result of `varint_widths`, if it is known. A width of 0, with the number 0, adds
+        nothing to a row.
+        """
         if widths is None:
             widths = varint_widths(zigzagged)
         least, most = (8 * int(widths.min()), 8 * int(widths.max())) if self._rows else (8, 8)
         first, second = varint_words(zigzagged, widths)
-        self._add(first, most)
         if second is None:
+            self._add(first, most)
             self._advance(least, most, widths)
             return
+        self._add(first, _WORD_BITS)
         # Some varints have 9 or 10 bytes. The second word of shorter varints is 0.
         self._advance(_WORD_BITS, _WORD_BITS, None)
         self._add(second, most - _WORD_BITS)
         self._advance(least - _WORD_BITS, most - _WORD_BITS, widths - 8)
+
+    def raw(self, words: UInt64s, size: int) -> None:
+        """Add the first `size` bytes of each word, at most 8; the other bytes are 0."""
+        self._add(words, 8 * size)
+        self._advance(8 * size, 8 * size, None)
+
+    def raw_of(self, words: UInt64s, sizes: Int64s) -> None:
+        """Add the first bytes of each word; the other bytes are 0. sizes: 0 to 8, one per row."""
+        if self._rows:
+            least, most = 8 * int(sizes.min()), 8 * int(sizes.max())
+            self._add(words, most)
+            self._advance(least, most, sizes)
 
     def _advance(self, least_bits: int, most_bits: int, widths: Int64s | None) -> None:
         """Advance the position of the next field."""
@@ -136,6 +158,8 @@ class VarintFields:
 
     def _add(self, values: UInt64s, bits: int) -> None:
         """Put values of at most `bits` bits at the next field's position in each row."""
+        if not bits:
+            return
         last = (self._most_bits + bits - 1) // _WORD_BITS
         if not self._words and self._bits is None and not last:
             self._words.append(_shifted(values, self._least_bits))
@@ -160,7 +184,7 @@ class VarintFields:
             lengths = np.full(self._rows, self._least_bits >> 3)
         else:
             lengths = (self._bits >> np.uint64(3)).view(np.int64)
-        while len(self._words) * _WORD_BITS < self._most_bits:
+        while not self._words or len(self._words) * _WORD_BITS < self._most_bits:
             self._words.append(np.zeros(self._rows, np.uint64))
         if len(self._words) == 1:
             return FieldBytes(self._words[0].reshape(-1, 1), lengths)

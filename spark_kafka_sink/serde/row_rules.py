@@ -35,6 +35,11 @@ class Fault(Enum):
     The value is the name of the fault in reports and in dead-letter records.
     """
 
+    # A key or value cannot be written by its schema (see `avro_encoder`).
+    NULL_IN_REQUIRED = "null_in_required"
+    UNKNOWN_SYMBOL = "unknown_symbol"
+    OUT_OF_RANGE = "out_of_range"
+    INVALID_UUID = "invalid_uuid"
     NULL_TOPIC = "null_topic"
     INVALID_TOPIC = "invalid_topic"
     INVALID_PARTITION = "invalid_partition"

@@ -22,7 +22,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 from spark_kafka_sink.admin import NewTopic, find_shipped_files, name_process
 from spark_kafka_sink.auth.delegation_tokens import (
@@ -34,8 +34,10 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
     check_options,
+    is_java_class,
     java_names,
     nearest,
+    of_other_client,
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException, Option, name_options
@@ -49,6 +51,12 @@ from spark_kafka_sink.spark.exactly_once import (
     exactly_once,
     transaction_defaults,
 )
+from spark_kafka_sink.spark.formats import (
+    FORMAT_OPTIONS,
+    ColumnEncoding,
+    FormatOptions,
+    format_options,
+)
 from spark_kafka_sink.spark.on_error import (
     BAD_ROW_OPTIONS,
     FAIL_ON_BAD_ROWS,
@@ -56,6 +64,8 @@ from spark_kafka_sink.spark.on_error import (
     bad_row_policy,
     local_path,
 )
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION
+from spark_kafka_sink.spark.tracing import JobTrace, check_installed, checked_traceparent
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +84,10 @@ SINK_DEFAULTS: Final[Mapping[str, int | str]] = {
 _OWN: Final = {
     name.lower(): name
     for name in (
-        "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "reportPath", "topic",
-        "topic.partitions", "topic.replication", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS,
+        "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "fullTraceback",
+        "openTelemetry", "progress", "quiet", "reportPath", "topic", "topic.partitions",
+        "topic.replication", "traceparent", "unknownOptions", *BAD_ROW_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -124,6 +135,9 @@ _REFUSED: Final = {
         "transactional id; remove it"
     ),
 }
+_NO_JAVA_SERIALIZER: Final = (
+    "Java classes cannot run here; use a function of Spark, such as to_json, to_avro or to_protobuf"
+)
 _KAFKA: Final = "kafka."
 _TOPIC_CONFIG: Final = "topic.config."
 
@@ -132,30 +146,42 @@ _TOPIC_CONFIG: Final = "topic.config."
 class SinkOptions:
     """The options of one write.
 
-    topic: None if the data has a topic column. new_topic: the settings of missing topics, None if
-    they are not created. delegation_token_mechanism: the SASL mechanism for tasks if the driver
-    creates a delegation token for them; None if tasks authenticate as the driver does.
-    exactly_once: None for at-least-once writes.
+    topic: None if the data has a topic column. quiet: whether to print no report on stderr.
+    progress: whether tasks print their progress on stderr. new_topic: the settings of missing
+    topics, None if they are not created. delegation_token_mechanism: the SASL mechanism for tasks
+    if the driver creates a delegation token for them; None if tasks authenticate as the driver
+    does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
+    job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
+    full_traceback: whether tracebacks of exceptions have the frames of the sink.
 
-    The driver adds the following before tasks start. laid_out: the partition count of each topic
-    for which `atomic_layout` partitioned the rows. max_message_bytes, partitions: the topic's
-    max.message.bytes and partition count, None and 0 if unknown. retention_ms: the topic's
-    retention.ms if it deletes records by their own timestamps, None otherwise or if unknown.
-    brokers: the brokers of the cluster.
+    The driver adds the following before tasks start. encodings: the columns that tasks encode,
+    and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
+    the rows. max_message_bytes, partitions: the topic's max.message.bytes and partition count,
+    None and 0 if unknown. retention_ms: the topic's retention.ms if it deletes records by their
+    own timestamps, None otherwise or if unknown. brokers: the brokers of the cluster. trace:
+    the span of the job, None without openTelemetry.
     """
 
     producer: ProducerConfig
     topic: str | None = None
     report_path: Path | None = None
+    quiet: bool = False
+    progress: bool = False
     bad_rows: BadRowPolicy = FAIL_ON_BAD_ROWS
     new_topic: NewTopic | None = None
     delegation_token_mechanism: str | None = None
     exactly_once: ExactlyOnce | None = None
+    full_traceback: bool = False
+    traceparent: str | None = None
+    write_id: str | None = None
+    formats: FormatOptions = field(default_factory=FormatOptions)
+    encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
     partitions: int = 0
     retention_ms: int | None = None
     brokers: tuple[Node, ...] = ()
+    trace: JobTrace | None = None
 
     @property
     def new_dead_letter_topic(self) -> NewTopic | None:
@@ -194,7 +220,8 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
         if name in given:
-            raise ConfigException(reason)
+            is_java = name.endswith("serializer") and is_java_class(given[name])
+            raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:
         names = ", ".join(ignored)
@@ -210,7 +237,11 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
             _complain(message, lenient=lenient)
         elif name.startswith(_KAFKA):
             kafka[bare] = value
-        elif not is_sink_option(name) and name not in (*_SPARKS, APPLICATION_OPTION):
+        elif not is_sink_option(name) and name not in (
+            *_SPARKS,
+            APPLICATION_OPTION,
+            WRITE_ID_OPTION,
+        ):
             _complain(not_an_option(name), lenient=lenient)
     if not kafka.get("bootstrap.servers"):
         # bootstrap.servers may be misspelt, so check the names first.
@@ -228,11 +259,38 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         producer=producer,
         topic=topic or None,
         report_path=report_path(given["reportpath"]) if "reportpath" in given else None,
+        quiet=_is_on(given, "quiet"),
+        progress=_is_on(given, "progress"),
         bad_rows=bad_rows,
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
         exactly_once=_exactly_once(given, producer, bad_rows),
+        traceparent=_given_traceparent(given),
+        write_id=given.get(WRITE_ID_OPTION),
+        formats=format_options(given),
+        full_traceback=_is_on(given, "fullTraceback"),
     )
+
+
+def _given_traceparent(given: Mapping[str, str]) -> str | None:
+    """Return the parent of the job's span, "" without a parent, None without openTelemetry."""
+    parent = given.get("traceparent", "")
+    parent = checked_traceparent(parent) if parent.strip() else ""
+    if _is_on(given, "openTelemetry"):
+        check_installed()
+        return parent
+    if parent:
+        message = (
+            "option traceparent has no effect: set openTelemetry to true, or remove traceparent"
+        )
+        raise ConfigException(message)
+    return None
+
+
+def has_full_traceback(options: Mapping[str, str]) -> bool:
+    """Return whether fullTraceback is on, even if other options of a write are invalid."""
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("fulltraceback", "").strip().lower() == "true"
 
 
 def _exactly_once(
@@ -346,6 +404,9 @@ def not_an_option(name: str) -> str:
 
     It never suggests an option of the source or of consumers, because the sink ignores those.
     """
+    if (reason := of_other_client(name)) is not None:
+        with name_kafka_options():
+            return f"option {name} {reason}"
     meant = None if name in _CONSUMERS else _meant(name)
     hint = f"; did you mean {meant}?" if meant else ""
     return (
@@ -401,7 +462,9 @@ def _shipped(name: str) -> str | None:
     if _OF_YARN.fullmatch(name):
         return None
     # Outside Spark's processes, SparkFiles raises AssertionError.
-    with suppress(AssertionError):
+    with suppress(AssertionError, ImportError):
+        from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
+
         path = SparkFiles.get(name)
         return path if Path(path).is_file() else None
     return None

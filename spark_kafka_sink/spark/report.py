@@ -17,11 +17,19 @@ from pyspark.sql.datasource import WriterCommitMessage
 if TYPE_CHECKING:
     from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
     from spark_kafka_sink.spark.micro_batch import MicroBatch
+    from spark_kafka_sink.spark.tracing import JobTrace
 
 # How many of the first bad rows are described, in each task and in the report.
 SAMPLES_PER_TASK: Final = 3
 SAMPLES: Final = 10
+# The option by which the process of the user names a job, to find its report.
+WRITE_ID_OPTION: Final = "pykafka.write.id"
 _TOPICS_NAMED: Final = 10
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, as ``1 row`` or ``2 rows``."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 @dataclass(kw_only=True)
@@ -123,10 +131,12 @@ class BadRowsReport:
         """Return a summary of the bad rows in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.reasons.items())
         sample = self.samples[0]
-        fate = "were skipped" if self.dead_letters is None else f"went to {self.dead_letters}"
+        is_one = self.rows == 1
+        skipped = f"{'was' if is_one else 'were'} skipped"
+        fate = skipped if self.dead_letters is None else f"went to {self.dead_letters}"
         return (
-            f"pykafka: {self.rows} bad rows {fate}: {reasons}; "
-            f"among them row {sample.row} of task {sample.task}"
+            f"pykafka: {counted(self.rows, 'bad row')} {fate}: {reasons}; "
+            f"{'it is' if is_one else 'among them'} row {sample.row} of task {sample.task}"
         )
 
 
@@ -161,11 +171,14 @@ class ExpiredRowsReport:
         most = sorted(found, key=lambda part: -part.rows)[:_TOPICS_NAMED]
         topics = ", ".join(part.described() for part in most)
         more = len(found) - len(most)
+        others = f" and {counted(more, 'more topic')}" if more else ""
+        rows = sum(part.rows for part in found)
+        older, them = ("is older", "it") if rows == 1 else ("are older", "them")
         return (
-            f"pykafka: {sum(part.rows for part in found)} rows are older than the retention.ms of "
-            f"their topic: {topics}{f' and {more} more topics' if more else ''}; brokers may "
-            "delete them at their next check; raise retention.ms, or set message.timestamp.type to "
-            "LogAppendTime"
+            f"pykafka: {counted(rows, 'row')} {older} than the retention.ms of "
+            f"{'its' if rows == 1 else 'their'} topic: {topics}{others}; brokers may "
+            f"delete {them} at their next check; raise retention.ms, or set message.timestamp.type "
+            "to LogAppendTime"
         )
 
     def described(self) -> str:
@@ -210,7 +223,7 @@ class ExactlyOnceReport:
 
     def summary(self) -> str:
         """Return a short description of the exactly-once write."""
-        many = f"{self.transactions} transaction{'' if self.transactions == 1 else 's'}"
+        many = counted(self.transactions, "transaction")
         if self.version is None:
             return f"exactlyOnce={self.mode}, {many}"
         return (
@@ -223,19 +236,33 @@ class ExactlyOnceReport:
 class CommitReport:
     """The rows that a job or a micro-batch wrote.
 
+    query_id: the id of the streaming query whose micro-batch was written, None for other writes. It
+    is also None if no task has reported. complete: whether the write is committed. If not, the
+    report has only what the tasks wrote that ended before the failure, and `unreported_tasks` is
+    the number of the others, which may have written rows, too. error: why it failed, None if it did
+    not, and where only Spark knows. write_id: the name of the job in `WRITE_ID_OPTION`, None
+    without one.
+
     bytes: the size of the records before compression. compressed_bytes: the size of the batches as
-    they were sent. rows, bytes, compressed_bytes, retries and partitions do not include bad rows.
-    throttle_ms: the sum of the throttle times of all tasks. seconds: from the start of the first
-    task to the commit, by the clocks of their hosts. exactly_once: None for at-least-once writes.
+    they were sent. compression: the option kafka.compression.type. rows, bytes, compressed_bytes,
+    retries and partitions do not include bad rows. throttle_ms: the sum of the throttle times of
+    all tasks. seconds: from the start of the first task to the commit, by the clocks of their
+    hosts. exactly_once: None for at-least-once writes.
     """
 
     batch_id: int | None
+    query_id: str | None
+    complete: bool
+    unreported_tasks: int
+    error: str | None
+    write_id: str | None
     committed_at: str
     seconds: float
     tasks: int
     rows: int
     bytes: int
     compressed_bytes: int
+    compression: str
     retries: int
     throttle_ms: int
     slowest_task: TaskReport | None
@@ -248,21 +275,52 @@ class CommitReport:
         """Return a summary of the report in one line."""
         if self.exactly_once is not None and self.exactly_once.skipped is not None:
             return f"pykafka: skipped: {self.exactly_once.skipped}"
-        topics = sorted({p.topic for p in self.partitions})
-        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        if not self.complete:
+            return self._failure()
         batch = "" if self.batch_id is None else f" in micro-batch {self.batch_id}"
         line = (
-            f"pykafka: wrote {self.rows} rows ({self.bytes} bytes of records, "
-            f"{self.compressed_bytes} bytes sent) to {where or 'no topic'}, "
-            f"{len(self.partitions)} partitions, by {self.tasks} tasks "
+            f"pykafka: wrote {self._written()}, by {counted(self.tasks, 'task')} "
             f"in {self.seconds:.2f} s{batch}"
         )
         slowest = self.slowest_task
         if slowest is not None:
             line += f"; slowest task {slowest.task} on {slowest.host}, {slowest.seconds:.2f} s"
-        line += f"; {self.retries} retries" if self.retries else ""
+        line += f"; {counted(self.retries, 'retry', 'retries')}" if self.retries else ""
         line += f"; throttled for {self.throttle_ms} ms" if self.throttle_ms else ""
         return line + (f"; {self.exactly_once.summary()}" if self.exactly_once else "")
+
+    def _failure(self) -> str:
+        what = "the write" if self.batch_id is None else f"micro-batch {self.batch_id}"
+        line = f"pykafka: {what} failed"
+        if self.tasks:
+            line += f"; {counted(self.tasks, 'task')} that had ended wrote {self._written()}"
+        if self.unreported_tasks:
+            others = counted(self.unreported_tasks, "task")
+            line += (
+                f"; {others} did not report and may have written{' more' * (self.tasks > 0)} rows"
+            )
+        return line
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this is a micro-batch without rows, of which nobody needs to know."""
+        return (
+            self.batch_id is not None
+            and self.complete
+            and not self.rows
+            and not (self.bad_rows is not None and self.bad_rows.rows)
+            and not (self.exactly_once is not None and self.exactly_once.skipped)
+        )
+
+    def _written(self) -> str:
+        topics = sorted({p.topic for p in self.partitions})
+        where = ", ".join(topics) if len(topics) <= 3 else f"{len(topics)} topics"
+        codec = "" if self.compression == "none" else f", compressed by {self.compression}"
+        return (
+            f"{counted(self.rows, 'row')} ({self.bytes} bytes of records, "
+            f"{self.compressed_bytes} bytes sent{codec}) to {where or 'no topic'}, "
+            f"{counted(len(self.partitions), 'partition')}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a dictionary that can be encoded as JSON."""
@@ -288,10 +346,11 @@ class SkippedMessage(WriterCommitMessage):
 class SinkCommitMessage(WriterCommitMessage):
     """The commit message of a task: the rows that it wrote.
 
-    started_at: in seconds since 1970. partitions: the reports of the written partitions, without
-    bad rows. transaction: what the task wrote in its transaction, None for at-least-once writes.
-    plan, micro_batch: set only for a stream that is written exactly once, because its commit can
-    learn them only from these messages.
+    started_at: in seconds since 1970. query_id: as in `CommitReport`. partitions: the reports of
+    the written partitions, without bad rows. trace: the span of the job, None without
+    openTelemetry. transaction: what the task wrote in its transaction, None for at-least-once
+    writes. plan, micro_batch: set only for a stream that is written exactly once, because its
+    commit can learn them only from these messages.
     """
 
     report: TaskReport
@@ -300,6 +359,8 @@ class SinkCommitMessage(WriterCommitMessage):
     bad_rows: BadRowsReport
     expired_rows: list[ExpiredRowsReport]
     partitions: list[PartitionReport]
+    query_id: str | None = None
+    trace: JobTrace | None = None
     transaction: AttemptTransaction | None = None
     plan: Plan | None = None
     micro_batch: MicroBatch | None = None

@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.spark.committing.job_commit import commit_report, publish
+from spark_kafka_sink.spark.committing.job_commit import (
+    commit_report,
+    failure_report,
+    publish,
+    trace_of,
+)
 from spark_kafka_sink.spark.compat import DataSourceStreamArrowWriter
-from spark_kafka_sink.spark.report import SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage, SkippedMessage
+from spark_kafka_sink.spark.tracebacks import short_tracebacks
 from spark_kafka_sink.spark.worker import freeze_imports
 
 if TYPE_CHECKING:
@@ -45,11 +51,22 @@ def mode_refusal(mode: str) -> str:
 
 
 class _OptionsOfTasks:
-    """The base class of all writers: keeps the options for their tasks."""
+    """The base class of all writers: keeps the options for their tasks.
+
+    full_traceback: whether the tracebacks of exceptions have all frames.
+    """
+
+    # Whether batches may have string and binary views: those of Sail, never those of Spark.
+    may_get_views = False
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = pickle.dumps(options)
         self._report_path = options.report_path
+        self.full_traceback = options.full_traceback
+        self._is_quiet = options.quiet
+        self._compression = options.producer.compression_type
+        self._trace = options.trace
+        self._write_id = options.write_id
 
     def _unpacked(self) -> SinkOptions:
         options: SinkOptions = pickle.loads(self._options)  # noqa: S301 - what `__init__` pickled
@@ -59,10 +76,39 @@ class _OptionsOfTasks:
 class _TaskWriter(_OptionsOfTasks):
     """The base class of writers with at-least-once tasks, for jobs and streams."""
 
+    def _publish(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+    ) -> None:
+        """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
+        report = commit_report(
+            messages, batch_id, compression=self._compression, write_id=self._write_id
+        )
+        self._publish_report(report, messages)
+
+    def _publish_failure(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+    ) -> None:
+        """Publish the report of a failed write. Rows that are in Kafka cannot be removed."""
+        report = failure_report(
+            messages, batch_id, compression=self._compression, write_id=self._write_id
+        )
+        self._publish_report(report, messages)
+
+    def _publish_report(
+        self, report: CommitReport, messages: Sequence[WriterCommitMessage | None]
+    ) -> None:
+        trace = trace_of(messages, self._trace)
+        publish(report, self._report_path, quiet=self._is_quiet, trace=trace)
+
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
 
+        if self.may_get_views:
+            from spark_kafka_sink.spark.views import batches_without_views  # noqa: PLC0415 - Spark does not need it
+
+            iterator = batches_without_views(iterator)
         return write_task(self._unpacked(), iterator)
 
 
@@ -79,14 +125,16 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         super().__init__(options)
         self._token = token
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the report of all tasks. Raise KafkaException if a commit message is missing."""
         freeze_imports()
-        publish(commit_report(messages, self._batch_id), self._report_path)
+        self._publish(messages, self._batch_id)
         _expire(self._token)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Expire the job's delegation token. Rows that are in Kafka cannot be removed."""
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish the report of the failed job, and expire its delegation token."""
+        self._publish_failure(messages, self._batch_id)
         _expire(self._token)
 
 
@@ -110,6 +158,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._batch_id = batch_id
         self._token = token
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Run a task, and return its commit message.
 
@@ -126,6 +175,7 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
             return SkippedMessage()
         return SkippedMessage(rows=sum(batch.num_rows for batch in iterator))
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows of the job together, and publish the report.
 
@@ -141,21 +191,23 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
         """Abort the transactions of the job. Raise nothing: Spark raises the error of the job."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages)
+        abort_batch(self._unpacked(), self._plan, messages, self._batch_id)
         _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream."""
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch's report. Raise KafkaException if a commit message is missing."""
         if messages and all(message is None for message in messages):
             raise ConfigException(CONTINUOUS_REFUSAL)
-        publish(commit_report(messages, batchId), self._report_path)
+        self._publish(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: rows that are in Kafka cannot be removed."""
+        """Publish the report of the failed micro-batch."""
+        self._publish_failure(messages, batchId)
 
 
 class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
@@ -168,6 +220,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
         super().__init__(options)
         self._plan = plan
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.micro_batch_task import write_micro_batch  # noqa: PLC0415 - tasks alone need it
@@ -177,6 +230,7 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
             raise KafkaException(message)
         return write_micro_batch(self._unpacked(), self._plan, iterator)
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit all rows of a micro-batch together, and publish the report.
 
@@ -188,11 +242,11 @@ class ExactlyOnceStreamWriter(_OptionsOfTasks, DataSourceStreamArrowWriter):
             raise ConfigException(CONTINUOUS_REFUSAL)
         commit_micro_batch(self._unpacked(), messages, batchId)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_micro_batch  # noqa: PLC0415 - as above
 
-        abort_micro_batch(self._unpacked(), messages)
+        abort_micro_batch(self._unpacked(), messages, batchId)
 
 
 class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -209,6 +263,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         self._micro_batch = micro_batch
         self._is_written = is_written
 
+    @short_tracebacks
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage | SkippedMessage:
         """Run a task, and return its commit message."""
         from spark_kafka_sink.spark.tasks.task import write_task  # noqa: PLC0415 - tasks alone need it
@@ -220,6 +275,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         message.plan, message.micro_batch = self._plan, self._micro_batch
         return message
 
+    @short_tracebacks
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit all rows of the micro-batch together, and publish the report.
 
@@ -234,7 +290,7 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages)
+        abort_batch(self._unpacked(), self._plan, messages, self._micro_batch.batch_id)
 
 
 class MicroBatchWriter(KafkaArrowWriter):

@@ -205,8 +205,8 @@ OPTIONS = [
     # Differences.
     Case("partitioner-of-ones-own", "'v' AS value",
          Refused("'com.example.Mine', which cannot be imported "
-                 "(ModuleNotFoundError: No module named 'com'; it looks like a Java class, "
-                 "which this Python producer cannot run)"),
+                 "(ModuleNotFoundError: No module named 'com'): Java classes cannot run here; use "
+                 "roundrobin, uniformsticky, or module.Name of a Python callable"),
          theirs=Refused("Class com.example.Mine could not be found"),
          options={"kafka.partitioner.class": "com.example.Mine"}),
     Case("unknown-option", "'v' AS value", Refused("did you mean topic?"), theirs=one(),

@@ -189,6 +189,7 @@ def test_dead_letters_in_a_folder_are_parquet_with_all_columns(
         "pykafka_error_topic",
         "pykafka_error_task",
         "pykafka_error_row",
+        "pykafka_error_as_json",
     ]
     found = {row["id"]: row for row in letters.collect()}
     assert {number: row["pykafka_error_reason"] for number, row in found.items()} == _FAULTS

@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,9 +24,10 @@ from pyspark.sql.types import StringType, StructType
 from support.brokers.mock_cluster import PRODUCE, MockCluster
 from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.pure.unreachable import NOBODY
-from support.spark.sink import save
+from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
+import spark_kafka_sink
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
@@ -274,6 +276,147 @@ def test_spark_hands_it_on(
     with case.met(), pytest.raises(PySparkException) as met:
         save(spark.sql(sql), case.bootstrap, topic, **options)
     case.check(str(met.value), "kafka.")
+
+
+USERS_CODE: Final = """
+def looked_up(shelf):
+    return {}[shelf]
+
+def by_shelf(topic, batch, partitions):
+    return looked_up("no such shelf")
+
+def at_the_end(topic, batch, partitions):
+    raise SystemExit("the shop is closed")
+"""
+# Frames of Spark's own Python, of the sink, and of the user's module.
+_FRAME: Final = re.compile(r'^  File "([^"]+)", line \d+, in (\w+)$', re.MULTILINE)
+SINK_FOLDER: Final = f"{Path(spark_kafka_sink.__file__).parent}/"
+
+
+def python_traceback(error: PySparkException) -> str:
+    """Return the traceback of Spark's Python worker in an exception of Spark."""
+    said = str(error)
+    begin = said.index("Traceback (most recent call last)")
+    return re.split(r"\n SQLSTATE|\n\s*at |\n\n\tat |\n\nDriver stack", said[begin:])[0].rstrip()
+
+
+def own_frames(trace: str) -> list[str]:
+    """Return the functions of the sink that a traceback has frames of."""
+    return [function for file, function in _FRAME.findall(trace) if file.startswith(SINK_FOLDER)]
+
+
+@pytest.fixture(scope="module")
+def users_code(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A module of the user, on driver and executors."""
+    module = tmp_path_factory.mktemp("code") / "code_of_this_test.py"
+    module.write_text(USERS_CODE)
+    spark.sparkContext.addPyFile(str(module))
+    return module.stem
+
+
+def failed_task(spark: SparkSession, case: Case, **more: str) -> tuple[PySparkException, str]:
+    """Return the exception of a job whose task fails, and the traceback of its Python worker."""
+    sql, topic, options = job(case, "task")
+    with case.met(), pytest.raises(PySparkException) as met:
+        save(spark.sql(sql), case.bootstrap, topic, **options | more)
+    return met.value, python_traceback(met.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["no-topic", "too-large", "no-right-to-write"])
+def test_a_failing_task_shows_its_sentence_at_the_end_and_no_frame_of_the_sink(
+    spark: SparkSession, cluster: MockCluster, name: str
+) -> None:
+    case = Case(name, cluster)
+    _, trace = failed_task(spark, case)
+    _, full = failed_task(spark, case, fullTraceback="true")
+    assert own_frames(trace) == []
+    assert all("pyspark" in file for file, _ in _FRAME.findall(trace))
+    assert "write_task" in own_frames(full)
+    case.check(trace.splitlines()[-1], "kafka.")
+    assert trace.splitlines()[-1].startswith("spark_kafka_sink.errors.")
+    assert trace.count("spark_kafka_sink.errors.") == 1
+    # Each frame has a line, and another one with its code where that is known.
+    spared = len(full.splitlines()) - len(trace.splitlines())
+    assert spared >= len(own_frames(full)) >= 2
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("function", "raised", "frames"),
+    [
+        ("by_shelf", "KeyError: 'no such shelf'", ["by_shelf", "looked_up"]),
+        ("at_the_end", "SystemExit: the shop is closed", ["at_the_end"]),
+    ],
+)
+def test_a_partitioner_that_fails_is_shown_and_named(
+    spark: SparkSession,
+    cluster: MockCluster,
+    users_code: str,
+    function: str,
+    raised: str,
+    frames: list[str],
+) -> None:
+    case = Case("no-right-to-write", cluster)
+    given = {"kafka_partitioner_class": f"{users_code}.{function}"}
+    _, trace = failed_task(spark, case, **given)
+    _, full = failed_task(spark, case, **given, fullTraceback="true")
+    assert own_frames(trace) == []
+    assert len(full.splitlines()) - len(trace.splitlines()) >= len(own_frames(full)) >= 5
+    for text in (trace, full):
+        assert [f for file, f in _FRAME.findall(text) if users_code in file] == frames
+        *_, error, sentence = text.splitlines()
+        assert error == raised
+        named = f"{function}, specified in kafka.partitioner.class"
+        assert sentence == f"spark_kafka_sink: {named}, raised {raised}"
+
+
+@pytest.fixture
+def registered(spark: SparkSession) -> Iterator[None]:
+    """`register` was called, until the test ends."""
+    with registered_for_now(spark):
+        yield
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("registered")
+def test_after_register_the_sentence_is_the_last_line_of_spark_s_exception(
+    spark: SparkSession, cluster: MockCluster, users_code: str
+) -> None:
+    case = Case("no-topic", cluster)
+    error, trace = failed_task(spark, case)
+    last = "".join(traceback.format_exception(error)).splitlines()[-1]
+    assert last == trace.splitlines()[-1]
+    case.check(last, "kafka.")
+    error, _ = failed_task(spark, case, kafka_partitioner_class=f"{users_code}.at_the_end")
+    case.check("".join(traceback.format_exception(error)).splitlines()[-1], "kafka.")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("registered")
+def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
+    spark: SparkSession, cluster: MockCluster, tmp_path: Path
+) -> None:
+    case = Case("no-topic", cluster)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.txt").write_text("row\n")
+    query = (
+        spark.readStream.format("text")
+        .load(str(tmp_path / "source"))
+        .selectExpr("value", "'no-topic' AS topic")
+        .writeStream.format("pykafka")
+        .options(**case.options)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException) as met:
+        query.awaitTermination()
+    for error in (met.value, query.exception()):
+        assert isinstance(error, PySparkException)
+        last = "".join(traceback.format_exception(error)).splitlines()[-1]
+        assert last == python_traceback(error).splitlines()[-1]
+        case.check(last, "kafka.")
 
 
 CONNECT: Final = """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +16,9 @@ from pyspark.sql import SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
 from support.spark.sink import save
 
-from spark_kafka_sink import last_reports, write_batch
+from spark_kafka_sink import last_reports, register, write_batch
 from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tasks import task_progress
 from spark_kafka_sink.spark.tasks.task import write_task
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -60,6 +63,24 @@ def test_the_last_reports_are_those_of_jobs_and_micro_batches_in_order(
     assert file.parent.parent.stat().st_mode & 0o077 == 0, "others can reach the reports"
 
 
+def test_a_job_that_fails_leaves_a_report_of_what_it_wrote(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
+) -> None:
+    """The task that fails may be the first or the last to end."""
+    topic = new_topic(1)
+    frame = spark.range(0, 20, 1, 2).selectExpr(
+        "CASE WHEN id >= 10 THEN raise_error('row ten') ELSE 'x' END AS value"
+    )
+    register(spark)
+    with pytest.raises(Exception, match="row ten"):
+        save(frame, kafka.bootstrap, topic)
+    (report,) = last_reports(spark, 1)
+    assert not report["complete"]
+    assert "row ten" in report["error"]
+    assert report["tasks"] + report["unreported_tasks"] == 2
+    assert report["rows"] == 10 * report["tasks"]
+
+
 def test_write_batch_adds_a_line_for_every_micro_batch(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -84,6 +105,24 @@ def test_a_session_of_another_kind_is_told_about_report_path() -> None:
     session._session_id = None  # type: ignore[assignment]  # never connected
     with pytest.raises(KafkaException, match="needs a classic session"):
         last_reports(session)  # type: ignore[arg-type]  # which is the point
+
+
+def test_a_task_prints_its_progress_while_it_waits_for_its_input(
+    kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(task_progress, "_STDERR", writer)
+    monkeypatch.setattr(task_progress, "PERIOD_S", 0.01)
+    given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(1)}
+    options = sink_options(given | {"progress": "true", "kafka.linger.ms": "0"})
+    with os.fdopen(reader) as lines, os.fdopen(writer, "w"):
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"value": ["x" * 100] * 7})
+            assert any(" 7 rows, 0.0 MB acknowledged" in line for line in lines)
+            yield pa.record_batch({"value": ["x"]})
+
+        assert write_task(options, batches()).report.rows == 8
 
 
 def test_throttling_of_a_task_is_reported(kafka: KafkaCluster, new_topic: NewTopic) -> None:

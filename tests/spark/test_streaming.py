@@ -16,14 +16,15 @@ import pyarrow as pa
 import pytest
 from conftest import NewTopic
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.scripted_broker import ScriptedBroker, describe
 from support.oracles.readers import read_at_least, read_with_confluent
+from support.spark.sink import registered_for_now
 
-from spark_kafka_sink import register, write_batch
+from spark_kafka_sink import write_batch
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.wire.messages import (
     PartitionProduceResponse,
@@ -386,17 +387,9 @@ def rate_stream(
 
 @pytest.fixture
 def registered(spark: SparkSession) -> Iterator[None]:
-    """`register` was called, which acts on Spark's classes: here, until the test ends."""
-    classes = [DataFrameWriter, DataStreamWriter]
-    before = [dict(vars(each)) for each in classes]
-    register(spark)
-    yield
-    for each, attributes in zip(classes, before, strict=True):
-        for name, attribute in dict(vars(each)).items():
-            if name not in attributes:
-                delattr(each, name)
-            elif attribute is not attributes[name]:
-                setattr(each, name, attributes[name])
+    """`register` was called, until the test ends."""
+    with registered_for_now(spark):
+        yield
 
 
 @pytest.mark.usefixtures("registered")
@@ -408,6 +401,21 @@ def test_the_continuous_trigger_is_refused_at_the_start(
         writer.trigger(continuous="1 second").start()
     with pytest.raises(ConfigException, match="the continuous trigger, Spark passes no rows"):
         writer.format("console").trigger(continuous="1 second").start(format="PyKafka")
+    assert not (tmp_path / "checkpoint").exists(), "the query began"
+
+
+@pytest.mark.usefixtures("registered")
+def test_output_mode_update_is_refused_at_the_start_with_the_way_to_write_it(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    def writer() -> DataStreamWriter:
+        return rate_stream(spark, kafka, "any", tmp_path / "checkpoint").trigger(availableNow=True)
+
+    words = r'Write each micro-batch in foreachBatch: \.outputMode\("update"\)\.foreachBatch\('
+    with pytest.raises(ConfigException, match=words):
+        writer().outputMode("Update").start()
+    with pytest.raises(ConfigException, match=words):
+        writer().outputMode("append").start(outputMode="update")
     assert not (tmp_path / "checkpoint").exists(), "the query began"
 
 
@@ -473,6 +481,8 @@ def test_other_triggers_and_other_formats_start_as_ever(
     query = (
         lines.writeStream.trigger(continuous="1 second")
         .trigger(availableNow=True)
+        .outputMode("update")
+        .outputMode("append")
         .partitionBy("value")
         .partitionBy([])
         .option("kafka.bootstrap.servers", kafka.bootstrap)

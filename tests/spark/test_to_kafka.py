@@ -171,6 +171,7 @@ numbers = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRIN
 ours = lambda: numbers.writeStream.format("pykafka").options(**options)
 for refused in (
     lambda: ours().trigger(continuous="1 second").start(),
+    lambda: ours().outputMode("update").start(),
     lambda: ours().partitionBy("value").start(),
     lambda: ours().clusterBy("value").start(),
     lambda: numbers.writeStream.start(format="pykafka", partitionBy="value"),
@@ -207,7 +208,8 @@ def test_the_helpers_work_by_spark_connect(
     )
     assert done.returncode == 0, done.stderr[-5000:]
     said = [line.split()[0:2] for line in done.stdout.splitlines()]
-    assert said == [["the", "continuous"], *([by, "is"] for by in _LAYOUTS)], done.stdout
+    others = [["the", "continuous"], ["Spark", "does"]]
+    assert said == [*others, *([by, "is"] for by in _LAYOUTS)], done.stdout
     found = sorted((r.key, r.value) for r in read_with_confluent(kafka.bootstrap, topic))
     assert found == sorted(
         [

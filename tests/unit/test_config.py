@@ -10,9 +10,11 @@ from typing import Any, Final
 import pytest
 from support.brokers import fetch_kafka
 from support.brokers.jvm import run_java
+from support.brokers.mock_cluster import producer_options
 from support.documents.configuration_table import DOCUMENT, render
 
 from spark_kafka_sink.config import (
+    LIBRDKAFKA_ONLY,
     NO_EFFECT,
     NOT_YET,
     OFF_ONLY,
@@ -20,12 +22,14 @@ from spark_kafka_sink.config import (
     REFUSED,
     ConfigProvider,
     ProducerConfig,
+    java_names,
     option_fields,
     producer_config,
 )
 from spark_kafka_sink.errors import ConfigException, name_options
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import Secret
+from spark_kafka_sink.spark.options import sink_options
 
 ADDRESS = {"bootstrap.servers": "h:1"}
 MAX_INT, MAX_LONG = 2**31 - 1, 2**63 - 1
@@ -392,11 +396,52 @@ def test_what_will_not_be_there_says_why(name: str) -> None:
 def test_an_option_of_other_clients_is_refused_with_java_s(name: str) -> None:
     meant = OTHER_CLIENTS[name]
     assert set(meant.names) <= fields().keys()
+    with pytest.raises(ConfigException, match=f"option {name} is an option of") as unprefixed:
+        sink_options({"kafka.bootstrap.servers": "h:1", name: "a secret"})
+    assert f"set kafka.{meant.names[0]}" in str(unprefixed.value)
     for lenient in (False, True):
         with pytest.raises(ConfigException, match=rf"kafka\.{name} is an option of") as caught:
             config_of_spark(ADDRESS | {name: "a secret"}, lenient=lenient)
         assert f"set kafka.{meant.names[0]}" in str(caught.value)
         assert "a secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "java"),
+    [
+        ("queue.buffering.max.messages", "buffer.memory; it is in bytes"),
+        ("queue.buffering.max.kbytes", "buffer.memory; it is in bytes"),
+        ("queue.buffering.max.ms", "linger.ms"),
+        ("message.max.bytes", "max.request.size"),
+        ("batch.num.messages", "batch.size; it is in bytes"),
+        ("compression.codec", "compression.type"),
+        ("request.required.acks", "acks"),
+        ("metadata.broker.list", "bootstrap.servers"),
+    ],
+)
+def test_an_option_of_librdkafka_is_answered_with_java_s(name: str, java: str) -> None:
+    with pytest.raises(ConfigException) as caught:
+        producer_config(ADDRESS | {name: "1"})
+    assert str(caught.value) == f"{name} is an option of other clients: set {java}"
+
+
+@pytest.mark.parametrize("name", sorted(LIBRDKAFKA_ONLY))
+def test_an_option_that_only_librdkafka_has_is_refused_or_warned_of(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = f"kafka.{name} is an option of librdkafka that this producer does not have; remove it"
+    with pytest.raises(ConfigException, match=said):
+        config_of_spark(ADDRESS | {name: "x"})
+    assert config_of_spark(ADDRESS | {name: "x"}, lenient=True) == config_of_spark(ADDRESS)
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_each_option_of_librdkafka_s_producers_is_known() -> None:
+    of_consumers = {"allow.auto.create.topics"}
+    of_librdkafka = producer_options().keys() - java_names() - of_consumers
+    assert of_librdkafka - OTHER_CLIENTS.keys() - LIBRDKAFKA_ONLY == set()
+    assert not LIBRDKAFKA_ONLY & (OTHER_CLIENTS.keys() | java_names())
+    assert not OTHER_CLIENTS.keys() & java_names()
 
 
 @pytest.mark.parametrize("name", sorted(OFF_ONLY))
@@ -417,9 +462,7 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest_or_warned_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
-        producer_config(ADDRESS | {"statistics.interval.ms": 1})
-    with pytest.raises(ConfigException, match=r"not an option of the Kafka producer$"):
-        producer_config(ADDRESS | {"ssl.crl.location": "/crl"})
+        producer_config(ADDRESS | {"nothing.like.it": 1})
     for name, nearest in (("lingerms", "linger.ms"), ("metric.reporter", "metric.reporters")):
         with pytest.raises(ConfigException, match=f"did you mean kafka.{nearest}"):
             config_of_spark(ADDRESS | {name: 1})

@@ -24,7 +24,13 @@ from spark_kafka_sink.commit.outcomes import not_aborted_now
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.committing import single_commit, two_phase_commit
-from spark_kafka_sink.spark.committing.job_commit import commit_report, publish, say
+from spark_kafka_sink.spark.committing.job_commit import (
+    commit_report,
+    failure_report,
+    publish,
+    say,
+    trace_of,
+)
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.kept_plans import kept_plan
 from spark_kafka_sink.spark.micro_batch import MicroBatch
@@ -54,12 +60,12 @@ def commit_batch(
     """
     if isinstance(plan, CommitRecord):
         skips = [message for message in messages if isinstance(message, SkippedMessage)]
-        publish(skipped_report(options, plan, skips, batch_id), options.report_path)
+        _publish(options, messages, skipped_report(options, plan, skips, batch_id))
         return
-    report = commit_report(messages, batch_id, _how(options, messages))
+    report = _report(options, messages, batch_id)
     record = _next_record(options, plan, _rows_read(report)).after_version(_version(options))
     _commit(options, plan, record, messages, report)
-    publish(report, options.report_path)
+    _publish(options, messages, report)
 
 
 @name_kafka_options()
@@ -77,7 +83,7 @@ def commit_micro_batch(
     if all(isinstance(message, SkippedMessage) for message in messages):
         _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])
         return
-    report = commit_report(messages, batch_id, _how(options, messages))
+    report = _report(options, messages, batch_id)
     written = [message for message in messages if isinstance(message, SinkCommitMessage)]
     plan, micro_batch = _common(written)
     rows = _rows_read(report)
@@ -90,7 +96,7 @@ def commit_micro_batch(
             say(f"pykafka: {warning}")
     else:
         _end_unused(options, plan)
-    publish(report, options.report_path)
+    _publish(options, messages, report)
 
 
 def _rows_read(report: CommitReport) -> int:
@@ -125,7 +131,8 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"
     report = _without_rows(options, why, len(skips), micro_batch.batch_id)
-    publish(report, options.report_path)
+    report.query_id = micro_batch.query_id
+    _publish(options, skips, report)
 
 
 def _common(
@@ -190,7 +197,23 @@ def skipped_report(
 
 def _without_rows(options: SinkOptions, why: str, tasks: int, batch_id: int | None) -> CommitReport:
     """Return the report of a write that was skipped. why: the reason."""
-    return replace(commit_report([], batch_id, _how(options, (), why)), tasks=tasks)
+    return replace(_report(options, (), batch_id, why), tasks=tasks)
+
+
+def _report(
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None,
+    skipped: str | None = None,
+) -> CommitReport:
+    """Return the report of a write. skipped: why it was skipped, if it was."""
+    return commit_report(
+        messages,
+        batch_id,
+        _how(options, messages, skipped),
+        compression=options.producer.compression_type,
+        write_id=options.write_id,
+    )
 
 
 def _next_record(options: SinkOptions, plan: Plan, rows: int, query_name: str = "") -> CommitRecord:
@@ -213,15 +236,22 @@ def abort_batch(
     options: SinkOptions,
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
 ) -> None:
-    """Abort a batch job that has failed, and print the result."""
+    """Abort a batch job that has failed, print the result, and publish the report of the failure.
+
+    batch_id: as in `commit_batch`.
+    """
     if isinstance(plan, Plan):
         _abort(options, plan, messages)
+        _publish_failure(options, messages, batch_id)
 
 
 @name_kafka_options()
-def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Abort a micro-batch that has failed, and print the result.
+def abort_micro_batch(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int
+) -> None:
+    """Abort a micro-batch that has failed, as `abort_batch` does with a job.
 
     If neither the commit messages nor the driver's folder have the plan, nothing is aborted here.
     Then the next plan aborts the transactions, or the brokers do so after the timeout.
@@ -230,6 +260,27 @@ def abort_micro_batch(options: SinkOptions, messages: Sequence[WriterCommitMessa
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
         _abort(options, plan, messages)
+    _publish_failure(options, messages, batch_id)
+
+
+def _publish(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], report: CommitReport
+) -> None:
+    trace = trace_of(messages, options.trace)
+    publish(report, options.report_path, quiet=options.quiet, trace=trace)
+
+
+def _publish_failure(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
+) -> None:
+    report = failure_report(
+        messages,
+        batch_id,
+        _how(options, messages),
+        compression=options.producer.compression_type,
+        write_id=options.write_id,
+    )
+    _publish(options, messages, report)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:

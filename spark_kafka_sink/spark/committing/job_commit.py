@@ -1,4 +1,6 @@
-"""The commit of a job: check that every task has reported, and publish the report.
+"""The end of a job: check that every task has reported, and publish the report.
+
+A job that fails has a report, too, of the tasks that had ended before.
 
 The report is written to stderr, because Spark shows no logging of the Python process that commits.
 It is also written to the file of the option reportPath, and to the file of the application from
@@ -15,12 +17,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.logs import masked, without_path
 from spark_kafka_sink.spark.committing.report_files import (
+    add_error_to_line,
+    add_error_to_remembered,
     append_report,
     is_special,
     open_to_append,
@@ -36,15 +41,22 @@ from spark_kafka_sink.spark.report import (
     merged,
 )
 
+if TYPE_CHECKING:
+    from spark_kafka_sink.spark.tracing import JobTrace
+
 
 def commit_report(
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
     exactly_once: ExactlyOnceReport | None = None,
+    *,
+    compression: str = "none",
+    write_id: str | None = None,
 ) -> CommitReport:
     """Return the report of a job: the sum of the commit messages of all tasks.
 
-    exactly_once: the exactly-once part of the report, None for at-least-once writes. Raise
+    exactly_once: the exactly-once part of the report, None for at-least-once writes. compression:
+    the codec of the option kafka.compression.type. write_id: as in `CommitReport`. Raise
     KafkaException if a task did not report, because its rows may be missing from Kafka.
     """
     reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
@@ -54,11 +66,45 @@ def commit_report(
             "wrote: their rows may be missing from Kafka, so the write fails"
         )
         raise KafkaException(message)
+    return _report(reported, batch_id, exactly_once, compression, write_id)
+
+
+def failure_report(
+    messages: Sequence[WriterCommitMessage | None],
+    batch_id: int | None = None,
+    exactly_once: ExactlyOnceReport | None = None,
+    *,
+    compression: str = "none",
+    write_id: str | None = None,
+) -> CommitReport:
+    """Return the report of a job that has failed: what the tasks wrote that had ended.
+
+    The parameters are those of `commit_report`.
+    """
+    reported = [m for m in messages if isinstance(m, SinkCommitMessage)]
+    report = _report(reported, batch_id, exactly_once, compression, write_id)
+    report.complete = False
+    report.unreported_tasks = sum(message is None for message in messages)
+    return report
+
+
+def _report(
+    reported: Sequence[SinkCommitMessage],
+    batch_id: int | None,
+    exactly_once: ExactlyOnceReport | None,
+    compression: str,
+    write_id: str | None,
+) -> CommitReport:
     partitions = merged(p for message in reported for p in message.partitions)
     now = time.time()
     tasks = [message.report for message in reported]
     return CommitReport(
         batch_id=batch_id,
+        query_id=next((m.query_id for m in reported if m.query_id is not None), None),
+        complete=True,
+        unreported_tasks=0,
+        error=None,
+        write_id=write_id,
         committed_at=datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
         # The clock of a task's host may be ahead of the clock of this host.
         seconds=max(0.0, now - min((m.started_at for m in reported), default=now)),
@@ -66,6 +112,7 @@ def commit_report(
         rows=sum(task.rows for task in tasks),
         bytes=sum(p.bytes for p in partitions),
         compressed_bytes=sum(p.compressed_bytes for p in partitions),
+        compression=compression,
         retries=sum(p.retries for p in partitions),
         throttle_ms=sum(message.throttle_ms for message in reported),
         slowest_task=max(tasks, key=lambda task: task.seconds, default=None),
@@ -76,18 +123,38 @@ def commit_report(
     )
 
 
-def publish(report: CommitReport, path: Path | None) -> None:
+def trace_of(
+    messages: Sequence[WriterCommitMessage | None], planned: JobTrace | None
+) -> JobTrace | None:
+    """Return the span of the job that the tasks belong to.
+
+    planned: the span that the plan of this writer has begun. In a stream, the writer of the tasks
+    is another one, so the tasks have the right span.
+    """
+    traces = (m.trace for m in messages if isinstance(m, SinkCommitMessage))
+    return next((each for each in traces if each is not None), planned)
+
+
+def publish(
+    report: CommitReport,
+    path: Path | None,
+    *,
+    quiet: bool = False,
+    trace: JobTrace | None = None,
+) -> None:
     """Print a summary of the report, and write the report to the file `path`.
 
-    The report of a batch job replaces the file. For a stream, a line is appended for each
-    micro-batch. The rows are in Kafka already, so a failure to write the report is printed on
-    stderr and does not fail the job.
+    quiet: whether to print nothing. If a micro-batch has no rows, nothing is printed either. trace:
+    the span of the job, which ends here. The report of a batch job replaces the file. For a stream,
+    a line is appended for each micro-batch. The rows are in Kafka already, so a failure to write
+    the report is printed on stderr and does not fail the job.
     """
-    say(report.summary())
-    if report.bad_rows is not None and report.bad_rows.rows:
-        say(report.bad_rows.summary())
-    if report.expired_rows:
-        say(ExpiredRowsReport.summary(report.expired_rows))
+    if not quiet and not report.is_empty:
+        _say_summary(report)
+    if trace is not None:
+        from spark_kafka_sink.spark.tracing import end_job  # noqa: PLC0415 - few jobs have a trace
+
+        end_job(trace, report)
     try:
         remember(report.to_json())
     except Exception as error:  # noqa: BLE001 - whatever it is, the rows are written
@@ -104,6 +171,31 @@ def publish(report: CommitReport, path: Path | None) -> None:
         shown = masked(str(path))
         why = without_path(error)
         say(f"pykafka: the report could not be written to reportPath {shown}: {why}")
+
+
+def add_error(write_id: str, error: str, path: Path | None, *, is_stream: bool) -> None:
+    """Add the error of a failed job or stream to its last report, also in the file `path`.
+
+    Raise OSError and ValueError if that fails.
+    """
+    add_error_to_remembered(write_id, error)
+    if path is None or is_special(path) or not path.is_file():
+        return
+    if is_stream:
+        with path.open("r+b") as lines:
+            add_error_to_line(lines, write_id, error)
+        return
+    report = json.loads(path.read_text())
+    if report["write_id"] == write_id and not report["complete"]:
+        _replace(path, json.dumps(report | {"error": error}, indent=2) + "\n")
+
+
+def _say_summary(report: CommitReport) -> None:
+    say(report.summary())
+    if report.bad_rows is not None and report.bad_rows.rows:
+        say(report.bad_rows.summary())
+    if report.expired_rows:
+        say(ExpiredRowsReport.summary(report.expired_rows))
 
 
 def _replace(path: Path, text: str) -> None:

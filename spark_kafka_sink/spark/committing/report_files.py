@@ -89,6 +89,35 @@ def remember(report: dict[str, Any]) -> None:
         append_report(lines, report)
 
 
+def add_error_to_remembered(write_id: str, error: str) -> None:
+    """Set the error in the report of a write in the application's file, if there is one."""
+    folder = driver_folder()
+    if folder is None or not (folder / _NAME).exists():
+        return
+    with (folder / _NAME).open("r+b") as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)
+        add_error_to_line(lines, write_id, error)
+
+
+def add_error_to_line(lines: BinaryIO, write_id: str, error: str) -> None:
+    """Set the error in the last report of a write, unless that report is complete.
+
+    lines: a file of reports, which is open for reading and writing. Raise ValueError if the line is
+    broken off.
+    """
+    content = lines.read()
+    found = content.rfind(write_id.encode())
+    if found < 0:
+        return
+    start = content.rfind(b"\n", 0, found) + 1
+    end = content.find(b"\n", found)
+    report = json.loads(content[start:end])
+    if report["write_id"] == write_id and not report["complete"]:
+        lines.seek(start)
+        lines.write(json.dumps(report | {"error": error}).encode() + content[end:])
+        lines.truncate()
+
+
 def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
     """Return the reports of the application's last n writes and micro-batches, the newest last.
 
@@ -103,12 +132,37 @@ def last_reports(spark: SparkSession, n: int = 10) -> list[dict[str, Any]]:
             "server; set the option reportPath and read that file there"
         )
         raise KafkaException(message)
+    return newest_reports(_content(), n)
+
+
+def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]:
+    """Return the reports of a micro-batch of a query that were made at a time or later.
+
+    since: the time in UTC, as in the field committed_at.
+    """
+    return [
+        report
+        for report in _reports_with(query_id)
+        if report["query_id"] == query_id
+        and report["batch_id"] == batch_id
+        and report["committed_at"] >= since
+    ]
+
+
+def _reports_with(text: str) -> list[dict[str, Any]]:
+    """Return the application's reports that have a text in them, the newest last."""
+    lines = _content().splitlines()
+    found = b"\n".join(line for line in lines if text.encode() in line)
+    return newest_reports(found, len(lines))
+
+
+def _content() -> bytes:
     folder = driver_folder()
     if folder is None or not (folder / _NAME).exists():
-        return []
+        return b""
     with (folder / _NAME).open("rb") as lines:
         fcntl.flock(lines, fcntl.LOCK_SH)
-        return newest_reports(lines.read(), n)
+        return lines.read()
 
 
 def _drop_older_half(lines: BinaryIO) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, IntegerType, StructType
 
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import names_own_partitioner
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, Option
 from spark_kafka_sink.model import TOPIC_NAME
 from spark_kafka_sink.plugins.batch_partitioner import (
     Topics,
@@ -45,6 +45,7 @@ from spark_kafka_sink.spark.planning.datasource import (
     check_options_and_columns,
     check_stream_write,
 )
+from spark_kafka_sink.spark.planning.encodings import with_encodings
 from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
@@ -123,7 +124,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around
     look(df.schema, given)
-    checked = sink_options(given)
+    checked = with_encodings(sink_options(given), df.schema)
+    _refuse_encoded_keys(checked)
     frame = _Frame.of(df)
     topics = _found_topics(frame, checked)
     frame, place = _placed(frame, checked, topics)
@@ -137,6 +139,25 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     counts = dict(zip(topics.names, topics.partitions, strict=True))
     marked = F.col("partition").alias("partition", metadata=as_metadata(counts))
     return laid_out.select(*columns, marked)
+
+
+@name_kafka_options()
+def _refuse_encoded_keys(options: SinkOptions) -> None:
+    """Raise ConfigException if partitions depend on bytes that only tasks make."""
+    encoded = [each.column for each in options.encodings]
+    if "key" in encoded and keys_count(options.producer):
+        message = (
+            "atomic_layout: the partition of a row is a hash of its key's bytes, and with "
+            "keyFormat only the tasks of the write make these bytes: use a string or binary key, "
+            "or write without atomic_layout"
+        )
+        raise ConfigException(message)
+    if encoded and names_own_partitioner(options.producer.partitioner_class):
+        message = (
+            f"atomic_layout: {Option('partitioner.class')} would get the column {encoded[0]} here "
+            "before it is encoded, and in the write after it: write without atomic_layout"
+        )
+        raise ConfigException(message)
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
@@ -194,9 +215,16 @@ def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Fra
     if frame.has("key") and keys_count(options.producer):
         frame = frame.computed(_HASH, key_hashes, _INT, frame.column("key"))
         choices.append(F.pmod(F.col(_HASH), place.partitions))
-    spread = F.xxhash64(*(frame.column(name) for name in _SPREAD_BY if frame.has(name)))
+    spread = F.xxhash64(*(_hashable(frame, name) for name in _SPREAD_BY if frame.has(name)))
     choices.append(F.pmod(spread, place.partitions).cast("int"))
     return frame, F.coalesce(*choices)
+
+
+def _hashable(frame: _Frame, name: str) -> Column:
+    """Return a column, or its JSON if it contains a map, which Spark does not hash."""
+    kind = frame.df.schema.fields[frame.names.index(name)].dataType
+    column = frame.column(name)
+    return F.to_json(F.struct(column)) if '"type":"map"' in kind.json() else column
 
 
 def _with_own(options: SinkOptions, frame: _Frame, place: _Place) -> _Frame:

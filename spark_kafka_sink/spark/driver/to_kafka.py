@@ -20,10 +20,12 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
+from spark_kafka_sink.spark.formats import AVRO, as_metadata
 from spark_kafka_sink.spark.session import check_frame
 
-# This value stands for the whole row. To use a column of this name, pass it as a Column.
+# These values stand for the whole row. To use a column of such a name, pass it as a Column.
 JSON: Final = "json"
+_FORMATS: Final = (AVRO,)
 _BYTES: Final = ("key", "value")
 
 
@@ -41,10 +43,12 @@ def to_kafka(
 
     Each argument is the name of a column or a Column. The value "json" means the whole row as a
     JSON object with every column of `df`, including the columns that other arguments name. As
-    always with ``to_json``, null fields are left out. Keys and values of type struct, array or map
-    are converted to JSON, and all types other than string and binary are cast to string. headers,
-    timestamp, topic and partition must have the types that the sink requires. Raise DataException
-    for an unknown column, and for an argument that is neither a name nor a Column.
+    always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
+    struct, which the sink writes as Avro, as with the option valueFormat. Other keys and values of
+    type struct, array or map are converted to JSON, and all types other than string and binary are
+    cast to string. headers, timestamp, topic and partition must have the types that the sink
+    requires. Raise DataException for an unknown column, and for an argument that is neither a name
+    nor a Column.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -66,7 +70,14 @@ def to_kafka(
     chosen = df.select(*(column.alias(name) for name, column in columns.items()))
     types = {field.name: field.dataType for field in chosen.schema.fields}
     return chosen.select(
-        *(_as_bytes(name, types[name]) if name in _BYTES else F.col(name) for name in columns)
+        *(
+            F.col(name).alias(name, metadata=as_metadata(AVRO))
+            if name == "value" and _is_format(value)
+            else _as_bytes(name, types[name])
+            if name in _BYTES
+            else F.col(name)
+            for name in columns
+        )
     )
 
 
@@ -85,9 +96,15 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
         return given
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
+    if argument == "value" and _is_format(given):
+        return F.struct("*")
     if given not in df.columns:
         raise DataException(_unknown(df, argument, given))
     return df[f"`{given.replace('`', '``')}`"]
+
+
+def _is_format(given: str | Column) -> bool:
+    return isinstance(given, str) and given in _FORMATS
 
 
 def _unknown(df: DataFrame, argument: str, name: str) -> str:

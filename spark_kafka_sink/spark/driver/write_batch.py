@@ -32,6 +32,7 @@ from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
     check_options_and_columns,
 )
+from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 from spark_kafka_sink.spark.session import check_frame, is_connect
 
 
@@ -59,7 +60,7 @@ def write_batch(df: DataFrame, batch_id: int, options: Mapping[str, str]) -> Non
         raise ConfigException(message)
     check_given_options(options)
     for name in options:
-        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, APPLICATION_OPTION):
+        if name.lower() in (BATCH_ID_OPTION, QUERY_OPTION, APPLICATION_OPTION, WRITE_ID_OPTION):
             raise ConfigException(not_an_option(name))
     own = join_options(None, options)
     refuse_speculation(df.sparkSession, own)

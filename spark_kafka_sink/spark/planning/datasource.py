@@ -25,11 +25,12 @@ from spark_kafka_sink.spark.micro_batch import (
     batch_id_of,
     micro_batch_in,
 )
-from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
 from spark_kafka_sink.spark.planning.delegation_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
+from spark_kafka_sink.spark.planning.encodings import with_encodings
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -39,6 +40,8 @@ from spark_kafka_sink.spark.planning.preflight import (
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
+from spark_kafka_sink.spark.tracebacks import short_tracebacks
+from spark_kafka_sink.spark.tracing import begin_job
 from spark_kafka_sink.spark.worker import freeze_imports
 from spark_kafka_sink.spark.writer import (
     ExactlyOnceMicroBatchWriter,
@@ -51,6 +54,8 @@ from spark_kafka_sink.spark.writer import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_kafka_sink.spark.committing.job_token import JobToken
 
 
@@ -59,6 +64,11 @@ class KafkaDataSource(DataSource):
 
     # Spark plans with a new source in the planning process, and commits with a pickled copy.
     _is_copy = False
+
+    @property
+    def full_traceback(self) -> bool:
+        """Whether the tracebacks of exceptions have all frames."""
+        return has_full_traceback(self.options)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -69,24 +79,45 @@ class KafkaDataSource(DataSource):
         """Return the name of the format, for ``format(…)``."""
         return "pykafka"
 
+    @short_tracebacks
     def schema(self) -> StructType:
         """Raise ConfigException. Spark calls this only to read, which is not supported."""
         message = 'pykafka is a sink: read Kafka with spark.read.format("kafka")'
         raise ConfigException(message)
 
+    @short_tracebacks
     def writer(
         self,
-        schema: StructType,
+        schema: StructType | pa.Schema,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Check and plan a batch write, and return its writer.
 
-        Raise ConfigException, DataException and the exceptions of the brokers.
+        schema: Spark's, or from Sail a pyarrow schema. Raise ConfigException, DataException and the
+        exceptions of the brokers.
         """
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
+        if isinstance(schema, StructType):
+            return self._planned_writer(schema)
+        from spark_kafka_sink.spark.planning.arrow_schema import (  # noqa: PLC0415 - Spark does not need it
+            as_spark_schema,
+            check_without_task_numbers,
+        )
+
+        found = as_spark_schema(schema)
+        options, _ = self.check(found)
+        check_without_task_numbers(options)
+        writer = self._planned_writer(found)
+        writer.may_get_views = True
+        return writer
+
+    def _planned_writer(
+        self, schema: StructType
+    ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         options, batch_id = self.check(schema)
+        options = _traced(options)
         if batch_id is not None and options.exactly_once is None:
             return MicroBatchWriter(_checked_micro_batch(options, schema), batch_id)
         micro_batch = micro_batch_in({name.lower(): text for name, text in self.options.items()})
@@ -118,6 +149,7 @@ class KafkaDataSource(DataSource):
             options = replace(options, exactly_once=selected)
         return options, batch_id
 
+    @short_tracebacks
     def streamWriter(  # noqa: N802 - Spark's name
         self,
         schema: StructType,
@@ -130,7 +162,7 @@ class KafkaDataSource(DataSource):
         own sink, every result is appended again. Raise the exceptions of `writer`.
         """
         freeze_imports()
-        options = self.check_stream(schema)
+        options = _traced(self.check_stream(schema))
         if options.exactly_once is None:
             if not self._is_copy:
                 options = _checked_micro_batch(options, schema)
@@ -148,6 +180,13 @@ class KafkaDataSource(DataSource):
         if options.exactly_once is None:
             return options
         return _of_stream(options, options.exactly_once, self.options)
+
+
+def _traced(options: SinkOptions) -> SinkOptions:
+    """Return the options with the span of the job, which begins now, if openTelemetry is set."""
+    if options.traceparent is None:
+        return options
+    return replace(options, trace=begin_job(options.traceparent))
 
 
 def _planned(
@@ -192,8 +231,8 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
-    options = sink_options(given)
-    check_schema(schema, options.topic)
+    options = with_encodings(sink_options(given), schema)
+    check_schema(schema, options.topic, [each.column for each in options.encodings])
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from pyspark.sql.types import (
     ArrayType,
@@ -33,10 +33,11 @@ from spark_kafka_sink.serde import COLUMNS, HEADERS_TYPE, NO_TOPIC, NO_VALUE
 logger = logging.getLogger(__name__)
 
 
-def check_schema(schema: StructType, topic: str | None) -> None:
+def check_schema(schema: StructType, topic: str | None, encoded: Collection[str] = ()) -> None:
     """Raise DataException if a column is missing or has a type that cannot be sent.
 
     topic: the option topic, None if it is not set; if it is set, the topic column is ignored.
+    encoded: the columns that tasks encode, whose types were checked with their schemas.
     """
     types = _types_by_name(schema)
     for name, kind in types.items():
@@ -51,8 +52,9 @@ def check_schema(schema: StructType, topic: str | None) -> None:
         raise DataException(" ".join([f"{NO_VALUE}.", *hints]))
     if topic is None:
         _check(types, "topic", _is_string, "string")
-    _check(types, "key", _is_string_or_binary, "string or binary")
-    _check(types, "value", _is_string_or_binary, "string or binary")
+    for name in ("key", "value"):
+        if name not in encoded:
+            _check(types, name, _is_string_or_binary, "string or binary")
     _check(types, "headers", _is_headers, HEADERS_TYPE)
     _check(types, "partition", lambda kind: isinstance(kind, IntegerType), "int")
     _check(types, "timestamp", _is_time, "timestamp or bigint (milliseconds since 1970)")

@@ -45,6 +45,7 @@ ERROR_HEADERS: Final = (
     "pykafka.error.row",
     "pykafka.error.value.bytes",
     "pykafka.error.left.out",
+    "pykafka.error.as.json",
 )
 # Replaces a header key that is null.
 UNNAMED_HEADER: Final = "pykafka.error.unnamed"
@@ -58,13 +59,15 @@ class BadBatch(NamedTuple):
     """Bad rows of a task.
 
     codes: for each row, the index of its fault in `FAULTS`, uint8. numbers: the number of each row
-    in the task, int64. detail: the error of the brokers, if they refused the rows.
+    in the task, int64. detail: the error of the brokers, if they refused the rows, or why the rows
+    cannot be encoded. as_json: the columns that are JSON, because the rows cannot be encoded.
     """
 
     rows: pa.RecordBatch
     codes: npt.NDArray[np.uint8]
     numbers: npt.NDArray[np.int64]
     detail: str | None = None
+    as_json: tuple[str, ...] = ()
 
     def part(self, rows: npt.NDArray[np.int64]) -> BadBatch:
         """Return only the rows at the given indexes."""
@@ -99,6 +102,7 @@ class Faults:
         self.numbers = pa.array(bad.numbers)
         self.tasks = pa.array(np.full(len(bad.numbers), task))
         self.topics = topic_names(bad.rows, topic)
+        self.as_json = pa.array([", ".join(bad.as_json) or None] * len(bad.numbers), pa.string())
 
 
 def topic_names(rows: pa.RecordBatch, topic: str | None) -> pa.Array:
@@ -184,8 +188,9 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
         times,
         faults.tasks,
         faults.numbers,
-        pc.binary_length(columns["value"]),
+        nothing if "value" in bad.as_json else pc.binary_length(columns["value"]),
         pa.array([", ".join(left_out) or None] * rows, pa.string()),
+        faults.as_json,
     )
     headers = None if "headers" in left_out else columns.get("headers")
     # Leave out timestamps that no broker accepts, and those that a broker may have refused.
@@ -237,6 +242,7 @@ ERROR_COLUMNS: Final = (
     "pykafka_error_topic",
     "pykafka_error_task",
     "pykafka_error_row",
+    "pykafka_error_as_json",
 )
 
 
@@ -258,7 +264,9 @@ class DeadLetterFile:
         """Write the bad rows to the file."""
         faults = Faults(bad, self._topic, self._task)
         topics = valid_utf8(faults.topics)
-        added = (faults.reasons, faults.details, topics, faults.tasks, faults.numbers)
+        added = (
+            faults.reasons, faults.details, topics, faults.tasks, faults.numbers, faults.as_json
+        )  # fmt: skip
         latest = dict(zip(ERROR_COLUMNS, added, strict=True))
         columns = [
             # If the rows were read from dead letters, the new error columns replace the old ones.

@@ -19,6 +19,7 @@ from pyspark import TaskContext
 
 from spark_kafka_sink.errors import KafkaException, as_options_are_named_here
 from spark_kafka_sink.model import LARGEST_INT32
+from spark_kafka_sink.spark.micro_batch import QUERY_ID
 from spark_kafka_sink.spark.options import SinkOptions, name_kafka_options
 from spark_kafka_sink.spark.report import PartitionReport, SinkCommitMessage, TaskReport
 from spark_kafka_sink.spark.tasks.producer_pool import POOL
@@ -190,9 +191,27 @@ def write_task(
     acknowledge_now()
     freeze_imports()
     keep_heap()
+    if options.trace is None:
+        return _write(options, batches, plan)
+    from spark_kafka_sink.spark.tracing import task_span  # noqa: PLC0415 - few jobs have a trace
+
+    with task_span(options.trace, *_numbers(TaskContext.get())) as span:
+        message = _write(options, batches, plan)
+        span.add(message)
+    return message
+
+
+def _numbers(context: TaskContext | None) -> tuple[int, int]:
+    """Return the numbers of the task and of the attempt."""
+    return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+
+
+def _write(
+    options: SinkOptions, batches: Iterator[pa.RecordBatch], plan: Plan | None
+) -> SinkCommitMessage:
     started_at, started = time.time(), time.monotonic()
     context = TaskContext.get()
-    task, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+    task, attempt = _numbers(context)
     with (
         name_kafka_options(),
         suggest_create_topics(options),
@@ -215,8 +234,9 @@ def write_task(
             task_rows.append(batch, since)
 
         slice_bytes = producer.slice_bytes(options.partitions)
-        append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
-        rows = task_rows.flush()
+        with _progress(options, producer, context):
+            append_coalesced(batches, append, slice_bytes, options.producer.linger_ms / 1000)
+            rows = task_rows.flush()
         delivered = producer.take_deliveries()
         throttle_ms = producer.throttle_time_ms - throttle_ms
         attempt_transaction = None if transaction is None else transaction.end()
@@ -247,6 +267,8 @@ def write_task(
         bad_rows=bad_rows,
         expired_rows=task_rows.expired_rows.report(),
         partitions=[p for p in partitions if p.topic != dead_letter_topic],
+        query_id=None if context is None else context.getLocalProperty(QUERY_ID),
+        trace=options.trace,
         transaction=attempt_transaction,
     )
 
@@ -259,6 +281,16 @@ def _transaction(
     from spark_kafka_sink.spark.tasks.task_transaction import task_transaction  # noqa: PLC0415 - exactly once alone needs it
 
     return task_transaction(plan, options, producer, task, attempt)
+
+
+def _progress(
+    options: SinkOptions, producer: TaskProducer, context: TaskContext | None
+) -> AbstractContextManager[None]:
+    if not options.progress:
+        return nullcontext()
+    from spark_kafka_sink.spark.tasks.task_progress import name_of, printed_progress  # noqa: PLC0415 - most tasks print none
+
+    return printed_progress(name_of(context), producer.progress)
 
 
 def _first_partition(context: TaskContext | None) -> int:

@@ -35,6 +35,7 @@ from spark_kafka_sink.spark.tasks.dead_letters import (
     DeadLetterTopic,
     topic_names,
 )
+from spark_kafka_sink.spark.tasks.encoded_rows import bad_batch, encode_rows, raise_first
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.spark.tasks.retention import ExpiredRows
 from spark_kafka_sink.spark.topics import MissingTopics, TopicLimit, retention_of_topics
@@ -76,6 +77,7 @@ class TaskRows:
             options.topic, options.retention_ms, partial(retention_of_topics, options)
         )
         self._appender: CarefulAppender[_Appended] = CarefulAppender(producer, options.topic)
+        self._encodings = options.encodings
         self._dead_letters: DeadLetters | None = None
         if self._policy.topic is not None:
             self._dead_letters = DeadLetterTopic(self._policy.topic, producer, options.topic, task)
@@ -99,6 +101,8 @@ class TaskRows:
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
+        if self._encodings:
+            batch, numbers = self._encoded(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
             self._prepare_good(batch)
             with self._naming(numbers):
@@ -117,6 +121,22 @@ class TaskRows:
         self._append_good(batch, numbers, lingers_since)
         self._count_expired(batch)
         self._settle()
+
+    def _encoded(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return the rows that can be encoded, and their numbers; handle the others as bad rows."""
+        encoded, faults = encode_rows(batch, self._encodings)
+        if self._policy.on_error is OnError.FAIL:
+            with self._naming(numbers):
+                raise_first(faults)
+        if not faults:
+            return encoded, numbers
+        for fault in faults:
+            self._take(bad_batch(batch, fault, numbers, self._encodings))
+        good = np.ones(batch.num_rows, np.bool_)
+        good[np.concatenate([fault.rows for fault in faults])] = False
+        return encoded.filter(pa.array(good)), numbers[good]
 
     def _count_expired(self, batch: pa.RecordBatch) -> None:
         if "timestamp" in batch.schema.names:
@@ -227,8 +247,12 @@ class TaskRows:
         columns = named_columns(rows)
         nothing = [None] * rows.num_rows
         partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
-        keys = pc.binary_length(columns["key"]).to_pylist() if "key" in columns else nothing
-        values = pc.binary_length(columns["value"]).to_pylist()
+        keys, values = (
+            pc.binary_length(columns[name]).to_pylist()
+            if name in columns and name not in bad.as_json
+            else nothing
+            for name in ("key", "value")
+        )
         topics = topic_names(rows, self._topic).to_pylist()
         self._samples += [
             BadRowSample(

@@ -8,9 +8,11 @@ the API versions that users of confluent-kafka test with.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import files
+from tempfile import TemporaryFile
 from typing import Final
 
 import confluent_kafka
@@ -50,6 +52,20 @@ def _library() -> ctypes.CDLL:
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def producer_options() -> dict[str, str]:
+    """Return librdkafka's options for producers, with what its library says about each."""
+    library, libc = _library(), ctypes.CDLL(None)
+    libc.fdopen.restype, libc.fdopen.argtypes = _POINTER, [_INT, _STRING]
+    libc.fclose.argtypes = library.rd_kafka_conf_properties_show.argtypes = [_POINTER]
+    with TemporaryFile() as file:
+        stream = libc.fdopen(os.dup(file.fileno()), b"w")
+        library.rd_kafka_conf_properties_show(stream)
+        libc.fclose(stream)
+        file.seek(0)
+        rows = [[cell.strip() for cell in line.decode().split("|")] for line in file]
+    return {row[0]: row[-1] for row in rows if len(row) > 2 and row[1] in ("*", "P")}
 
 
 class MockCluster(Server):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from spark_kafka_sink.spark.driver.register import register
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from support.oracles.readers import read_with_confluent
 
@@ -31,6 +37,23 @@ def save(frame: DataFrame, bootstrap: str, topic: str | None = None, **options: 
     if topic is not None:
         writer = writer.option("topic", topic)
     writer.options(**{name.replace("_", "."): value for name, value in options.items()}).save()
+
+
+@contextmanager
+def registered_for_now(spark: SparkSession) -> Iterator[None]:
+    """Call `register`, which acts on Spark's classes: here, until the block ends."""
+    classes = [DataFrameWriter, DataStreamWriter]
+    before = [dict(vars(each)) for each in classes]
+    register(spark)
+    try:
+        yield
+    finally:
+        for each, attributes in zip(classes, before, strict=True):
+            for name, attribute in dict(vars(each)).items():
+                if name not in attributes:
+                    delattr(each, name)
+                elif attribute is not attributes[name]:
+                    setattr(each, name, attributes[name])
 
 
 def read_frame(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:

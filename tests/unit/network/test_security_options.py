@@ -305,17 +305,6 @@ ROWS: Final = [
         f"{_ASSERTION}template.file", SIGNED, "is not an assertion template", "FOLDER/token"
     ),
 ]  # fmt: skip
-OTHERS: Final = {
-    "enable.ssl.certificate.verification", "sasl.mechanisms", "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret", "sasl.oauthbearer.config", "sasl.oauthbearer.extensions",
-    "sasl.oauthbearer.method", "sasl_kerberos_domain_name", "sasl_kerberos_name",
-    "sasl_kerberos_service_name", "sasl_mechanism", "sasl_oauth_token_provider",
-    "sasl_plain_password", "sasl_plain_username",
-    "security_protocol", "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location",
-    "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem", "ssl_cafile", "ssl_certfile",
-    "ssl_check_hostname", "ssl_ciphers", "ssl_context", "ssl_crlfile", "ssl_keyfile",
-    "ssl_password",
-}  # fmt: skip
 NEEDS_KERBEROS: Final = "needs the Python package gssapi"
 
 
@@ -412,10 +401,6 @@ def test_an_option_is_accepted_refused_or_warned_of(
 def test_every_option_of_the_java_producer_has_a_row() -> None:
     families = ("security.", "ssl.", "sasl.", "config.providers")
     assert {row.option for row in ROWS} == {n for n in java_names() if n.startswith(families)}
-
-
-def test_the_options_of_other_clients_are_those_of_librdkafka_kafka_python_and_aiokafka() -> None:
-    assert OTHER_CLIENTS.keys() == OTHERS
 
 
 def test_every_security_option_of_kafka_python_is_known() -> None:

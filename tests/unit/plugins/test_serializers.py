@@ -182,3 +182,9 @@ def test_headers_are_kept_as_they_were_when_given() -> None:
     value[:] = b"after!"
     headers.clear()
     assert record.headers == (("a", None), ("a", b"before"))
+
+
+@pytest.mark.parametrize("option", ["key.serializer", "value.serializer"])
+def test_a_serializer_written_in_java_is_answered_with_what_to_use(option: str) -> None:
+    with pytest.raises(ConfigException, match="Java classes cannot run here; use a Python func"):
+        load_serializer(option, "org.apache.kafka.common.serialization.StringSerializer", {})

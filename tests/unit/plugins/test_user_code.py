@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+import traceback
 from collections import Counter
 from contextlib import suppress
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
 
 from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.plugins.batch_partitioner import chosen_partitions
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 NOBODY = "127.0.0.1:1"
@@ -180,3 +183,28 @@ def test_a_producer_whose_parts_cannot_be_made_closes_all_and_says_why(
     # Those of other tests may end meanwhile.
     assert set(threading.enumerate()) <= threads
     assert _open_files() <= files
+
+
+class Unwilling(KeyError):
+    """An exception that takes no attribute."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise TypeError(name)
+
+
+@pytest.mark.parametrize("error", [KeyError("no such shelf"), SystemExit("closed"), Unwilling("x")])
+def test_an_exception_of_a_partitioner_stays_what_it_is_and_names_the_partitioner(
+    error: BaseException,
+) -> None:
+    def by_shelf(*_: object) -> list[int]:
+        raise error
+
+    batch = pa.record_batch({"value": ["v"]})
+    for _ in range(2):
+        with pytest.raises(type(error)) as raised:
+            chosen_partitions(by_shelf, "t", batch, 3)
+        assert raised.value is error
+    shown = "".join(traceback.format_exception(error)).splitlines()
+    named = f"specified in partitioner.class, raised {type(error).__name__}: {error}"
+    notes = [line for line in shown if named in line]
+    assert notes == ([] if isinstance(error, Unwilling) else [shown[-1]])

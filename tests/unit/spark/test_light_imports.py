@@ -25,7 +25,10 @@ from spark_kafka_sink.spark.planning.preflight import check_partitioner
 from spark_kafka_sink.spark.writer import KafkaArrowWriter, KafkaStreamArrowWriter
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-options, _ = KafkaDataSource(%s).check(StructType().add("value", BinaryType()))
+options_given = %s
+options, _ = KafkaDataSource(options_given).check(StructType().add("value", BinaryType()))
+avro = {**options_given, "valueFormat": "avro"}
+KafkaDataSource(avro).check(StructType().add("value", StructType().add("id", BinaryType())))
 check_partitioner(options)
 versions = NodeApiVersions({key: (0, 13) for key in range(80)})
 check_feature_level("b", versions, options.producer, has_headers=True)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.exactly_once import APPLICATION_OPTION, Mode, is_off
+from spark_kafka_sink.spark.tracing import current_traceparent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +51,18 @@ def options_of_session(
     if folder and query_name and _FOLDER.match(query_name):
         found[_CHECKPOINT] = f"{folder.rstrip('/')}/{query_name}"
     return found
+
+
+def trace_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the option that passes on the current span of this process to a write.
+
+    It is empty without openTelemetry, without a current span, and if the user has set it.
+    """
+    is_on = options.get("opentelemetry", "").strip().lower() == "true"
+    if not is_on or "traceparent" in options or find_spec("opentelemetry") is None:
+        return {}
+    found = current_traceparent()
+    return {} if found is None else {"traceparent": found}
 
 
 def refuse_speculation(session: SparkSession, options: Mapping[str, str]) -> None:

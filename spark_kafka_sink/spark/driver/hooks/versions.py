@@ -31,7 +31,7 @@ def is_written(options: Mapping[str, str]) -> bool:
         return False
     if record.versions.place(selected.version) is not Place.WRITTEN:
         return False
-    publish(skipped_report(checked, record), checked.report_path)
+    publish(skipped_report(checked, record), checked.report_path, quiet=checked.quiet)
     return True
 
 

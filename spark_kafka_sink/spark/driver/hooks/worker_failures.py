@@ -1,9 +1,11 @@
-"""Replaces Spark's exceptions about failed workers by exceptions of the sink in the user's process.
+"""Explains in the user's process why a Python worker of Spark has failed.
 
-Spark raises the traceback of its Python worker. If a worker's Python cannot run the sink, the
-traceback names neither the worker nor a remedy. If an exactly-once write has lost rows, a program
-must be able to catch just that exception. The hooks of ``save()`` and ``start()`` raise an
-exception of the sink instead, with Spark's exception as its cause.
+Spark raises the traceback of its Python worker, in which the sink's sentence is one line of many.
+The hooks of ``save()`` and ``start()`` make the sentence the last line of Spark's exception.
+
+In two cases, the hooks raise an exception of the sink instead, with Spark's exception as its cause.
+If a worker's Python cannot run the sink, the traceback names neither the worker nor a remedy. If an
+exactly-once write has lost rows, a program must be able to catch just that exception.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from spark_kafka_sink.errors import KafkaException, LostRows, TornCommitException
+from spark_kafka_sink.errors import (
+    KafkaException,
+    LostRows,
+    TornCommitException,
+    add_last_line,
+)
 from spark_kafka_sink.spark.session import is_connect
 from spark_kafka_sink.spark.worker import NEEDED
 
@@ -38,17 +45,20 @@ _TORN_RUN: Final = re.compile(
     r"transactions(?: \(it is not known how (\d+) more ended\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")
+# The sentence of the sink at the end of a worker's traceback: of an exception of the sink, or of
+# user code (`plugins.loading.name_user_code`).
+_LAST_LINE: Final = re.compile(rf"^{_SINK}(?:\.errors\.\w+)?: .+$", re.MULTILINE)
 _ON_DRIVER: Final = "on the driver's machine"
 # The methods of a query that raise the exception with which it failed.
-_RAISING: Final = ("awaitTermination", "processAllAvailable")
+RAISING: Final = ("awaitTermination", "processAllAvailable")
 
 
 @contextmanager
 def explained(session: Any) -> Iterator[None]:
-    """Raise an exception of the sink instead of Spark's exception about a failed worker.
+    """Add the sentence of the sink to Spark's exception about a failed worker.
 
-    Raise KafkaException if the worker's Python cannot run the sink, and TornCommitException if a
-    worker raised it. session: the session of the write, to name its Python; None if it is not
+    Raise KafkaException instead if the worker's Python cannot run the sink, and TornCommitException
+    if a worker raised it. session: the session of the write, to name its Python; None if it is not
     known.
     """
     try:
@@ -58,8 +68,24 @@ def explained(session: Any) -> Iterator[None]:
             raise torn from error
         sentence = _sentence(str(error), _python_of(session))
         if sentence is None:
+            _add_sentence(error)
             raise
         raise KafkaException(sentence) from error
+
+
+def sentence_of_sink(said: str) -> str | None:
+    """Return the sentence of the sink in the text of Spark's exception, None without any.
+
+    It begins with the class of the sink's exception.
+    """
+    found = _LAST_LINE.findall(said)
+    return found[-1] if found else None
+
+
+def _add_sentence(error: Exception) -> None:
+    sentence = None if isinstance(error, KafkaException) else sentence_of_sink(str(error))
+    if sentence is not None:
+        add_last_line(error, sentence)
 
 
 def _torn(said: str) -> TornCommitException | None:
@@ -86,9 +112,24 @@ def _torn(said: str) -> TornCommitException | None:
 
 
 def explain_query(query: Any, session: Any) -> None:
-    """Wrap the methods that raise the exception of a query, so that `explained` replaces it."""
-    for name in _RAISING:
+    """Make the methods of a streaming query say why it has failed, as `explained` does.
+
+    The exception that ``exception()`` returns also ends with the sentence of the sink.
+    """
+    for name in RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
+    query.exception = _with_sentence(query.exception)
+
+
+def _with_sentence(method: Any) -> Any:
+    @functools.wraps(method)
+    def exception() -> Any:
+        error = method()
+        if isinstance(error, Exception):
+            _add_sentence(error)
+        return error
+
+    return exception
 
 
 def _explaining(method: Any, session: Any) -> Any:

@@ -11,7 +11,8 @@ calls name no cause, or advise a mode that is refused as well. In a stream, Spar
 
 A stream with the continuous trigger is refused. Spark would start the query and drop every row,
 because this trigger passes rows to a sink one by one and a Python sink takes only batches. The sink
-would notice this only at the commit of an epoch, and an error there does not end the query.
+would notice this only at the commit of an epoch, and an error there does not end the query. Output
+mode update is refused, too. Spark's own message about it does not say what to do.
 
 The sink's own checks run at once (`check_batch_write`). Spark would run them only after the
 shuffles before the write. The hooks also make writes work in any thread: Spark looks up Python data
@@ -32,7 +33,12 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql.types import StructType
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
+from spark_kafka_sink.spark.driver.hooks.failed_writes import (
+    new_write_id,
+    report_errors_of,
+    reporting_error,
+)
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
     is_all_noted,
@@ -45,19 +51,29 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
+    trace_options,
 )
 from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
+from spark_kafka_sink.spark.options import has_full_traceback
 from spark_kafka_sink.spark.planning.datasource import (
     check_batch_write,
     check_options_and_columns,
     check_options_and_columns_of_stream,
     check_stream_write,
 )
+from spark_kafka_sink.spark.tracebacks import shorten
 from spark_kafka_sink.spark.writer import CONTINUOUS_REFUSAL, mode_refusal
 
 # ruff: noqa: SLF001 - Spark has no public way to read a writer's settings
+
+
+UPDATE_REFUSAL: Final = (
+    "Spark does not write output mode update to a Python sink. Write each micro-batch in "
+    'foreachBatch: .outputMode("update").foreachBatch(functools.partial('
+    "spark_kafka_sink.write_batch, options={…})), where options are the options of this write"
+)
 
 
 class Write(NamedTuple):
@@ -65,7 +81,7 @@ class Write(NamedTuple):
 
     mode: None if the user set no mode. is_known: whether all settings are known. layouts: for each
     method such as partitionBy, whether it was called with columns. options: with names in lower
-    case. query_name: the name of a streaming query, None without a name.
+    case. query_name, output_mode: of a streaming query, None if they are not set.
     """
 
     format: str
@@ -75,6 +91,7 @@ class Write(NamedTuple):
     options: Mapping[str, str]
     is_known: bool
     query_name: str | None = None
+    output_mode: str | None = None
 
     def joined(self, given: Mapping[str, Any], options: Mapping[str, Any]) -> Write:
         """Return the settings, replaced by the arguments of ``save()`` or ``start()`` if given."""
@@ -87,6 +104,7 @@ class Write(NamedTuple):
             layouts={**self.layouts, **layouts},
             options=join_options(self.options, options),
             query_name=given.get("queryName") or self.query_name,
+            output_mode=given.get("outputMode") or self.output_mode,
         )
 
 
@@ -125,6 +143,7 @@ _BATCH_NOTES: Final = (
 _STREAM_NOTES: Final = (
     *_NOTES,
     Note("trigger", "is_continuous", lambda **given: given.get("continuous") is not None),
+    Note("outputMode", "output_mode", lambda outputMode: outputMode),  # noqa: N803 - Spark's name
     Note("queryName", "query_name", lambda queryName: queryName),  # noqa: N803 - Spark's name
     Note("foreach", "format", _to_function),
     Note("foreachBatch", "format", _to_function),
@@ -144,6 +163,7 @@ def _noted_write(writer: Any) -> Write:
         options=noted(writer, "options", {}),
         is_known=is_all_noted(writer),
         query_name=noted(writer, "query_name"),
+        output_mode=noted(writer, "output_mode"),
     )
 
 
@@ -180,6 +200,7 @@ def _planned_stream(writer: Any) -> Write:
         options=join_options(None, plan.options),
         is_known=True,
         query_name=plan.query_name or None,
+        output_mode=plan.output_mode or None,
     )
 
 
@@ -194,6 +215,11 @@ def _refuse_mode(write: Write) -> None:
 def _refuse_continuous(write: Write) -> None:
     if write.is_continuous:
         raise ConfigException(CONTINUOUS_REFUSAL)
+
+
+def _refuse_update(write: Write) -> None:
+    if write.output_mode is not None and write.output_mode.lower() == "update":
+        raise ConfigException(UPDATE_REFUSAL)
 
 
 def _refuse_layouts(write: Write) -> None:
@@ -309,7 +335,7 @@ WRITERS: Final = (
         parameters=_START,
         notes=_STREAM_NOTES,
         write=_noted_write,
-        checks=(_refuse_continuous, _refuse_layouts),
+        checks=(_refuse_continuous, _refuse_update, _refuse_layouts),
         schema=_schema,
         look=check_stream_write,
         set_mode=None,
@@ -321,7 +347,7 @@ WRITERS: Final = (
         parameters=_START,
         notes=None,
         write=_planned_stream,
-        checks=(_refuse_continuous, _refuse_layouts),
+        checks=(_refuse_continuous, _refuse_update, _refuse_layouts),
         schema=lambda writer: _schema_of_plan(writer._write_stream._child, writer._session),
         look=check_options_and_columns_of_stream,
         set_mode=None,
@@ -361,31 +387,54 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
         write = kind.write(writer).joined(given, options)
         if write.format.lower() != name:
             return method(writer, *args, **kwargs)
-        for check in kind.checks:
-            check(write)
         session = None if kind.notes is None else writer._spark
-        if session is not None:
-            _enter_thread(session)
-        if write.is_known:
-            handed_on = _hand_on(kind, writer, write)
-            write = write._replace(options=join_options(write.options, handed_on))
-            kwargs |= handed_on
-            kind.look(kind.schema(writer), write.options)
-            if _has_nothing_to_write(kind, session, write):
-                return None
-        with explained(session), _appending(writer, kind, write):
+        try:
+            write, handed_on = _checked(kind, writer, session, write)
+        except KafkaException as error:
+            if not has_full_traceback(write.options):
+                shorten(error)
+            raise
+        if write.is_known and _has_nothing_to_write(kind, session, write):
+            return None
+        kwargs |= handed_on
+        with (
+            reporting_error(write.options, is_stream=False),
+            explained(session),
+            _appending(writer, kind, write),
+        ):
             query = method(writer, *args, **kwargs)
         if query is not None:
             explain_query(query, session)
+            report_errors_of(query, write.options)
         return query
 
     return hooked
 
 
+def _checked(
+    kind: SparkWriter, writer: Any, session: Any, write: Write
+) -> tuple[Write, dict[str, str]]:
+    """Check a write; return it with the options of the session, and these options.
+
+    session: the classic session, None for Spark Connect. Raise an exception if the rows cannot be
+    written.
+    """
+    for check in kind.checks:
+        check(write)
+    if session is not None:
+        _enter_thread(session)
+    if not write.is_known:
+        return write, {}
+    handed_on = _hand_on(kind, writer, write)
+    write = write._replace(options=join_options(write.options, handed_on))
+    kind.look(kind.schema(writer), write.options)
+    return write, handed_on
+
+
 def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     """Return the session's options to add to the write, and record them in the writer."""
     if BATCH_ID_OPTION in write.options:  # write_batch has added them
-        return {}
+        return trace_options(write.options)
     # A writer may be started again with another query name.
     before = join_options(None, noted(writer, _HANDED_ON, {}))
     own = {name: text for name, text in write.options.items() if before.get(name) != text}
@@ -393,6 +442,9 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     session = writer._session if is_stream and kind.notes is None else writer._spark
     refuse_speculation(session, own)
     found = options_of_session(session, own, is_stream=is_stream, query_name=write.query_name)
+    found |= trace_options(own)
+    if kind.notes is not None:  # a client of Spark Connect cannot reach the reports
+        found |= new_write_id()
     note(writer, _HANDED_ON, found)
     return found
 

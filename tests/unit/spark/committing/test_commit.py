@@ -144,6 +144,34 @@ def test_bad_rows_of_all_tasks_are_added_up_and_said(
     assert "14 bad rows were skipped: " in found.summary()
 
 
+def test_only_a_codec_is_said_to_compress(capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for codec in ("none", "zstd"):
+        given = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.compression.type": codec}
+        options = sink_options(given | {"topic": "t"})
+        KafkaArrowWriter(options).commit([message(0, partition(0, 1, 0))])
+        said[codec] = capsys.readouterr().err
+    assert "(10 bytes of records, 71 bytes sent)" in said["none"]
+    assert "(10 bytes of records, 71 bytes sent, compressed by zstd)" in said["zstd"]
+
+
+def test_what_is_one_is_said_to_be_one(capsys: pytest.CaptureFixture[str]) -> None:
+    expired = ExpiredRowsReport(topic="t", rows=1, oldest_timestamp_ms=0, retention_ms=1)
+    parts = partition(0, 1, 0, retries=1)
+    one = message(4, parts, bad_rows=bad_rows(4, 1, "too_large"), expired_rows=[expired])
+    publish(commit_report([one]), None)
+    written, bad, old = capsys.readouterr().err.splitlines()
+    assert written.startswith("pykafka: wrote 1 row (10 bytes of records, 71 bytes sent) to t, 1 ")
+    assert " 1 partition, by 1 task in " in written
+    assert written.endswith("; 1 retry")
+    assert bad == "pykafka: 1 bad row went to d: 1 too_large; it is row 0 of task 4"
+    assert old.startswith("pykafka: 1 row is older than the retention.ms of its topic: 1 of t ")
+    assert "; brokers may delete it at their next check; " in old
+    found = bad_rows(4, 1, "too_large")
+    found.dead_letters = None
+    assert "pykafka: 1 bad row was skipped: " in found.summary()
+
+
 def test_rows_older_than_the_retention_are_added_up_and_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -183,8 +211,8 @@ def test_the_report_is_one_line_on_stderr_and_json_in_a_file(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == (
-        "pykafka: wrote 4 rows (40 bytes of records, 101 bytes sent) to t, 1 partitions, "
-        "by 1 tasks in 1.50 s in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
+        "pykafka: wrote 4 rows (40 bytes of records, 101 bytes sent) to t, 1 partition, "
+        "by 1 task in 1.50 s in micro-batch 7; slowest task 0 on host-0, 0.00 s; 2 retries\n"
     )
     path.unlink()
     publish(commit_report([message(0, partition(3, 4, 9))]), path)
@@ -304,12 +332,82 @@ def test_a_driver_without_stderr_is_no_failure(
         assert json.loads((tmp_path / "report.json").read_text())["tasks"] == 1
 
 
-def test_abort_neither_raises_nor_reports(
+def writers(**options: str) -> tuple[KafkaArrowWriter, KafkaStreamArrowWriter]:
+    """Return a writer of jobs and one of streams, with options besides the usual ones."""
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"} | options
+    return KafkaArrowWriter(sink_options(given)), KafkaStreamArrowWriter(sink_options(given))
+
+
+def test_a_job_that_fails_leaves_a_report_of_the_tasks_that_had_ended(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    report = {"reportPath": str(tmp_path / "report.json")}
-    options = sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"} | report)
-    KafkaArrowWriter(options).abort([None])
-    KafkaStreamArrowWriter(options).abort([None], 3)
+    path = tmp_path / "report.json"
+    job, _ = writers(reportPath=str(path))
+    job.abort([message(0, partition(0, 5, 100)), None, message(2, partition(0, 1, 90)), None])
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == (
+        "pykafka: the write failed; 2 tasks that had ended wrote 6 rows (60 bytes of records, 182 "
+        "bytes sent) to t, 1 partition; 2 tasks did not report and may have written more rows"
+    )
+    report = json.loads(path.read_text())
+    assert (report["complete"], report["tasks"], report["unreported_tasks"]) == (False, 2, 2)
+    (written,) = report["partitions"]
+    assert [written[name] for name in ("records", "first_offset", "last_offset")] == [6, 90, 104]
+    job.commit([message(0, partition(0, 5, 100))])
+    report = json.loads(path.read_text())
+    assert (report["complete"], report["unreported_tasks"]) == (True, 0)
+
+
+def test_a_micro_batch_that_fails_adds_a_report_to_those_of_its_stream(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    _, stream = writers(reportPath=str(path))
+    stream.commit([message(0, partition(0, 5, 100))], 3)
+    capsys.readouterr()
+    stream.abort([None], 4)
+    stream.abort([message(0, partition(0, 1, 7))], 4)
+    none, all_of_them = capsys.readouterr().err.splitlines()
+    assert none == (
+        "pykafka: micro-batch 4 failed; 1 task did not report and may have written rows"
+    )
+    assert all_of_them == (
+        "pykafka: micro-batch 4 failed; 1 task that had ended wrote 1 row (10 bytes of records, 71 "
+        "bytes sent) to t, 1 partition"
+    )
+    reports = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(r["batch_id"], r["complete"]) for r in reports] == [(3, True), (4, False), (4, False)]
+
+
+def test_a_quiet_write_prints_nothing_and_reports_as_any_other(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    job, stream = writers(quiet="true", reportPath=str(path))
+    bad = message(0, partition(0, 5, 100), bad_rows=bad_rows(0, 1, "too_large"))
+    job.commit([bad])
+    job.abort([bad, None])
+    assert not json.loads(path.read_text())["complete"]
+    path.unlink()
+    stream.commit([bad], 0)
+    stream.abort([bad], 1)
+    assert len(path.read_text().splitlines()) == 2
     assert capsys.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
+    job, _ = writers(quiet="false")
+    job.commit([bad])
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+def test_a_micro_batch_without_rows_prints_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "reports.jsonl"
+    job, stream = writers(reportPath=str(path))
+    stream.commit([message(0), message(1)], 0)
+    stream.commit([], 1)
+    assert capsys.readouterr() == ("", "")
+    assert [json.loads(line)["rows"] for line in path.read_text().splitlines()] == [0, 0]
+    stream.commit([message(0, bad_rows=bad_rows(0, 1, "too_large"))], 2)
+    assert len(capsys.readouterr().err.splitlines()) == 2, "its rows were bad"
+    job.commit([message(0)])
+    assert "wrote 0 rows" in capsys.readouterr().err, "a job is run once"

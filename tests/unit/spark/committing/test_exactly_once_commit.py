@@ -164,7 +164,7 @@ def test_a_version_that_is_written_is_said_to_be(
     modes: Modes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit_batch(options(version=7), BEFORE, [SkippedMessage()])
-    abort_batch(options(version=7), BEFORE, [None])
+    abort_batch(options(version=7), BEFORE, [None], 7)
     assert (modes.committed, modes.aborted) == ([], [])
     (said,) = capsys.readouterr().err.splitlines()
     written = "version 7 of application app was written"
@@ -288,14 +288,31 @@ def test_an_abort_says_what_came_of_it_and_raises_nothing(
     modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     abort_batch(options(mode, 7), PLAN, [None])
-    abort_micro_batch(options(mode), [None, message(1)])
-    abort_micro_batch(options(mode), [None])
+    abort_micro_batch(options(mode), [None, message(1)], 7)
+    abort_micro_batch(options(mode), [None], 7)
     assert modes.aborted == [(mode.value, PLAN)] * 3
     assert capsys.readouterr().err.count("pykafka: it was aborted") == 3
-    abort_micro_batch(options(mode), [message(1), SkippedMessage(plan=PLAN)])
+    abort_micro_batch(options(mode), [message(1), SkippedMessage(plan=PLAN)], 7)
     two_phase = [True, True, True, False]
     assert modes.are_missing == (two_phase if mode is Mode.TWO_PHASE else [None] * 4)
     modes.error = KafkaException("nobody answers")
     abort_batch(options(mode, 7), PLAN, [None])
     said = capsys.readouterr().err
     assert "could not be aborted now (nobody answers); the brokers abort it within 1000 ms" in said
+
+
+@MODES
+def test_the_report_of_a_failed_run_follows_its_abort(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    given = replace(options(mode, 7), report_path=tmp_path / "report.json")
+    abort_batch(given, PLAN, [message(3, is_stream=False), None])
+    aborted, failed = capsys.readouterr().err.splitlines()
+    assert aborted == "pykafka: it was aborted"
+    assert failed.startswith("pykafka: the write failed; 1 task that had ended wrote 3 rows")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["complete"], report["exactly_once"]["mode"]) == (False, mode.value)
+    abort_micro_batch(options(mode), [message(1)], 8)
+    assert "pykafka: micro-batch 8 failed; 1 task" in capsys.readouterr().err
+    abort_batch(replace(given, quiet=True), PLAN, [None])
+    assert capsys.readouterr().err == "pykafka: it was aborted\n", "which is no report"

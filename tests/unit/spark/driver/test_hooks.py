@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver.hooks import writers
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
 from spark_kafka_sink.spark.driver.hooks.writers import WRITERS, SparkWriter, Write
@@ -34,6 +35,7 @@ def test_spark_s_writers_have_what_the_table_names(kind: SparkWriter) -> None:
         ({}, {}, {}),
         ({"format": None, "mode": None, "partitionBy": None}, {}, {}),
         ({"format": "pykafka", "mode": "o"}, {}, {"format": "pykafka", "mode": "o"}),
+        ({"outputMode": "update"}, {}, {"output_mode": "update"}),
         ({"partitionBy": []}, {}, {"layouts": {"partitionBy": False}}),
         ({}, {"A": 2, "b": True, "c": None}, {"options": {"a": "2", "b": "true"}}),
     ],
@@ -42,6 +44,16 @@ def test_the_arguments_of_the_last_call_come_last(
     given: dict[str, Any], options: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     assert WRITE.joined(given, options) == WRITE._replace(**changed)
+
+
+@pytest.mark.parametrize("kind", [each for each in WRITERS if each.method == "start"])
+def test_a_stream_in_output_mode_update_is_refused(kind: SparkWriter) -> None:
+    for mode in (None, "append", "Complete"):
+        for check in kind.checks:
+            check(WRITE._replace(layouts={}, output_mode=mode))
+    assert writers._refuse_update in kind.checks
+    with pytest.raises(ConfigException, match=r"Write each micro-batch in foreachBatch: \."):
+        writers._refuse_update(WRITE._replace(output_mode="Update"))
 
 
 def test_an_option_without_a_value_leaves_an_earlier_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -99,8 +100,50 @@ def test_another_exception_stays_what_it_is(said: str) -> None:
     assert failed.value is error
 
 
+NO_TOPIC = "spark_kafka_sink.errors.TimeoutException: Topic t not present in metadata; create it"
+IN_USER_CODE = (
+    "spark_kafka_sink: choose, specified in kafka.partitioner.class, raised KeyError: 'x'"
+)
+JAVA = "\n\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:665)\n"
+
+
+@pytest.mark.parametrize("begin", [TASK, JOB, PLAN])
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (NO_TOPIC, NO_TOPIC),
+        (f"spark_kafka_sink.errors.KafkaException: first\n\nThe above\n{NO_TOPIC}", NO_TOPIC),
+        (f"KeyError: 'x'\n{IN_USER_CODE}", IN_USER_CODE),
+    ],
+)
+def test_the_sentence_of_the_sink_is_the_last_line_of_spark_s_exception(
+    begin: str, said: str, sentence: str
+) -> None:
+    error = RuntimeError(f"{begin}{said}\n SQLSTATE: 38000{JAVA}")
+    for _ in range(2):  # a query raises the same exception again
+        with pytest.raises(RuntimeError) as failed, explained(SESSION):
+            raise error
+        assert failed.value is error
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    assert lines[-1] == sentence
+    assert lines.count(sentence) == 2, "in Spark's text, and at the end"
+
+
+def test_without_a_sentence_of_the_sink_nothing_is_added() -> None:
+    with pytest.raises(RuntimeError) as failed, explained(SESSION):
+        raise RuntimeError(f"{JOB}ValueError: spark_kafka_sink: of another: x{JAVA}")
+    assert not hasattr(failed.value, "__notes__")
+    with pytest.raises(KafkaException) as refused, explained(SESSION):
+        raise KafkaException(f"on the driver\n{NO_TOPIC}")
+    assert not hasattr(refused.value, "__notes__")
+
+
 class Query:
     """A query that fails."""
+
+    def exception(self) -> RuntimeError | None:
+        """Return why the query has ended."""
+        return RuntimeError(TASK + NO_TOPIC)
 
     def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
         """Raise why the query has ended, unless the time is up before."""
@@ -120,6 +163,11 @@ def test_a_query_says_it_wherever_it_raises() -> None:
         with pytest.raises(KafkaException, match=r"^/opt/python, which Spark runs on an executor"):
             call()
     assert query.awaitTermination(timeout=0) is False
+    assert query.exception().__notes__ == [NO_TOPIC]
+    query = Query()
+    query.exception = lambda: None
+    explain_query(query, SESSION)
+    assert query.exception() is None
 
 
 @pytest.mark.parametrize("begin", [PLAN, JOB])

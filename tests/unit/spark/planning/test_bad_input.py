@@ -117,7 +117,7 @@ def refusal(
 
 
 def is_sentence_about(text: str, *words: str) -> bool:
-    return all(word in text for word in words) and "\n" not in text and "Traceback" not in text
+    return all(word in text for word in words) and "\n" not in text and "Traceback (" not in text
 
 
 def used(name: str) -> dict[str, str]:
@@ -246,7 +246,7 @@ def test_an_option_of_the_sink_behind_the_producer_s_prefix_is_answered_without(
         ("password", "kafka.sasl.password"),
         ("username", "kafka.sasl.username"),
         *((name, "") for name in ("session.timeout.ms", "key.deserializer", "checkpointpath")),
-        *((name, "") for name in ("ssl.ca.location", "repartition", "topic.name", "retry")),
+        *((name, "") for name in ("repartition", "topic.name", "retry")),
     ],
 )
 def test_what_is_like_no_option_is_answered_with_none(name: str, nearest: str) -> None:

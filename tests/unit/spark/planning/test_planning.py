@@ -246,6 +246,7 @@ def test_a_partitioner_whose_module_fails_is_told_by_its_option(
     [
         ("com.acme.kafka.ShelfPartitioner", True),
         ("io.acme.Partitioners$ByShelf", True),
+        ("de.acme.ShelfPartitioner", True),
         ("com.by_shelf", False),
         ("shelves.ByShelf", False),
     ],
@@ -254,7 +255,22 @@ def test_a_partitioner_written_in_java_is_told_to_be_one(given: str, *, is_java:
     options = sink_options(NAMES | {"kafka.partitioner.class": given})
     with pytest.raises(ConfigException, match="cannot be imported") as refused:
         check_partitioner(options)
-    assert ("it looks like a Java class" in str(refused.value)) == is_java
+    use = "Java classes cannot run here; use roundrobin, uniformsticky, or module.Name of a Python"
+    assert (use in str(refused.value)) == is_java
+
+
+@pytest.mark.parametrize("option", ["key", "value"])
+@pytest.mark.parametrize(
+    ("given", "is_java"),
+    [("org.apache.kafka.common.serialization.StringSerializer", True), ("json.dumps", False)],
+)
+def test_a_serializer_written_in_java_is_answered_with_functions_of_spark(
+    option: str, given: str, *, is_java: bool
+) -> None:
+    with pytest.raises(ConfigException, match=rf"'{option}\.serializer' is not supp") as refused:
+        sink_options(NAMES | {f"kafka.{option}.serializer": given})
+    use = "Java classes cannot run here; use a function of Spark, such as to_json"
+    assert (use in str(refused.value)) == is_java
 
 
 def test_a_write_is_not_planned_where_the_topic_cannot_be_asked_for(dead_address: str) -> None:
@@ -288,7 +304,7 @@ def test_a_commit_asks_nobody_and_checks_nothing(
         partitions=[],
     )
     source.streamWriter(SCHEMA, overwrite=False).commit([done], 1)
-    assert "wrote 1 rows" in capsys.readouterr().err
+    assert "wrote 1 row " in capsys.readouterr().err
 
 
 def test_driver_and_task_say_the_same_of_a_column_that_is_missing() -> None:

@@ -1,0 +1,414 @@
+"""How each part of a column is written by an Avro schema: decided once, before any row.
+
+`fit` compares the type of a column with the schema of the writer and returns a plan, which tasks
+follow without a schema. Fields are found by their exact name, in any order. A field of the schema
+without a column is written with its default. A column without a field, and a type that does not
+fit, are refused with the path of the column, what was found, and what is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.avro_schema import (
+    NO_DEFAULT,
+    Array,
+    AvroType,
+    EnumType,
+    Field,
+    Fixed,
+    Map,
+    Primitive,
+    Record,
+    Union,
+)
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+
+
+class Form(Enum):
+    """How a part without parts of its own is written."""
+
+    NULL = "nothing"
+    BOOLEAN = "a byte"
+    # A varint. INT checks that the value has at most 32 bits.
+    INT = "a varint of 32 bits"
+    LONG = "a varint"
+    # A varint of a time in units, of which `Leaf.per_second` make a second.
+    TIME = "a varint of a time"
+    FLOAT = "four bytes"
+    DOUBLE = "eight bytes"
+    # The length and the bytes. STRING makes them valid UTF-8, UUID checks them.
+    BYTES = "length and bytes"
+    STRING = "length and text"
+    UUID = "length and text of a UUID"
+    DECIMAL = "length and bytes of a number"
+    # `Leaf.size` bytes.
+    FIXED = "bytes"
+    FIXED_UUID = "the bytes of a UUID"
+    FIXED_DECIMAL = "the bytes of a number"
+    # The number of the symbol.
+    ENUM = "a varint of a symbol"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part without parts of its own.
+
+    path: of the column. kind: what the column contains. schema_type: the type of the schema, for
+    messages. size, symbols, per_second: see `Form`.
+    """
+
+    path: str
+    kind: Kind
+    form: Form
+    schema_type: str
+    size: int = 0
+    symbols: tuple[str, ...] = ()
+    per_second: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UnionPlan:
+    """A part of a union of one type and null, or of one type alone.
+
+    null: the number of the branch null, None without one. other: the number of the other branch.
+    """
+
+    null: int | None
+    other: int
+    part: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A field without a column: the bytes of its default."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPlan:
+    """A struct: for each field of the schema, in order, the name of the column and its plan."""
+
+    path: str
+    schema_type: str
+    fields: tuple[tuple[str, Plan | Constant], ...]
+    kind: Kind = Kind.STRUCT
+
+
+@dataclass(frozen=True, slots=True)
+class ListPlan:
+    """An array, or the entries of a map; key: the plan of the keys, None for an array."""
+
+    path: str
+    schema_type: str
+    item: Plan
+    key: Leaf | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What the column contains."""
+        return Kind.ARRAY if self.key is None else Kind.MAP
+
+
+Plan: TypeAlias = Leaf | UnionPlan | RecordPlan | ListPlan
+
+_MS: Final = 1000
+_US: Final = 1_000_000
+_NS: Final = 1_000_000_000
+# The forms that fit a type of the schema, by what the column contains. The name is that of the
+# logical type, or else of the type.
+_FORMS: Final[dict[str, dict[Kind, Form]]] = {
+    "null": {Kind.NULL: Form.NULL},
+    "boolean": {Kind.BOOLEAN: Form.BOOLEAN},
+    "int": {Kind.INT: Form.LONG, Kind.LONG: Form.INT, Kind.DATE: Form.LONG},
+    "long": {
+        Kind.INT: Form.LONG,
+        Kind.LONG: Form.LONG,
+        Kind.DURATION: Form.TIME,
+        Kind.TIMESTAMP: Form.TIME,
+        Kind.TIMESTAMP_NTZ: Form.TIME,
+    },
+    "float": {Kind.FLOAT: Form.FLOAT},
+    "double": {Kind.FLOAT: Form.DOUBLE, Kind.DOUBLE: Form.DOUBLE},
+    "bytes": {Kind.BINARY: Form.BYTES, Kind.STRING: Form.BYTES},
+    "string": {Kind.STRING: Form.STRING},
+    "uuid": {Kind.STRING: Form.UUID},
+    "date": {Kind.DATE: Form.LONG},
+    "time-millis": {Kind.TIME: Form.TIME},
+    "time-micros": {Kind.TIME: Form.TIME},
+    "timestamp-millis": {Kind.TIMESTAMP: Form.TIME},
+    "timestamp-micros": {Kind.TIMESTAMP: Form.TIME},
+    "timestamp-nanos": {Kind.TIMESTAMP: Form.TIME},
+    "local-timestamp-millis": {Kind.TIMESTAMP_NTZ: Form.TIME},
+    "local-timestamp-micros": {Kind.TIMESTAMP_NTZ: Form.TIME},
+    "local-timestamp-nanos": {Kind.TIMESTAMP_NTZ: Form.TIME},
+}
+_UNITS: Final = {"millis": _MS, "micros": _US, "nanos": _NS}
+
+
+def fit(column: ColumnType, schema: AvroType, path: str) -> Plan:
+    """Return the plan by which a column is written with a schema.
+
+    path: the name of the column, for messages. Raise DataException if the column does not fit.
+    """
+    return _Fitter().fit(column, schema, path)
+
+
+class _Fitter:
+    """Fits one column. It knows the records that it is inside of, to refuse recursive types."""
+
+    def __init__(self) -> None:
+        self._inside: list[Record] = []
+
+    def fit(self, column: ColumnType, schema: AvroType, path: str) -> Plan:
+        if isinstance(schema, Union):
+            return self._union(column, schema, path)
+        if isinstance(schema, Record) and column.kind is Kind.STRUCT:
+            return self._record(column, schema, path)
+        if isinstance(schema, Array) and column.kind is Kind.ARRAY:
+            item = self.fit(column.fields[0].type, schema.items, f"{path}[]")
+            return ListPlan(path, str(schema), item)
+        if isinstance(schema, Map) and column.kind is Kind.MAP:
+            key = column.fields[0].type
+            if key.kind is not Kind.STRING:
+                raise _misfit(column, schema, path, "the keys of an Avro map are strings")
+            item = self.fit(column.fields[1].type, schema.values, f"{path}[]")
+            return ListPlan(path, str(schema), item, _text(f"{path}[] (a key)"))
+        return _leaf(column, schema, path)
+
+    def _union(self, column: ColumnType, schema: Union, path: str) -> Plan:
+        nulls = [n for n, each in enumerate(schema.branches) if each == Primitive("null")]
+        others = [n for n in range(len(schema.branches)) if n not in nulls]
+        null = nulls[0] if nulls else None
+        if column.kind is Kind.NULL and null is not None:
+            return UnionPlan(null, null, _leaf(column, schema.branches[null], path))
+        if len(others) != 1:
+            hint = "only unions of one type and null are supported"
+            raise _misfit(column, schema, path, hint)
+        return UnionPlan(null, others[0], self.fit(column, schema.branches[others[0]], path))
+
+    def _record(self, column: ColumnType, schema: Record, path: str) -> RecordPlan:
+        if schema in self._inside:
+            raise _misfit(column, schema, path, "a record inside itself is not supported")
+        self._inside.append(schema)
+        columns = {each.name: each for each in column.fields}
+        fields = tuple(
+            (each.name, self._field(columns.pop(each.name, None), each, path))
+            for each in schema.fields
+        )
+        self._inside.pop()
+        for name in columns:
+            known = {each.name.lower(): each.name for each in schema.fields}
+            near = known.get(name.lower())
+            hint = f"; names are case-sensitive: it has {near}" if near else ""
+            message = (
+                f"column {path}.{name} has no field in {schema} of the Avro schema{hint}: drop "
+                "the column, or add the field to the schema"
+            )
+            raise DataException(message)
+        return RecordPlan(path, str(schema), fields)
+
+    def _field(self, column: ColumnField | None, field: Field, path: str) -> Plan | Constant:
+        path = f"{path}.{field.name}"
+        if column is not None:
+            return self.fit(column.type, field.type, path)
+        if field.default is NO_DEFAULT:
+            message = (
+                f"the data has no column {path}: the Avro schema has this field, of type "
+                f"{field.type}, without a default; add the column, or give the field a default"
+            )
+            raise DataException(message)
+        try:
+            return Constant(encode_default(field.default, field.type))
+        except (_WrongDefault, RecursionError):
+            message = (
+                f"the data has no column {path}, and the default of this field in the Avro schema "
+                f"is {json.dumps(field.default)}, which is not of type {field.type}: add the "
+                "column, or correct the default"
+            )
+            raise DataException(message) from None
+
+
+def _text(path: str) -> Leaf:
+    return Leaf(path, Kind.STRING, Form.STRING, "string")
+
+
+def _leaf(column: ColumnType, schema: AvroType, path: str) -> Leaf:
+    kind = column.kind
+    if isinstance(schema, EnumType) and kind is Kind.STRING:
+        return Leaf(path, kind, Form.ENUM, str(schema), symbols=schema.symbols)
+    if isinstance(schema, Primitive | Fixed) and kind is Kind.DECIMAL:
+        return _decimal(column, schema, path)
+    if isinstance(schema, Fixed) and kind is Kind.BINARY and schema.logical != "decimal":
+        return Leaf(path, kind, Form.FIXED, str(schema), size=schema.size)
+    if isinstance(schema, Fixed) and kind is Kind.STRING and schema.logical == "uuid":
+        return Leaf(path, kind, Form.FIXED_UUID, str(schema), size=schema.size)
+    if isinstance(schema, Primitive):
+        form = _FORMS.get(schema.logical or schema.name, {}).get(kind)
+        if form is not None:
+            # Spark's own to_avro, too, writes milliseconds if a long has no logical type.
+            unit = schema.logical.rpartition("-")[2] or ("micros" if kind is Kind.DURATION else "")
+            per_second = _UNITS.get(unit, _MS) if form is Form.TIME else 0
+            return Leaf(path, kind, form, str(schema), per_second=per_second)
+    raise _misfit(column, schema, path, _EXPECTED.get(kind, ""))
+
+
+def _decimal(column: ColumnType, schema: Primitive | Fixed, path: str) -> Leaf:
+    fits = schema.logical == "decimal" and schema.scale == column.scale
+    if not fits or schema.precision < column.precision:
+        hint = (
+            f"a decimal needs logicalType decimal with scale {column.scale} and a precision of at "
+            f"least {column.precision}"
+        )
+        raise _misfit(column, schema, path, hint)
+    if isinstance(schema, Fixed):
+        return Leaf(path, column.kind, Form.FIXED_DECIMAL, str(schema), size=schema.size)
+    return Leaf(path, column.kind, Form.DECIMAL, str(schema))
+
+
+_EXPECTED: Final = {
+    Kind.BOOLEAN: "it fits boolean",
+    Kind.INT: "it fits int and long",
+    Kind.LONG: "it fits long and int",
+    Kind.FLOAT: "it fits float and double",
+    Kind.DOUBLE: "it fits double",
+    Kind.STRING: "it fits string, enum, uuid and bytes",
+    Kind.BINARY: "it fits bytes and fixed",
+    Kind.DATE: "it fits int with or without logicalType date",
+    Kind.TIMESTAMP: "it fits long, and logicalType timestamp-millis, -micros and -nanos",
+    Kind.TIMESTAMP_NTZ: "it fits long, and logicalType local-timestamp-millis, -micros and -nanos",
+    Kind.TIME: "it fits logicalType time-millis and time-micros",
+    Kind.DURATION: "it fits long",
+    Kind.STRUCT: "it fits a record",
+    Kind.ARRAY: "it fits an array",
+    Kind.MAP: "it fits a map",
+    Kind.NULL: "it fits null, and a union with null",
+    Kind.OTHER: "no type of Avro fits; cast it to string, or drop it",
+}
+
+
+def _misfit(column: ColumnType, schema: AvroType, path: str, hint: str) -> DataException:
+    message = (
+        f"column {path} is of type {column.text}, and the Avro schema expects {schema} there; "
+        f"{hint}"
+    )
+    return DataException(message)
+
+
+# -- defaults -------------------------------------------------------------------------------------
+
+
+class _WrongDefault(Exception):
+    """A default is not of its field's type."""
+
+
+def encode_default(default: object, schema: AvroType) -> bytes:
+    """Return the bytes of a default, which is JSON, by the type of its field.
+
+    Raise an exception if the default is not of that type.
+    """
+    if isinstance(schema, Union):
+        return _default_of_union(default, schema)
+    if isinstance(schema, Record):
+        return _default_of_record(default, schema)
+    if isinstance(schema, Array) and isinstance(default, list):
+        return _blocks([encode_default(each, schema.items) for each in default])
+    if isinstance(schema, Map) and isinstance(default, dict):
+        text = Primitive("string")
+        entries = (
+            encode_default(key, text) + encode_default(each, schema.values)
+            for key, each in default.items()
+        )
+        return _blocks(list(entries))
+    return _default_of_leaf(default, schema)
+
+
+def _default_of_leaf(default: object, schema: AvroType) -> bytes:
+    if isinstance(schema, EnumType) and default in schema.symbols:
+        return zigzag_varint(schema.symbols.index(str(default)))
+    if isinstance(schema, Fixed) and isinstance(default, str):
+        data = _code_points(default)
+        if len(data) == schema.size:
+            return data
+    if isinstance(schema, Primitive):
+        return _default_of_primitive(default, schema.name)
+    raise _WrongDefault
+
+
+def _default_of_union(default: object, schema: Union) -> bytes:
+    for number, branch in enumerate(schema.branches):
+        with suppress(_WrongDefault):
+            return zigzag_varint(number) + encode_default(default, branch)
+    raise _WrongDefault
+
+
+def _blocks(items: list[bytes]) -> bytes:
+    return zigzag_varint(len(items)) + b"".join(items) + b"\0" if items else b"\0"
+
+
+def _default_of_record(default: object, schema: Record) -> bytes:
+    if not isinstance(default, dict):
+        raise _WrongDefault
+    data = b""
+    for each in schema.fields:
+        found = default.get(each.name, each.default)
+        if found is NO_DEFAULT:
+            raise _WrongDefault
+        data += encode_default(found, each.type)
+    return data
+
+
+_RANGES: Final = {"int": 2**31, "long": 2**63}
+
+
+def _default_of_primitive(default: object, name: str) -> bytes:
+    if name == "null" and default is None:
+        return b""
+    if isinstance(default, bool):
+        if name == "boolean":
+            return bytes([default])
+    elif isinstance(default, int) and name in _RANGES:
+        if -_RANGES[name] <= default < _RANGES[name]:
+            return zigzag_varint(default)
+    elif isinstance(default, int | float) and name in ("float", "double"):
+        try:
+            return struct.pack("<f" if name == "float" else "<d", default)
+        except OverflowError:
+            raise _WrongDefault from None
+    elif isinstance(default, str) and name in ("string", "bytes"):
+        data = _code_points(default) if name == "bytes" else _utf8(default)
+        return zigzag_varint(len(data)) + data
+    raise _WrongDefault
+
+
+def _code_points(text: str) -> bytes:
+    """Return bytes from the text by which JSON has them: one code point for each byte."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise _WrongDefault from None
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _WrongDefault from None
+
+
+def zigzag_varint(value: int) -> bytes:
+    """Return one signed number of at most 64 bits as a zigzag varint."""
+    rest = (value << 1) ^ (value >> 63)
+    data = bytearray()
+    while rest > 0x7F:
+        data.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    data.append(rest)
+    return bytes(data)

@@ -1,0 +1,457 @@
+"""Avro schemas: parsed by the rules of Avro's specification, and derived from the type of a column.
+
+A schema that breaks a rule is refused with the place in it. A logical type that is unknown or
+invalid, such as a decimal with more decimal places than digits, is ignored, as the specification
+demands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+
+PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMED: Final = ("record", "error", "enum", "fixed")
+_LONGEST_SHOWN: Final = 60
+_UUID_BYTES: Final = 16
+
+# The type under each logical type. Decimals and UUIDs have rules of their own.
+_LOGICAL_TYPES: Final = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "timestamp-nanos": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+    "local-timestamp-nanos": "long",
+}
+
+# The default of a field without a default: null is a default of its own.
+NO_DEFAULT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type without parts. logical: the name of its logical type; empty without a valid one."""
+
+    name: str
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return _with_logical(self.name, self)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Values of `size` bytes. name: the full name. logical: as in `Primitive`."""
+
+    name: str
+    size: int
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return _with_logical(f"fixed of {self.size} bytes", self)
+
+
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """One of several symbols. name: the full name. default: None without a default."""
+
+    name: str
+    symbols: tuple[str, ...]
+    default: str | None = None
+
+    def __str__(self) -> str:
+        return f"enum {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list of items of one type."""
+
+    items: AvroType
+
+    def __str__(self) -> str:
+        return "array"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values of one type by strings."""
+
+    values: AvroType
+
+    def __str__(self) -> str:
+        return "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of several types."""
+
+    branches: tuple[AvroType, ...]
+
+    def __str__(self) -> str:
+        return f"union of {', '.join(str(branch) for branch in self.branches) or 'nothing'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record. default: as in the JSON, `NO_DEFAULT` without a default."""
+
+    name: str
+    type: AvroType
+    default: object = NO_DEFAULT
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A record. name: the full name. It may have itself as the type of a field."""
+
+    name: str
+    fields: list[Field] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"record {self.name}"
+
+
+AvroType: TypeAlias = Primitive | Fixed | EnumType | Array | Map | Union | Record
+
+
+def _with_logical(name: str, kind: Primitive | Fixed) -> str:
+    if kind.logical == "decimal":
+        return f"{name} with logicalType decimal({kind.precision},{kind.scale})"
+    return f"{name} with logicalType {kind.logical}" if kind.logical else name
+
+
+# -- parsing --------------------------------------------------------------------------------------
+
+
+def parse_schema(text: str) -> AvroType:
+    """Return the schema in a JSON text. Raise DataException if it is not a valid schema."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        message = f"an Avro schema is expected to be JSON, found {_shown(text)} ({reason})"
+        raise DataException(message) from None
+    try:
+        return _Parser().parse(found, "", "the schema")
+    except RecursionError:
+        raise DataException("the Avro schema is nested too deeply") from None
+
+
+class _Parser:
+    """Parses one schema. Its names are known from their definition on."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType] = {}
+
+    def parse(self, found: object, namespace: str, place: str) -> AvroType:
+        """Return a schema. namespace: that of the enclosing type. place: for messages."""
+        if isinstance(found, str):
+            return self._of_name(found, namespace, place)
+        if isinstance(found, list):
+            return self._union(found, namespace, place)
+        if not isinstance(found, dict):
+            raise _wrong(place, _shown(found), "the name of a type, an object or a list")
+        return self._object(found, namespace, place)
+
+    def _object(self, found: Mapping[str, object], namespace: str, place: str) -> AvroType:
+        name = found.get("type")
+        if not isinstance(name, str):
+            raise _wrong(f"{place}: type", _shown(name), "the name of a type")
+        if name in _NAMED:
+            return self._definition(name, found, namespace, place)
+        if name == "array":
+            return Array(self._part(found, "items", namespace, place))
+        if name == "map":
+            return Map(self._part(found, "values", namespace, place))
+        if name in PRIMITIVES:
+            return Primitive(name, *_logical(found, name, 0))
+        return self._of_name(name, namespace, place)
+
+    def _part(self, found: Mapping[str, object], name: str, namespace: str, place: str) -> AvroType:
+        if name not in found:
+            raise _wrong(place, f"{found['type']} without {name}", f"{name} with a type")
+        return self.parse(found[name], namespace, f"{place}, {name}")
+
+    def _of_name(self, name: str, namespace: str, place: str) -> AvroType:
+        if name in PRIMITIVES:
+            return Primitive(name)
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        known = self._named.get(full)
+        if known is None:
+            raise _wrong(place, f"{_shown(name)}, which is not defined before", "a known type")
+        return known
+
+    def _union(self, found: list[object], namespace: str, place: str) -> Union:
+        branches = tuple(
+            self.parse(each, namespace, f"{place}, branch {number}")
+            for number, each in enumerate(found)
+        )
+        seen: set[str] = set()
+        for branch in branches:
+            if isinstance(branch, Union):
+                raise _wrong(place, "a union directly inside a union", "other types")
+            name = _branch_name(branch)
+            if name in seen:
+                raise _wrong(place, f"two branches of type {name}", "each type once")
+            seen.add(name)
+        return Union(branches)
+
+    def _definition(
+        self, kind: str, found: Mapping[str, object], namespace: str, place: str
+    ) -> AvroType:
+        full = _full_name(found, namespace, place)
+        if full in self._named:
+            raise _wrong(place, f"a second definition of {full}", "each name once")
+        place = f"{place}, {kind} {full}"
+        _check_texts(found, "aliases", place)
+        if kind == "enum":
+            made: AvroType = _enum(full, found, place)
+        elif kind == "fixed":
+            size = found.get("size")
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise _wrong(f"{place}: size", _shown(size), "a number of bytes")
+            made = Fixed(full, size, *_logical(found, "fixed", size))
+        else:
+            return self._record(full, found, place)
+        self._named[full] = made
+        return made
+
+    def _record(self, full: str, found: Mapping[str, object], place: str) -> Record:
+        fields = found.get("fields")
+        if not isinstance(fields, list):
+            raise _wrong(f"{place}: fields", _shown(fields), "a list of fields")
+        record = self._named[full] = Record(full)
+        namespace = full.rpartition(".")[0]
+        names: set[str] = set()
+        for each in fields:
+            if not isinstance(each, dict):
+                raise _wrong(f"{place}: fields", _shown(each), "an object with name and type")
+            name = each.get("name")
+            if not isinstance(name, str) or not is_name(name):
+                raise _wrong(f"{place}, a field's name", _shown(name), NAME_RULE)
+            if name in names:
+                raise _wrong(place, f"two fields named {name}", "each name once")
+            names.add(name)
+            inside = f"{place}, field {name}"
+            if "type" not in each:
+                raise _wrong(inside, "no type", "a type")
+            if each.get("order", "ascending") not in ("ascending", "descending", "ignore"):
+                expected = "ascending, descending or ignore"
+                raise _wrong(f"{inside}: order", _shown(each["order"]), expected)
+            _check_texts(each, "aliases", inside)
+            kind = self.parse(each["type"], namespace, inside)
+            record.fields.append(Field(name, kind, each.get("default", NO_DEFAULT)))
+        return record
+
+
+def _enum(full: str, found: Mapping[str, object], place: str) -> EnumType:
+    symbols = _check_texts(found, "symbols", place)
+    if symbols is None:
+        raise _wrong(f"{place}: symbols", "None", "a list of names")
+    for symbol in symbols:
+        if not is_name(symbol):
+            raise _wrong(f"{place}, a symbol", _shown(symbol), NAME_RULE)
+    if len(set(symbols)) < len(symbols):
+        raise _wrong(place, "a symbol twice", "each symbol once")
+    default = found.get("default")
+    if default is not None and (not isinstance(default, str) or default not in symbols):
+        raise _wrong(f"{place}: default", _shown(default), "one of the symbols")
+    return EnumType(full, tuple(symbols), default)
+
+
+def _check_texts(found: Mapping[str, object], name: str, place: str) -> list[str] | None:
+    texts = found.get(name)
+    if texts is None:
+        return None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _wrong(f"{place}: {name}", _shown(texts), "a list of names")
+    return texts
+
+
+def _full_name(found: Mapping[str, object], enclosing: str, place: str) -> str:
+    name, namespace = found.get("name"), found.get("namespace")
+    if not isinstance(name, str):
+        raise _wrong(f"{place}: name", _shown(name), NAME_RULE)
+    if namespace is None:
+        namespace = enclosing
+    if not isinstance(namespace, str):
+        raise _wrong(f"{place}: namespace", _shown(namespace), "names with dots between them")
+    full = name if "." in name or not namespace else f"{namespace}.{name}"
+    if not all(is_name(part) for part in full.split(".")):
+        raise _wrong(f"{place}: name", _shown(full), NAME_RULE)
+    if full in PRIMITIVES:
+        raise _wrong(f"{place}: name", _shown(full), "a name that is not a primitive type's")
+    return full
+
+
+def _branch_name(branch: AvroType) -> str:
+    if isinstance(branch, Primitive | Fixed | EnumType | Record):
+        return branch.name
+    return str(branch)
+
+
+def _logical(found: Mapping[str, object], base: str, size: int) -> tuple[str, int, int]:
+    """Return name, precision and scale of the logical type; an empty name if it is not valid."""
+    name = found.get("logicalType")
+    if name == "decimal" and base in ("bytes", "fixed"):
+        precision, scale = found.get("precision"), found.get("scale", 0)
+        if not isinstance(precision, int) or not isinstance(scale, int):
+            return "", 0, 0
+        # The digits that fit into a fixed type: one bit is the sign.
+        most = len(str(2 ** (8 * size - 1) - 1)) - 1 if size else 0
+        is_valid = precision > 0 and 0 <= scale <= precision
+        if base == "fixed" and precision > most:
+            is_valid = False
+        return ("decimal", precision, scale) if is_valid else ("", 0, 0)
+    if name == "uuid" and (base == "string" or size == _UUID_BYTES):
+        return "uuid", 0, 0
+    if isinstance(name, str) and _LOGICAL_TYPES.get(name) == base:
+        return name, 0, 0
+    return "", 0, 0
+
+
+NAME_RULE: Final = "a name of letters, digits and _ that does not begin with a digit"
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a name of Avro."""
+    return _NAME.fullmatch(text) is not None
+
+
+def _shown(found: object) -> str:
+    text = found if isinstance(found, str) else json.dumps(found)
+    cut = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return repr(cut) if isinstance(found, str) else cut
+
+
+def _wrong(place: str, found: str, expected: str) -> DataException:
+    return DataException(f"Avro schema: {place}: found {found}, expected {expected}")
+
+
+# -- deriving -------------------------------------------------------------------------------------
+
+_DERIVED: Final = {
+    Kind.NULL: "null",
+    Kind.BOOLEAN: "boolean",
+    Kind.INT: "int",
+    Kind.LONG: "long",
+    Kind.FLOAT: "float",
+    Kind.DOUBLE: "double",
+    Kind.STRING: "string",
+    Kind.BINARY: "bytes",
+}
+_DERIVED_LOGICAL: Final = {
+    Kind.DATE: "date",
+    Kind.TIMESTAMP: "timestamp-micros",
+    Kind.TIMESTAMP_NTZ: "local-timestamp-micros",
+    Kind.TIME: "time-micros",
+}
+
+
+def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "") -> str:
+    """Return the schema of a column as JSON.
+
+    path: the path of the column, for messages. name, namespace: of the record, if the column is a
+    struct. A part that may be null becomes ``["null", T]``, with null as the default of a field;
+    the column itself does not, because a null key or value stays null. Raise DataException for a
+    type that has no schema.
+    """
+    derived = _Deriver(name).derive(column, path, name)
+    if namespace and isinstance(derived, dict) and derived["type"] == "record":
+        derived = {"type": "record", "name": name, "namespace": namespace, **derived}
+    return json.dumps(derived, separators=(",", ":"))
+
+
+class _Deriver:
+    """Derives one schema. It names a nested record after its parent and its field."""
+
+    def __init__(self, name: str) -> None:
+        self._taken = {name}
+
+    def derive(self, column: ColumnType, path: str, name: str) -> str | dict[str, Any]:
+        """Return the schema of a column, or of a part of it. name: of its record."""
+        kind = column.kind
+        if kind in _DERIVED:
+            return _DERIVED[kind]
+        if kind in _DERIVED_LOGICAL:
+            logical = _DERIVED_LOGICAL[kind]
+            return {"type": _LOGICAL_TYPES[logical], "logicalType": logical}
+        if kind is Kind.DECIMAL and 0 <= column.scale <= column.precision:
+            size = {"precision": column.precision, "scale": column.scale}
+            return {"type": "bytes", "logicalType": "decimal", **size}
+        if kind is Kind.STRUCT:
+            return {
+                "type": "record",
+                "name": name,
+                "fields": [self._field(each, path, name) for each in column.fields],
+            }
+        if kind is Kind.ARRAY:
+            return {"type": "array", "items": self._part(column.fields[0], f"{path}[]", name)}
+        if kind is Kind.MAP and column.fields[0].type.kind is Kind.STRING:
+            return {"type": "map", "values": self._part(column.fields[1], f"{path}[]", name)}
+        raise DataException(_has_no_schema(column, path))
+
+    def _field(self, column: ColumnField, path: str, parent: str) -> dict[str, Any]:
+        path = f"{path}.{column.name}"
+        if not is_name(column.name):
+            message = f"column {path}: a field of an Avro record is expected to have {NAME_RULE}"
+            raise DataException(f"{message}; rename it, as in withColumnRenamed")
+        kind = self._part(column, path, self._new_name(column, parent))
+        found: dict[str, Any] = {"name": column.name, "type": kind}
+        if column.is_nullable:
+            found["default"] = None
+        return found
+
+    def _new_name(self, column: ColumnField, parent: str) -> str:
+        """Return the name of the record in a field, which no other record has."""
+        if not _has_struct(column.type):
+            return ""
+        name = first = f"{parent}_{column.name}"
+        number = 1
+        while name in self._taken:
+            number += 1
+            name = f"{first}_{number}"
+        self._taken.add(name)
+        return name
+
+    def _part(self, column: ColumnField, path: str, name: str) -> str | list[Any] | dict[str, Any]:
+        kind = self.derive(column.type, path, name)
+        return ["null", kind] if column.is_nullable and kind != "null" else kind
+
+
+def _has_struct(column: ColumnType) -> bool:
+    return column.kind is Kind.STRUCT or any(_has_struct(each.type) for each in column.fields)
+
+
+def _has_no_schema(column: ColumnType, path: str) -> str:
+    if column.kind is Kind.MAP:
+        return (
+            f"column {path} is a {column.text}: the keys of an Avro map are strings; convert the "
+            "keys, or use map_entries"
+        )
+    if column.kind is Kind.DURATION:
+        return (
+            f"column {path} is of type {column.text}, for which Avro has no type of Spark's: cast "
+            "it to bigint or string, or set a schema that has a long there"
+        )
+    return (
+        f"column {path} is of type {column.text}, for which there is no Avro schema: cast it to "
+        "string, or drop it"
+    )

@@ -1,0 +1,61 @@
+"""The type of a column, as far as a schema of Avro depends on it.
+
+The driver makes it from Spark's types, and tasks make it from Arrow's (`serde.arrow_types`), so
+that both decide by the same rules. Nothing here imports Arrow, because the processes that plan a
+write do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a column contains; the value is the name in messages."""
+
+    NULL = "null"
+    BOOLEAN = "boolean"
+    # Integers of at most 32 bits, signed.
+    INT = "int"
+    LONG = "bigint"
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BINARY = "binary"
+    DECIMAL = "decimal"
+    DATE = "date"
+    # An instant.
+    TIMESTAMP = "timestamp"
+    # A date and a time of day without a time zone.
+    TIMESTAMP_NTZ = "timestamp_ntz"
+    TIME = "time"
+    DURATION = "interval"
+    STRUCT = "struct"
+    ARRAY = "array"
+    MAP = "map"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """The type of a column, or of a part of it.
+
+    text: the type in the words of its owner, for messages. precision, scale: of a decimal. fields:
+    the fields of a struct; the element of an array; the key and the value of a map.
+    """
+
+    kind: Kind
+    text: str
+    precision: int = 0
+    scale: int = 0
+    fields: tuple[ColumnField, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnField:
+    """A field of a struct, the element of an array, or the key or value of a map."""
+
+    name: str
+    type: ColumnType
+    is_nullable: bool = True

@@ -1,0 +1,104 @@
+"""Rows of an Arrow column as JSON, for people: dead letters whose bytes could not be made.
+
+Binary values are base64. Decimals, dates, times and numbers that JSON does not have are text.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_kafka_sink.records.columns import valid_utf8
+from spark_kafka_sink.serde.row_rules import header_lists
+
+# The bits of a number in Arrow's shorter dates and times.
+_SHORT: Final = 32
+
+
+def json_texts(array: pa.Array) -> pa.Array:
+    """Return each row as JSON in UTF-8, large_binary; a null stays null."""
+    texts = [
+        None if row is None else json.dumps(row, ensure_ascii=False).encode()
+        for row in _rows(array)
+    ]
+    return pa.array(texts, pa.large_binary())
+
+
+def _rows(array: pa.Array) -> list[Any]:
+    kind = array.type
+    valid = array.is_valid().to_pylist()
+    if pa.types.is_dictionary(kind):
+        return _rows(array.dictionary_decode())
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        columns = [_rows(array.field(number)) for number in range(kind.num_fields)]
+        rows: list[Any] = [
+            dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
+        ] or [{} for _ in valid]
+    elif pa.types.is_map(kind) or pa.types.is_nested(kind):
+        rows = _lists(array)
+    else:
+        return _values(array)
+    return [row if is_valid else None for row, is_valid in zip(rows, valid, strict=True)]
+
+
+def _lists(array: pa.Array) -> list[Any]:
+    """Return lists as lists, and maps as objects, or as pairs if their keys are not text."""
+    kind = array.type
+    lists = header_lists(array)
+    counts = [0 if count is None else count for count in lists.value_lengths().to_pylist()]
+    ends = np.cumsum(counts).tolist()
+    items = _rows(lists.flatten())
+    parts = [items[end - count : end] for count, end in zip(counts, ends, strict=True)]
+    if not pa.types.is_map(kind):
+        return parts
+    if not pa.types.is_string(kind.key_type):
+        return [[list(entry.values()) for entry in part] for part in parts]
+    return [dict(tuple(entry.values()) for entry in part) for part in parts]
+
+
+def _values(array: pa.Array) -> list[Any]:
+    kind, types = array.type, pa.types
+    convert: Callable[[Any], Any] = _same
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return _times(array)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        convert = _base64
+    elif types.is_string(kind) or types.is_large_string(kind):
+        array = valid_utf8(array)
+    elif types.is_decimal(kind):
+        convert = str
+    elif types.is_floating(kind):
+        convert = _finite
+    elif types.is_temporal(kind):
+        array = array.cast(pa.int32() if kind.bit_width == _SHORT else pa.int64())
+    return [None if each is None else convert(each) for each in array.to_pylist()]
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _finite(value: float) -> float | str:
+    return value if np.isfinite(value) else str(value)
+
+
+def _times(array: pa.Array) -> list[str | None]:
+    """Return dates and timestamps in ISO 8601, also those of years that Python does not have."""
+    kind = array.type
+    unit = kind.unit if pa.types.is_timestamp(kind) else "D"
+    zone = "Z" if pa.types.is_timestamp(kind) and kind.tz is not None else ""
+    numbers = array.cast(pa.int32() if kind.bit_width == _SHORT else pa.int64())
+    counts = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    texts = np.datetime_as_string(counts.view(f"datetime64[{unit}]")).tolist()
+    valid = array.is_valid().to_pylist()
+    return [text + zone if there else None for text, there in zip(texts, valid, strict=True)]

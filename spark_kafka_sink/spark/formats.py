@@ -1,0 +1,101 @@
+"""``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values in Avro.
+
+`to_kafka` marks a value that is to be Avro in the metadata of the column, so that the option
+valueFormat is not needed for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.serde.avro_schema import NAME_RULE, is_name
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_kafka_sink.serde.avro_plan import Plan
+
+AVRO: Final = "avro"
+_FORMATS: Final = (AVRO,)
+COLUMNS_WITH_FORMAT: Final = ("key", "value")
+FORMAT_OPTIONS: Final = (
+    "keyFormat",
+    "keySchema",
+    "recordName",
+    "recordNamespace",
+    "valueFormat",
+    "valueSchema",
+)
+_MARK: Final = "pykafka.format"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """The options as given. formats, schemas: by column, key or value."""
+
+    formats: Mapping[str, str] = field(default_factory=dict)
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    record_name: str | None = None
+    record_namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEncoding:
+    """How tasks encode a column: by a plan, with the same bytes before each row."""
+
+    column: str
+    plan: Plan
+    prefix: bytes = b""
+
+
+def format_options(given: Mapping[str, str]) -> FormatOptions:
+    """Check the options and return them. given: options with names in lower case.
+
+    Raise ConfigException for an unknown format and for an invalid name.
+    """
+    formats, schemas = {}, {}
+    for column in COLUMNS_WITH_FORMAT:
+        chosen = given.get(f"{column}format")
+        if chosen is not None:
+            if chosen.strip().lower() not in _FORMATS:
+                message = f"option {column}Format is {chosen!r}: expected {', '.join(_FORMATS)}"
+                raise ConfigException(message)
+            formats[column] = chosen.strip().lower()
+        schema = given.get(f"{column}schema")
+        if schema is not None:
+            schemas[column] = schema
+    name, namespace = given.get("recordname"), given.get("recordnamespace")
+    if name is not None and not is_name(name):
+        message = f"option recordName is {name!r}: expected {NAME_RULE}"
+        raise ConfigException(message)
+    if namespace is not None and not all(map(is_name, namespace.split("."))):
+        message = f"option recordNamespace is {namespace!r}: expected such names, with dots between"
+        raise ConfigException(message)
+    return FormatOptions(formats, schemas, name, namespace)
+
+
+def as_metadata(chosen: str) -> dict[str, Any]:
+    """Return the mark of a column's format as column metadata."""
+    return {_MARK: chosen}
+
+
+def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]:
+    """Return the format of each column that has one, from the options and the marks.
+
+    Raise ConfigException if they differ, and for a mark of a newer version.
+    """
+    chosen = dict(options.formats)
+    for column in schema.fields:
+        marked = (column.metadata or {}).get(_MARK)
+        if marked is None or column.name not in COLUMNS_WITH_FORMAT:
+            continue
+        if chosen.setdefault(column.name, marked) != marked or marked not in _FORMATS:
+            message = (
+                f"to_kafka has made the column {column.name} for the format {marked}, but option "
+                f"{column.name}Format is {options.formats.get(column.name)}: expected the same"
+            )
+            raise ConfigException(message)
+    return chosen

@@ -1,0 +1,160 @@
+"""The progress of a task, printed while it runs (option ``progress``).
+
+A thread of the task prints a line on the executor's stderr every ten seconds, also while the task
+waits. It holds no lock of the producer while it prints. If stderr is a pipe that is full, that
+thread waits, and neither the task nor the I/O thread does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from pyspark import TaskContext
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.logs import safe_logging
+from spark_kafka_sink.spark.micro_batch import micro_batch_of
+from spark_kafka_sink.task_producer import DeliveryProgress
+
+PERIOD_S: Final = 10.0
+# A pipe takes a line of up to PIPE_BUF (4096 bytes) as a whole, between the lines of other tasks.
+_LONGEST: Final = 1000
+_NODES_NAMED: Final = 3
+_STDERR: Final = 2
+# Spark sets this variable in a worker whose logs it collects (4.1 and newer, with the setting
+# spark.sql.pyspark.worker.logging.enabled).
+_COLLECTS_LOGS: Final = "PYSPARK_SPARK_SESSION_UUID"
+_LOGGER: Final = "spark_kafka_sink.progress"
+
+
+class ProgressLines:
+    """Makes the lines of one task. name: the name of the task. now: the time of the task's start.
+
+    Times are seconds of any clock.
+    """
+
+    def __init__(self, name: str, now: float) -> None:
+        self._name = name
+        self._at = now
+        self._bytes = 0
+
+    def line(self, progress: DeliveryProgress, now: float) -> str:
+        """Return a line about the progress. Its rate is that since the line before."""
+        seconds, self._at = now - self._at, now
+        added, self._bytes = progress.bytes - self._bytes, progress.bytes
+        rate = added / seconds / 1e6 if seconds > 0 else 0.0
+        parts = [
+            f"pykafka: {self._name}: {progress.records} rows, {progress.bytes / 1e6:.1f} MB "
+            f"acknowledged, {rate:.1f} MB/s"
+        ]
+        if progress.pending:
+            parts.append(f"{progress.pending} rows on the way")
+        parts += _waits(progress)
+        return "; ".join(parts)[:_LONGEST]
+
+
+def _waits(progress: DeliveryProgress) -> Iterator[str]:
+    if progress.is_waiting_for_memory:
+        yield "waiting for memory (kafka.buffer.memory)"
+    if progress.throttled:
+        yield "throttled by " + _nodes(
+            {number: f"for {left_s:.1f} s more" for number, left_s in progress.throttled.items()}
+        )
+    if progress.retried:
+        yield "retrying at " + _nodes(
+            {
+                number: f"{batches} batch{'' if batches == 1 else 'es'}"
+                for number, batches in progress.retried.items()
+            },
+            "partitions without a leader",
+        )
+    if progress.unreachable:
+        yield "no connection to " + _nodes(progress.unreachable)
+
+
+def _nodes(notes: Mapping[int, str], below_0: str = "a bootstrap server") -> str:
+    """Return nodes with a note for each. below_0: what negative numbers stand for."""
+    named = [
+        f"{below_0 if number < 0 else f'node {number}'} ({note})"
+        for number, note in sorted(notes.items())
+    ]
+    more = len(named) - _NODES_NAMED
+    return ", ".join(named[:_NODES_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def name_of(context: TaskContext | None) -> str:
+    """Return the name of a task for its lines."""
+    if context is None:
+        return "task 0"
+    batch = micro_batch_of(context.getLocalProperty)
+    name = f"task {context.partitionId()} (attempt {context.attemptNumber()})"
+    return name if batch is None else f"{name} of {batch}"
+
+
+# Held while a line is printed. If it cannot be taken, a line waits for a full pipe, and the next
+# one is left out: each task would otherwise leave a thread that waits.
+_printing: Final = threading.Lock()
+
+
+def print_line(line: str) -> None:
+    """Print a line on stderr, or log it if Spark collects the logs of workers.
+
+    sys.stderr is not used, because its lock would be held while a full pipe takes no line.
+    """
+    if not _printing.acquire(blocking=False):
+        return
+    try:
+        if _COLLECTS_LOGS in os.environ:
+            _log(line)
+        else:
+            with suppress(OSError):
+                os.write(_STDERR, f"{line}\n".encode())
+    finally:
+        _printing.release()
+
+
+def _log(line: str) -> None:
+    """Pass a line to the handlers of the logger, whatever its level is."""
+    logger = logging.getLogger(_LOGGER)
+    with safe_logging():
+        logger.handle(logger.makeRecord(_LOGGER, logging.INFO, __file__, 0, line, (), None))
+
+
+@contextmanager
+def printed_progress(
+    name: str,
+    progress: Callable[[], DeliveryProgress],
+    *,
+    wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+    clock: Callable[[], float] = time.monotonic,
+    write: Callable[[str], None] = print_line,
+) -> Iterator[None]:
+    """Print the progress of a task every `PERIOD_S` seconds in this block.
+
+    name: the name of the task. progress: returns its progress. wait: waits for an event or a number
+    of seconds, and returns whether the event has happened. write: prints a line.
+    """
+    is_over = threading.Event()
+    lines = ProgressLines(name, clock())
+
+    def run() -> None:
+        while not wait(is_over, PERIOD_S):
+            try:
+                line = lines.line(progress(), clock())
+            except KafkaException:  # the producer is closed
+                return
+            if not is_over.is_set():
+                write(line)
+
+    thread = threading.Thread(target=run, name="pykafka-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()  # not joined: the thread may wait for a full pipe

@@ -1,0 +1,113 @@
+"""Python tracebacks without the frames of the sink, as Spark shows them to users.
+
+Spark shows the traceback of a failed write in its exception and several times in its logs. If an
+exception of the sink ends the write, its last line says what was found and what to do. The frames
+of the sink do not help then, and make the line hard to find. Frames of user code, such as a
+partitioner, are always shown. The option ``fullTraceback`` shows all frames.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.spark.worker import NEEDED
+
+_SINK: Final = "spark_kafka_sink"
+# The top-level modules that the sink calls. Their frames are only shown below frames of user code.
+_LIBRARIES: Final = sys.stdlib_module_names | {
+    *NEEDED, "botocore", "cryptography", "gssapi", "py4j", "pyspark",
+}  # fmt: skip
+
+
+class _HasTracebacks(Protocol):
+    @property
+    def full_traceback(self) -> bool: ...
+
+
+S = TypeVar("S", bound=_HasTracebacks)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def short_tracebacks(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Make a method shorten the tracebacks of its exceptions.
+
+    Do nothing if the attribute `full_traceback` of the method's object is true.
+    """
+
+    @functools.wraps(method)
+    def shortening(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            if not self.full_traceback:
+                shorten(error)
+            raise  # without an argument, it does not add this frame to the traceback again
+
+    return shortening
+
+
+def shorten(error: BaseException) -> None:
+    """Remove the frames of the sink from the traceback of an exception. Raise nothing.
+
+    Of the exceptions that caused it, only the first with frames of user code is kept: messages of
+    the sink name their causes. If neither the sink nor user code raised the exception on purpose,
+    it is a bug, and all frames are kept.
+    """
+    with suppress(Exception):  # the class may be a user's
+        _shorten(error)
+
+
+def _shorten(error: BaseException) -> None:
+    frames = _without_own(error.__traceback__)
+    if frames is None and isinstance(error, KafkaException):
+        with_user_code = (each for each in _causes(error) if _without_own(each.__traceback__))
+        cause = next(with_user_code, None)
+        if cause is not None:
+            _set_traceback(cause, _without_own(cause.__traceback__))
+        error.__cause__ = cause  # this hides the context, too
+    elif frames is None:
+        return
+    _set_traceback(error, frames)
+
+
+def _set_traceback(error: BaseException, frames: TracebackType | None) -> None:
+    # Classes of users may refuse to set an attribute.
+    BaseException.__setattr__(error, "__traceback__", frames)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions that caused an exception, each once, as Python shows them."""
+    seen = {id(error)}
+    while True:
+        following = error.__cause__
+        if following is None and not error.__suppress_context__:
+            following = error.__context__
+        if following is None or id(following) in seen:
+            return
+        seen.add(id(following))
+        yield following
+        error = following
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of the sink, and of the libraries that it calls.
+
+    Return None if no frame is left.
+    """
+    kept: list[TracebackType] = []
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if module != _SINK and (kept or module not in _LIBRARIES):
+            kept.append(trace)
+        trace = trace.tb_next
+    shown = None
+    for each in reversed(kept):
+        shown = TracebackType(shown, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return shown

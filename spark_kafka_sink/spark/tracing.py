@@ -1,0 +1,290 @@
+"""OpenTelemetry traces of writes (option ``openTelemetry``): a span for a job and for each task.
+
+A job's span begins in the process that plans the job, and ends in the process that commits it, with
+the ids that the first has chosen. Tasks begin spans below it. Where no tracer provider is set, one
+is made from the environment variables OTEL_*. A trace never fails a write.
+
+This is the only module that imports opentelemetry, and only if the option is set.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.logs import warn_once
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span
+
+    from spark_kafka_sink.spark.report import CommitReport, SinkCommitMessage
+
+logger = logging.getLogger(__name__)
+
+_SCOPE: Final = "spark_kafka_sink"
+# The scope of the tracer whose spans have the ids that the planning process has chosen.
+_JOB_SCOPE: Final = "spark_kafka_sink.job"
+_JOB: Final = "pykafka write"
+_TASK: Final = "pykafka task"
+_FLUSH_MS: Final = 10_000
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobTrace:
+    """The span of a job, which is not ended yet.
+
+    traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: those of its
+    parent, empty without one. started_ns: in nanoseconds since 1970.
+    """
+
+    traceparent: str
+    parent: str
+    started_ns: int
+
+
+def check_installed() -> None:
+    """Raise ConfigException if OpenTelemetry is not installed here."""
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        message = (
+            "option openTelemetry is true, but opentelemetry-sdk is not installed: expected it on "
+            "the driver and on every executor; run pip install opentelemetry-sdk "
+            "opentelemetry-exporter-otlp-proto-http"
+        )
+        raise ConfigException(message)
+
+
+def checked_traceparent(text: str) -> str:
+    """Return the option traceparent. Raise ConfigException if it is not one."""
+    if not _TRACEPARENT.fullmatch(text.strip()):
+        message = (
+            f"option traceparent is {text!r}: expected a traceparent of the W3C Trace Context, as "
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        )
+        raise ConfigException(message)
+    return text.strip()
+
+
+def current_traceparent() -> str | None:
+    """Return the traceparent of the current span in this process, None if there is none."""
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+
+    context = trace.get_current_span().get_span_context()
+    return _traceparent(trace.get_current_span()) if context.is_valid else None
+
+
+def begin_job(parent: str) -> JobTrace | None:
+    """Begin the span of a job below a parent; None if that fails, which is logged.
+
+    parent: the traceparent of the parent, empty without one.
+    """
+    try:
+        tracer = _provider().get_tracer(_SCOPE)
+        started_ns = time.time_ns()
+        span = tracer.start_span(_JOB, _below(parent), start_time=started_ns)
+        return JobTrace(_traceparent(span), parent, started_ns)
+    except Exception as error:  # noqa: BLE001 - the write matters more than its trace
+        _warn(error)
+        return None
+
+
+def end_job(job: JobTrace, report: CommitReport) -> None:
+    """End the span of a job with the counts of its report, and export it."""
+    try:
+        _end_job(job, report)
+    except Exception as error:  # noqa: BLE001 - the write matters more than its trace
+        _warn(error)
+
+
+def _end_job(job: JobTrace, report: CommitReport) -> None:
+    from opentelemetry.trace import SpanKind, StatusCode  # noqa: PLC0415 - only with openTelemetry
+
+    provider = _provider()
+    tracer = provider.get_tracer(_JOB_SCOPE)
+    tracer.id_generator = _ChosenIds(job.traceparent)  # the attribute of the SDK
+    span = tracer.start_span(
+        _JOB, _below(job.parent), kind=SpanKind.PRODUCER, start_time=job.started_ns
+    )
+    topics = sorted({partition.topic for partition in report.partitions})
+    found = {
+        "messaging.system": "kafka",
+        "messaging.destination.name": ",".join(topics),
+        "pykafka.complete": report.complete,
+        "pykafka.tasks": report.tasks,
+        "pykafka.unreported_tasks": report.unreported_tasks,
+        "pykafka.rows": report.rows,
+        "pykafka.bad_rows": 0 if report.bad_rows is None else report.bad_rows.rows,
+        "pykafka.bytes": report.bytes,
+        "pykafka.compressed_bytes": report.compressed_bytes,
+        "pykafka.retries": report.retries,
+        "pykafka.throttle_ms": report.throttle_ms,
+        "pykafka.query_id": report.query_id,
+        "pykafka.batch_id": report.batch_id,
+    }
+    span.set_attributes({name: value for name, value in found.items() if value is not None})
+    if not report.complete:
+        span.set_status(StatusCode.ERROR, report.summary())
+    span.end()
+    provider.force_flush(_FLUSH_MS)
+
+
+class TaskSpan:
+    """The span of a task; without a span, its methods do nothing."""
+
+    def __init__(self, span: Span | None) -> None:
+        self._span = span
+
+    def add(self, message: SinkCommitMessage) -> None:
+        """Add the counts of a task that has succeeded."""
+        if self._span is None:
+            return
+        topics = sorted({partition.topic for partition in message.partitions})
+        self._span.set_attributes(
+            {
+                "messaging.destination.name": ",".join(topics),
+                "messaging.batch.message_count": message.report.rows,
+                "pykafka.rows": message.report.rows,
+                "pykafka.bad_rows": message.bad_rows.rows,
+                "pykafka.bytes": sum(each.bytes for each in message.partitions),
+                "pykafka.compressed_bytes": sum(
+                    each.compressed_bytes for each in message.partitions
+                ),
+                "pykafka.retries": sum(each.retries for each in message.partitions),
+                "pykafka.throttle_ms": message.throttle_ms,
+            }
+        )
+
+
+@contextmanager
+def task_span(job: JobTrace, task: int, attempt: int) -> Iterator[TaskSpan]:
+    """Run a task in a span below that of its job, and export the span at the end.
+
+    task, attempt: Spark's numbers of the task and the attempt. The user's code in the task finds
+    the span as its current one.
+    """
+    try:
+        begun = _begin_task(job, task, attempt)
+    except Exception as error:  # noqa: BLE001 - the write matters more than its trace
+        _warn(error)
+        begun = None
+    if begun is None:
+        yield TaskSpan(None)
+        return
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+
+    provider, span = begun
+    try:
+        with trace.use_span(span, end_on_exit=True):
+            yield TaskSpan(span)
+    finally:
+        try:
+            provider.force_flush(_FLUSH_MS)
+        except Exception as error:  # noqa: BLE001 - the write matters more than its trace
+            _warn(error)
+
+
+def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider, Span]:
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - only with openTelemetry
+
+    provider = _provider()
+    span = provider.get_tracer(_SCOPE).start_span(
+        _TASK,
+        _below(job.traceparent),
+        kind=SpanKind.PRODUCER,
+        attributes={
+            "messaging.system": "kafka",
+            "spark.task.partition": task,
+            "spark.task.attempt": attempt,
+        },
+    )
+    return provider, span
+
+
+def _provider() -> TracerProvider:
+    """Return the tracer provider of this process. If none is set, set one from OTEL_*."""
+    from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
+
+    found = trace.get_tracer_provider()
+    if isinstance(found, trace.ProxyTracerProvider):
+        found = _made_provider()
+        trace.set_tracer_provider(found)
+    return found  # or another one, with the same methods
+
+
+def _made_provider() -> TracerProvider:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import
+
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - only with openTelemetry
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - as above
+
+    made = TracerProvider()
+    for name in os.environ.get("OTEL_TRACES_EXPORTER", "otlp").split(","):
+        exporter = _exporter(name.strip())
+        if exporter != "none":
+            (point, *_) = entry_points(group="opentelemetry_traces_exporter", name=exporter)
+            made.add_span_processor(BatchSpanProcessor(point.load()()))
+    return made
+
+
+def _exporter(name: str) -> str:
+    """Return the name under which the exporter of an OTEL_TRACES_EXPORTER is installed."""
+    if name != "otlp":
+        return name
+    general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", general)
+    return "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
+
+
+def _traceparent(span: Span) -> str:
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def _below(traceparent: str) -> Context:
+    """Return a context whose current span has a traceparent; an empty context without one."""
+    from opentelemetry.context import Context  # noqa: PLC0415 - only with openTelemetry
+    from opentelemetry.trace import (  # noqa: PLC0415 - as above
+        NonRecordingSpan,
+        SpanContext,
+        TraceFlags,
+        set_span_in_context,
+    )
+
+    if not traceparent:
+        return Context()
+    _, trace_id, span_id, flags = traceparent.split("-")
+    context = SpanContext(
+        int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16))
+    )
+    return set_span_in_context(NonRecordingSpan(context), Context())
+
+
+class _ChosenIds:
+    """An id generator of the SDK that returns the ids of a traceparent."""
+
+    def __init__(self, traceparent: str) -> None:
+        _, self._trace_id, self._span_id, self._flags = traceparent.split("-")
+
+    def generate_trace_id(self) -> int:
+        return int(self._trace_id, 16)
+
+    def generate_span_id(self) -> int:
+        return int(self._span_id, 16)
+
+    def is_trace_id_random(self) -> bool:
+        return bool(int(self._flags, 16) & 2)
+
+
+def _warn(error: Exception) -> None:
+    said = f"{type(error).__name__}: {error}"
+    warn_once(logger, f"the trace of a write could not be exported: {said}", "openTelemetry")

@@ -1,0 +1,45 @@
+"""docs/reference/errors.md has each error that users can cause, and tests provoke each of them."""
+
+from __future__ import annotations
+
+import pytest
+from support.documents.error_catalogue import CATALOGUE, INTERNAL, Entry
+from support.documents.error_messages import Site, messages, sites
+from support.documents.errors_page import COMMAND, PAGE, messages_of, page, shared_causes
+from support.documents.named_tests import exists
+
+ENTRIES = [entry for entries in CATALOGUE.values() for entry in entries]
+PLACES = {place.partition("~")[0] for entry in ENTRIES for place in entry.places}
+
+
+def is_internal(site: Site) -> bool:
+    """Return whether no user can cause the errors of a place."""
+    if all("this is a bug" in message for message in site.messages):
+        return True
+    return site.place.startswith(tuple(INTERNAL))
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == page(), f"docs/reference/errors.md is stale: {COMMAND}"
+
+
+def test_each_error_that_the_code_makes_is_in_the_catalogue() -> None:
+    missing = {site.place for site in sites() if site.place not in PLACES and not is_internal(site)}
+    missing |= shared_causes().keys() - PLACES
+    assert missing == set(), "add them to tests/support/documents/error_catalogue.py"
+
+
+def test_the_catalogue_names_nothing_that_makes_no_error() -> None:
+    made = {site.place for site in sites()}
+    assert [place for place in PLACES if place not in made and not messages(place)] == []
+    assert [each for each in INTERNAL if not any(place.startswith(each) for place in made)] == []
+    assert [each for each in INTERNAL if any(place.startswith(each) for place in PLACES)] == []
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.title)
+def test_an_entry_has_a_message_a_cause_what_to_do_and_a_test(entry: Entry) -> None:
+    assert messages_of(entry)
+    assert entry.cause.endswith(".")
+    assert entry.what_to_do.endswith(".")
+    assert entry.tests
+    assert [name for name in entry.tests if not exists(name)] == []

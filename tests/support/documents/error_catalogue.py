@@ -1,0 +1,1290 @@
+"""The catalogue of errors: what users can cause, why, and what to do.
+
+Each entry lists the places in the code that make its messages (`support.documents.error_messages`),
+and the tests that provoke it. `errors_page` makes docs/reference/errors.md from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """One kind of error.
+
+    places: where the code makes its messages: a file of the package and a function or a constant.
+    After ``~``, only messages with these words are meant. tests: the tests that provoke it.
+    """
+
+    title: str
+    cause: str
+    what_to_do: str
+    places: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
+    "Options": (
+        Entry(
+            "An unknown option",
+            "The name is misspelt, or is the name of another client's option.",
+            (
+                "Use the name that the message suggests. Options of the producer begin with "
+                "`kafka.`, and options of the sink do not."
+            ),
+            places=(
+                "config.py:check_names",
+                "config.py:_unknown",
+                "config.py:of_other_client",
+                "spark/options.py:_sink_options",
+                "spark/options.py:not_an_option",
+                "spark/options.py:_complain",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_a_misspelt_option_is_answered_with_the_right_one",
+                "unit/spark/planning/test_bad_input.py::test_options_that_are_wrong_together_or_by_their_own_rules",
+                "unit/spark/planning/test_bad_input.py::test_what_is_not_offered_is_refused_with_the_reason",
+                "unit/test_config.py::test_an_option_of_librdkafka_is_answered_with_java_s",
+                "unit/test_config.py::test_an_option_that_only_librdkafka_has_is_refused_or_warned_of",
+            ),
+        ),
+        Entry(
+            "An invalid value of an option",
+            "The value has another type or range than the option allows.",
+            "Set the option to a value that the message lists.",
+            places=(
+                "config.py:producer_config",
+                "config.py:invalid",
+                "config.py:_check_off",
+                "config.py:_node",
+                "config.py:_secret",
+                "config.py:_check_text",
+                "spark/options.py:_lenient",
+                "spark/options.py:_is_on",
+                "spark/options.py:_count",
+                "spark/options.py:check_given_options",
+                "config.py:check_options",
+                "spark/on_error.py:_on_error",
+                "model.py:check_text",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_a_value_that_is_none_is_refused_by_its_name",
+                "unit/spark/planning/test_bad_input.py::test_options_that_are_wrong_together_or_by_their_own_rules",
+                "unit/spark/planning/test_bad_input.py::test_what_can_only_be_off_is_refused_if_it_is_on",
+                "unit/spark/test_on_error.py::test_what_makes_no_sense_is_refused",
+                "unit/test_config.py::test_what_is_not_an_address_is_named",
+                "unit/test_arguments.py::test_what_an_argument_does_not_take_is_refused_at_once",
+            ),
+        ),
+        Entry(
+            "Options that contradict each other",
+            "Kafka does not allow this combination of values.",
+            "Change one of the options that the message names.",
+            places=(
+                "config.py:_settle_idempotence",
+                "config.py:_check_transactional",
+                "config.py:_settle_delivery_timeout",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_options_that_are_wrong_together_or_by_their_own_rules",
+                "unit/test_config.py::test_a_transactional_producer_names_all_that_it_cannot_do_without",
+            ),
+        ),
+        Entry(
+            "An option without effect",
+            "The option needs another option that is not set.",
+            "Set the other option, or remove this one.",
+            places=(
+                "spark/options.py:_new_topic",
+                "spark/options.py:_delegation_token_mechanism",
+                "spark/on_error.py:bad_row_policy",
+                "spark/exactly_once.py:_refuse_others",
+            ),
+            tests=(
+                "unit/spark/test_on_error.py::test_what_makes_no_sense_is_refused",
+                "unit/spark/planning/test_delegation_tokens.py::test_options_that_mean_nothing_are_refused",
+                "unit/spark/planning/test_delegation_tokens.py::test_tasks_need_a_listener_with_logins",
+                "unit/spark/test_exactly_once.py::test_what_is_wrong_is_refused",
+                "spark/test_refusals.py::test_a_wrong_option_is_refused_on_the_driver",
+            ),
+        ),
+        Entry(
+            "A topic or a folder for bad rows that cannot be used",
+            "`deadLetterTopic` or `deadLetterPath` cannot take the bad rows.",
+            "Name another topic, or a folder that every executor can write to.",
+            places=(
+                "spark/on_error.py:_topic",
+                "spark/on_error.py:_path",
+                "spark/on_error.py:local_path",
+                "spark/planning/preflight.py:make_dead_letter_path",
+                "spark/planning/preflight.py:check_dead_letter_topic",
+                "spark/tasks/dead_letters.py:DeadLetterFile._naming_the_folder",
+                "spark/tasks/dead_letters.py:DeadLetterFile.take",
+                "spark/tasks/task_rows.py:TaskRows._refuse_dead_letters_own",
+            ),
+            tests=(
+                "unit/spark/test_on_error.py::test_what_makes_no_sense_is_refused",
+                "unit/spark/planning/test_planning.py::test_the_driver_makes_the_folder_for_dead_letters_and_says_where_it_cannot",
+                "unit/spark/tasks/test_dead_letter_file.py::test_a_disk_that_becomes_full_is_told_by_the_option_and_leaves_no_file",
+                "spark/test_task_rows.py::test_a_row_may_not_go_to_the_dead_letter_topic_by_itself",
+            ),
+        ),
+        Entry(
+            "A report that cannot be written or read",
+            "`reportPath` is not a file on the driver, or the session is one of Spark Connect.",
+            (
+                "Set `reportPath` to a file in a folder that exists on the driver, and read that "
+                "file."
+            ),
+            places=(
+                "spark/planning/preflight.py:check_report_path",
+                "spark/committing/report_files.py:last_reports",
+            ),
+            tests=(
+                "unit/spark/planning/test_planning.py::test_what_is_no_file_of_the_driver_is_refused",
+                "spark/test_reports.py::test_a_session_of_another_kind_is_told_about_report_path",
+            ),
+        ),
+        Entry(
+            "A variable or a file that an option refers to",
+            (
+                "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
+                "allowed there."
+            ),
+            "Set the variable, ship the file, or allow it in the environment of the process.",
+            places=(
+                "auth/references.py:References.resolved.given",
+                "auth/references.py:References._value",
+                "auth/references.py:References._variable",
+                "auth/references.py:References._property",
+                "auth/references.py:References._text",
+                "auth/references.py:ProcessLimits.of",
+                "auth/references.py:ProcessLimits.check_kind",
+                "auth/references.py:ProcessLimits.check_variable",
+                "auth/references.py:ProcessLimits.allowed_path",
+                "auth/references.py:ProcessLimits.check_url",
+                "auth/references.py:_provider",
+                "auth/references.py:_absolute",
+                "auth/references.py:_pattern",
+                "config.py:_config_providers",
+                "network/option_values.py:OptionValues.path",
+            ),
+            tests=(
+                "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
+                "unit/auth/test_references.py::test_what_the_process_forbids_no_option_allows",
+                "unit/auth/test_references.py::test_limits_that_are_no_limits_are_refused",
+                "unit/network/test_security.py::test_other_providers_and_parameters_are_rejected",
+                "unit/auth/test_references.py::test_other_providers_and_parameters_are_refused",
+            ),
+        ),
+    ),
+    "Columns and rows": (
+        Entry(
+            "A column that is missing or has the wrong type",
+            "The data does not have the columns that the sink writes.",
+            "Rename or cast the column that the message names.",
+            places=(
+                "spark/planning/schema.py:check_schema",
+                "spark/planning/schema.py:_types_by_name",
+                "spark/planning/schema.py:_check",
+                "serde/arrow_columns.py:check_types",
+                "serde/arrow_columns.py:_check_type",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_a_column_that_is_missing_or_there_twice_is_named",
+                "unit/spark/planning/test_bad_input.py::test_a_column_of_any_other_type_is_refused",
+            ),
+        ),
+        Entry(
+            "A column that Spark cannot pass to Python",
+            "Arrow has no such type, or a struct has two fields of one name.",
+            "Cast the column to string, or drop it before the write.",
+            places=("spark/planning/schema.py:_check_can_be_handed_over",),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_a_column_that_cannot_be_handed_to_python_is_refused_though_it_is_not_sent",
+            ),
+        ),
+        Entry(
+            "An invalid row",
+            (
+                "A row has a null topic, or a topic, a partition, a timestamp or a header that "
+                "Kafka does not allow."
+            ),
+            "Correct the row, or set `onError` to `skip` or `deadLetter`.",
+            places=(
+                "serde/row_rules.py:check_rows",
+                "serde/row_rules.py:_null_topic",
+                "serde/row_rules.py:_impossible",
+                "serde/row_rules.py:_negative_partition",
+                "serde/row_rules.py:_time_out_of_range",
+                "serde/row_rules.py:_time_before_1970",
+                "serde/row_rules.py:_null_header_key",
+                "producer/partitioner.py:check_partitions",
+                "model.py:check_topic_name",
+                "model.py:_check_number",
+                "model.py:checked_headers",
+                "model.py:_checked_header",
+            ),
+            tests=(
+                "spark/test_task_rows.py::test_a_row_that_fails_a_task_is_told_by_its_number_in_the_task",
+                "unit/serde/test_header_columns.py::test_a_header_without_a_name_is_refused",
+                "unit/serde/test_timestamp_columns.py::test_seconds_that_milliseconds_have_no_room_for_are_refused",
+                "unit/plugins/test_serializers.py::test_a_record_that_cannot_be_is_refused_when_it_is_made",
+            ),
+        ),
+        Entry(
+            "A record that is too large",
+            "One record is larger than a limit of the producer or of the topic.",
+            "Make the record smaller, or raise the limit that the message names.",
+            places=(
+                "errors.py:TOO_LARGE",
+                "errors.py:TOO_LARGE_FOR_TOPIC",
+            ),
+            tests=(
+                "unit/records/test_record_limits.py::test_the_first_row_over_the_first_limit_is_named_with_that_option",
+                "spark/test_causes.py::test_a_fault_has_the_same_class_and_words_everywhere",
+            ),
+        ),
+        Entry(
+            "An argument of `to_kafka`",
+            "The argument is not a column, or the data has no such column.",
+            "Pass the name of a column of the data, or a `Column`.",
+            places=(
+                "spark/driver/to_kafka.py:_checked_column",
+                "spark/driver/to_kafka.py:_column",
+                "spark/driver/to_kafka.py:_unknown",
+                "spark/session.py:check_frame",
+            ),
+            tests=(
+                "spark/test_to_kafka.py::test_a_name_that_no_column_has_is_refused_with_the_nearest",
+                "spark/test_to_kafka.py::test_an_argument_that_is_neither_name_nor_column_is_refused",
+                "spark/test_to_kafka.py::test_what_is_no_data_frame_is_refused",
+            ),
+        ),
+        Entry(
+            "Rows that were laid out for something else",
+            (
+                "`atomic_layout` ran with other options or before another change of the rows or of "
+                "the topic."
+            ),
+            (
+                "Call `atomic_layout` as the last step before the write, with the options of the "
+                "write."
+            ),
+            places=(
+                "spark/layout_mark.py:check_laid_out_topic",
+                "spark/layout_mark.py:_check_topics_of_rows",
+                "spark/layout_mark.py:check_partition_counts",
+                "spark/driver/atomic_layout.py:_found_topics",
+                "spark/compat.py:_mapped_in_arrow",
+            ),
+            tests=(
+                "spark/test_atomic_layout.py::test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions",
+                "spark/test_atomic_layout.py::test_an_outdated_layout_is_refused_on_the_driver",
+                "spark/test_atomic_layout.py::test_rows_for_a_topic_that_was_not_laid_out_are_refused",
+                "unit/spark/test_compat.py::test_a_driver_without_pandas_is_one_sentence",
+            ),
+        ),
+    ),
+    "Sessions, saves and streams": (
+        Entry(
+            "A save mode other than append",
+            "Records of a topic can be added and not replaced.",
+            'Write `.mode("append")`, or call `register(spark)` and no `mode()`.',
+            places=(
+                "spark/writer.py:mode_refusal",
+                "spark/driver/hooks/writers.py:_refuse_mode",
+                "spark/planning/datasource.py:KafkaDataSource.writer",
+            ),
+            tests=(
+                "unit/spark/planning/test_bad_input.py::test_overwriting_is_refused",
+                "spark/test_save_modes.py::test_register_lets_the_bare_save_append_in_a_classic_session",
+            ),
+        ),
+        Entry(
+            "Partitioning or bucketing columns",
+            "They are about files, and a topic has none.",
+            "Remove the call. The key or the column `partition` decides where a row goes.",
+            places=("spark/driver/hooks/writers.py:_refuse_layouts",),
+            tests=(
+                "spark/test_streaming.py::test_a_layout_is_refused_at_the_start",
+                "spark/test_save_modes.py::test_register_lets_the_bare_save_append_in_a_classic_session",
+            ),
+        ),
+        Entry(
+            "The continuous trigger",
+            "Spark passes a Python sink no rows with this trigger.",
+            'Use another trigger, such as `trigger(processingTime="1 second")`.',
+            places=(
+                "spark/driver/hooks/writers.py:_refuse_continuous",
+                "spark/writer.py:CONTINUOUS_REFUSAL",
+                "spark/writer.py:KafkaStreamArrowWriter.commit",
+                "spark/writer.py:ExactlyOnceStreamWriter.commit",
+            ),
+            tests=(
+                "spark/test_streaming.py::test_the_continuous_trigger_is_refused_at_the_start",
+                "unit/spark/planning/test_planning.py::test_a_stream_whose_tasks_were_given_no_rows_is_not_committed",
+            ),
+        ),
+        Entry(
+            "Output mode `update`",
+            "Spark does not write this output mode to a Python sink.",
+            "Use `foreachBatch` with `write_batch`, as the message shows.",
+            places=(
+                "spark/driver/hooks/writers.py:_refuse_update",
+                "spark/driver/hooks/writers.py:UPDATE_REFUSAL",
+            ),
+            tests=(
+                "spark/test_streaming.py::test_output_mode_update_is_refused_at_the_start_with_the_way_to_write_it",
+            ),
+        ),
+        Entry(
+            "Reading with the sink",
+            "The format `pykafka` only writes.",
+            'Read with `spark.read.format("kafka")`.',
+            places=("spark/planning/datasource.py:KafkaDataSource.schema",),
+            tests=("spark/test_refusals.py::test_reading_is_refused_with_a_sentence",),
+        ),
+        Entry(
+            "An argument that is not a session or a batch id",
+            ("`register` needs a Spark session, and `write_batch` the batch id of `foreachBatch`."),
+            (
+                "Pass the session, or the two arguments that Spark passes to the function of "
+                "`foreachBatch`."
+            ),
+            places=(
+                "spark/session.py:check_session",
+                "spark/driver/write_batch.py:write_batch~batch_id is",
+            ),
+            tests=(
+                "unit/test_arguments.py::test_what_an_argument_does_not_take_is_refused_at_once",
+                "spark/test_to_kafka.py::test_the_number_of_a_micro_batch_comes_as_a_number_and_no_other_way",
+            ),
+        ),
+        Entry(
+            "A Python without the sink",
+            (
+                "A worker of Spark runs a Python that lacks the sink or a module, or has another "
+                "minor version."
+            ),
+            "Install the sink there, ship it, or set `PYSPARK_PYTHON` to a Python that has it.",
+            places=(
+                "spark/driver/hooks/worker_failures.py:explained",
+                "spark/driver/hooks/worker_failures.py:_sentence",
+                "spark/driver/worker_python.py:_check",
+            ),
+            tests=(
+                "unit/spark/driver/test_worker_failures.py::test_the_sentence_says_what_is_missing_where_and_what_to_do",
+                "unit/spark/driver/test_worker_python.py::test_a_python_that_cannot_run_the_sink_is_one_sentence",
+            ),
+        ),
+        Entry(
+            "Tasks that did not report",
+            (
+                "Spark committed the write without the messages of some tasks, so rows may be "
+                "missing."
+            ),
+            "Run the job again.",
+            places=("spark/committing/job_commit.py:commit_report",),
+            tests=(
+                "unit/spark/committing/test_commit.py::test_a_task_that_did_not_report_fails_the_commit",
+            ),
+        ),
+    ),
+    "Code of your own": (
+        Entry(
+            "Code that cannot be imported",
+            (
+                "The option names a module or an object that this Python does not have, or a Java "
+                "class."
+            ),
+            (
+                "Install or ship the module, or use what the message names in place of the Java "
+                "class."
+            ),
+            places=(
+                "plugins/loading.py:load",
+                "plugins/loading.py:_expected",
+                "plugins/loading.py:instance",
+                "config.py:_check_handlers",
+                "spark/options.py:_NO_JAVA_SERIALIZER",
+            ),
+            tests=(
+                "unit/spark/planning/test_planning.py::test_a_partitioner_written_in_java_is_told_to_be_one",
+                "unit/spark/planning/test_planning.py::test_a_serializer_written_in_java_is_answered_with_functions_of_spark",
+                "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",
+                "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+            ),
+        ),
+        Entry(
+            "Code that is not what the option expects",
+            "The object cannot be called, or has none of the methods that are needed.",
+            "Pass a function or an object as the message describes.",
+            places=(
+                "plugins/batch_partitioner.py:load_partitioner",
+                "plugins/batch_partitioner.py:own_partitions",
+                "plugins/interceptors.py:load_interceptors",
+                "plugins/interceptors.py:_Adapted.__init__",
+                "plugins/serializers.py:load_serializer",
+                "network/token_callable.py:load_callable",
+            ),
+            tests=(
+                "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",
+                "unit/plugins/test_serializers.py::test_what_is_no_serializer_is_refused",
+                "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+            ),
+        ),
+        Entry(
+            "A partitioner with a wrong result",
+            "The partitioner did not return one valid partition for each row.",
+            (
+                "Return an array with one partition per row. Null lets the built-in partitioner "
+                "choose."
+            ),
+            places=("plugins/batch_partitioner.py:chosen_partitions",),
+            tests=(
+                "unit/test_numbers_in_messages.py::test_a_partition_that_a_partitioner_chose_is_told_as_it_was_chosen",
+                "unit/client/test_marks.py::test_a_partitioner_that_chooses_a_mark_is_told_so",
+            ),
+        ),
+        Entry(
+            "Code that raises an exception",
+            "A partitioner, a serializer or `close` of your own failed.",
+            "See the frames of your code in the traceback.",
+            places=(
+                "plugins/loading.py:name_user_code",
+                "plugins/loading.py:close_plugin",
+                "plugins/serializers.py:_named.run",
+                "client/chunk_feeder.py:_partitioner_failure",
+            ),
+            tests=(
+                "spark/test_causes.py::test_a_partitioner_that_fails_is_shown_and_named",
+                "unit/plugins/test_serializers.py::test_a_serializer_that_fails_is_named_with_class_and_option",
+            ),
+        ),
+        Entry(
+            "A key or a value that is not bytes",
+            (
+                "`send` got a key or a value that is neither bytes nor str, and no serializer is "
+                "set."
+            ),
+            "Serialize it, or set `key.serializer` or `value.serializer`.",
+            places=(
+                "plugins/serializers.py:as_bytes",
+                "plugins/serializers.py:_utf8",
+                "client/chunk_feeder.py:_encoding_failure",
+            ),
+            tests=(
+                "unit/plugins/test_serializers.py::test_other_types_are_refused_with_class_and_option",
+                "unit/plugins/test_serializers.py::test_text_that_is_not_unicode_is_refused",
+            ),
+        ),
+        Entry(
+            "A partitioner that takes too long",
+            "The partitioner of your own has not returned in time.",
+            "Make it faster, or raise `delivery.timeout.ms`.",
+            places=(
+                "client/chunk_feeder.py:ChunkFeeder._late",
+                "client/chunk_feeder.py:ChunkFeeder._expired",
+                "client/chunk_feeder.py:ChunkFeeder._hand_over",
+            ),
+            tests=(
+                "unit/client/test_program_end.py::test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays",
+                "unit/client/test_slow_partitioner.py::test_a_wait_for_a_partitioner_is_as_long_as_it_may_be",
+                "unit/client/test_slow_partitioner.py::test_rows_that_no_thread_can_be_started_for_are_told_so",
+            ),
+        ),
+        Entry(
+            "A call that would never end",
+            ("A callback or a partitioner called a method that waits for the thread that runs it."),
+            "Make the call in another thread, after the callback has returned.",
+            places=(
+                "client/caller.py:Caller.check_not_in_callback",
+                "client/row_producer.py:RowProducer._check_may_wait",
+                "client/chunk_feeder.py:ChunkFeeder.check_not_in_partitioner",
+            ),
+            tests=(
+                "unit/client/test_user_code_raises.py::test_a_call_that_waits_for_brokers_is_refused_inside_a_callback",
+                "unit/client/test_rows_at_the_end.py::test_a_partitioner_that_flushes_the_producer_that_asks_it_fails_its_rows",
+            ),
+        ),
+    ),
+    "Brokers and topics": (
+        Entry(
+            "No broker answers",
+            (
+                "No address in `bootstrap.servers`, or none that the brokers advertise, can be "
+                "reached."
+            ),
+            (
+                "Check the addresses, the network and `advertised.listeners` of the brokers. The "
+                "message has the result for each address."
+            ),
+            places=(
+                "errors.py:NO_BROKER",
+                "admin/requests.py:AdminRequests._timeout_error",
+                "commit_client/client.py:CommitClient._complete",
+                "network/request_client.py:RequestFuture.fail",
+                "producer/sender.py:Sender._request_failed",
+                "commit_client/client.py:CommitClient._connect",
+                "commit_client/client.py:CommitClient._until",
+            ),
+            tests=(
+                "spark/test_causes.py::test_a_fault_has_the_same_class_and_words_everywhere",
+                "unit/commit_client/test_commit_client.py::test_no_broker_answers_in_time",
+                "integration/test_admin.py::test_where_no_broker_answers_all_addresses_are_named",
+            ),
+        ),
+        Entry(
+            "A topic or a partition that does not exist",
+            "The topic does not exist, or has fewer partitions than a row asks for.",
+            "Create the topic, correct its name, or set `createTopics`.",
+            places=(
+                "errors.py:NO_TOPIC",
+                "client/caller.py:Caller._no_partition",
+            ),
+            tests=(
+                "spark/test_causes.py::test_a_fault_has_the_same_class_and_words_everywhere",
+                "spark/test_refusals.py::test_an_unknown_topic_is_named_within_max_block_ms",
+            ),
+        ),
+        Entry(
+            "A topic that brokers refuse",
+            "The name is invalid, the topic is internal, or the user lacks a right.",
+            "Use another topic, or grant the rights that the message names.",
+            places=(
+                "errors.py:words_of_refusal",
+                "errors.py:internal_topic_error",
+                "errors.py:topic_refusal",
+                "admin/topic_requests.py:TopicRequests.configs",
+            ),
+            tests=(
+                "spark/test_causes.py::test_a_driver_that_is_told_its_rights_says_what_a_task_would",
+                "integration/test_admin.py::test_a_client_without_rights_is_told_which",
+            ),
+        ),
+        Entry(
+            "A topic that cannot be created",
+            "The brokers refuse the settings in `topic.*`, or the user may not create topics.",
+            "Correct the settings, grant CREATE, or create the topic yourself.",
+            places=(
+                "admin/topic_requests.py:TopicRequests.check_creation",
+                "admin/topic_requests.py:_creation_error",
+            ),
+            tests=(
+                "integration/test_feature_level.py::test_topics_that_brokers_cannot_create_as_asked_are_refused_before_any_task",
+                "integration/test_admin.py::test_what_the_brokers_have_against_a_new_topic_is_one_sentence",
+            ),
+        ),
+        Entry(
+            "Rows that brokers refuse or do not acknowledge",
+            "Brokers answered with an error, or not before `delivery.timeout.ms`.",
+            (
+                "Do what the message says about the error. The table of error codes below has each "
+                "code."
+            ),
+            places=(
+                "producer/batch_errors.py:error_of_batch",
+                "producer/batch_errors.py:error_of_expired_batch",
+                "producer/batch_errors.py:_api_exception",
+                "producer/batch_errors.py:abortable",
+                "client/future.py:SentRows.completed",
+                "client/caller.py:Caller.flush.late",
+            ),
+            tests=(
+                "integration/test_error_table.py::test_what_no_retry_helps_is_an_error_at_once",
+                "unit/producer/test_record_errors.py::test_the_first_record_that_a_broker_refused_is_named",
+                "unit/producer/test_sender_failures.py::test_a_batch_that_expires_names_the_error_that_it_was_tried_again_for",
+                "unit/client/test_future.py::test_refused_records_fail_with_what_was_said_of_them_and_the_others_with_that",
+            ),
+        ),
+        Entry(
+            "No room in `buffer.memory`",
+            "Rows come faster than the brokers acknowledge them.",
+            "Raise `max.block.ms` or `buffer.memory`, or find out why the brokers are slow.",
+            places=("client/caller.py:Caller._no_room",),
+            tests=(
+                "integration/test_faults.py::test_memory_that_a_silent_broker_keeps_full_is_an_error_after_max_block_ms",
+            ),
+        ),
+        Entry(
+            "Brokers that are too old",
+            "The brokers lack a feature that the options or the columns need.",
+            "Change the option that the message names, or update the brokers.",
+            places=(
+                "producer/feature_level.py:check_zstd",
+                "producer/feature_level.py:check_old_format",
+                "producer/feature_level.py:check_feature_level",
+                "wire/versions.py:NodeApiVersions.latest_usable_version",
+                "commit_client/required_versions.py:_too_old",
+            ),
+            tests=(
+                "integration/test_feature_level.py::test_what_a_broker_is_too_old_for_is_refused_before_any_task",
+                "unit/spark/test_commit_clients.py::test_a_right_on_a_topic_that_is_missing_is_named",
+            ),
+        ),
+        Entry(
+            "No producer id",
+            "The user may not write idempotently, or the coordinator refused the request.",
+            "Grant IDEMPOTENT_WRITE, or set `enable.idempotence` to false.",
+            places=("producer/feature_level.py:no_producer_id",),
+            tests=(
+                "integration/test_feature_level.py::test_what_a_broker_is_too_old_for_is_refused_before_any_task",
+            ),
+        ),
+        Entry(
+            "A peer that is not a Kafka broker",
+            "The port belongs to another service, or to a listener of another protocol.",
+            "Use the port of a listener of the brokers with the same `security.protocol`.",
+            places=(
+                "wire/frames.py:FrameSplitter._check",
+                "network/connection.py:Connection._frames",
+                "network/connection.py:Connection._version",
+                "network/connection.py:Connection._api_versions_answered",
+            ),
+            tests=(
+                "integration/test_network.py::test_a_peer_that_is_no_broker_is_named_with_what_it_said",
+                "integration/test_network.py::test_a_listener_that_expects_tls_is_an_error_at_once",
+                "unit/network/test_connection.py::test_any_other_refusal_of_versions_is_told",
+            ),
+        ),
+    ),
+    "TLS and logins": (
+        Entry(
+            "Options of TLS and SASL without effect",
+            "The `security.protocol` does not use them.",
+            "Set `security.protocol` to the protocol of the brokers' listener, or remove them.",
+            places=("config.py:_check_security",),
+            tests=(
+                "unit/test_config.py::test_options_of_tls_and_sasl_that_are_left_over_are_refused_or_warned_of_once",
+            ),
+        ),
+        Entry(
+            "Credentials that are missing, incomplete or set twice",
+            "The login needs a user and a password or a key, from exactly one place.",
+            "Set the options that the message names, or remove one of the two.",
+            places=(
+                "config.py:_check_secured",
+                "network/security.py:Security._credentials",
+                "network/security.py:Security._checked_mechanism",
+                "auth/mechanisms.py:PlainExchange.__init__",
+                "auth/mechanisms.py:utf8",
+                "auth/scram.py:ScramExchange.__init__",
+            ),
+            tests=(
+                "unit/test_config_rules.py::test_what_is_secured_by_half_or_twice_is_refused",
+                "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+                "unit/auth/test_scram.py::test_what_brokers_do_not_take_is_refused",
+                "unit/auth/test_mechanisms.py::test_what_plain_cannot_send_is_refused_and_not_shown",
+            ),
+        ),
+        Entry(
+            "An unknown `sasl.mechanism`",
+            "The client or the broker does not offer the mechanism.",
+            "Set it to a mechanism that the message lists.",
+            places=(
+                "auth/mechanisms.py:checked_mechanism",
+                "network/sasl_authenticator.py:SaslAuthenticator.check_handshake",
+            ),
+            tests=(
+                "unit/auth/test_mechanisms.py::test_an_unknown_mechanism_is_refused_with_those_that_are_known",
+                "unit/network/test_login.py::test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words",
+            ),
+        ),
+        Entry(
+            "An invalid `sasl.jaas.config`",
+            "The text is not an entry of a login module as Java reads it.",
+            "Correct it as the example in the message shows.",
+            places=(
+                "auth/jaas.py:parse_jaas",
+                "auth/jaas.py:check_module",
+                "auth/jaas.py:_entry",
+                "auth/jaas.py:_error",
+            ),
+            tests=(
+                "unit/auth/test_jaas.py::test_what_is_no_entry_is_refused_with_an_example",
+                "unit/auth/test_jaas.py::test_a_module_serves_its_mechanisms_whatever_stands_before_its_name",
+                "unit/auth/test_jaas.py::test_tokens_that_nobody_signed_are_refused",
+            ),
+        ),
+        Entry(
+            "A refused login",
+            "The broker rejected the credentials, or did not prove that it knows them.",
+            "Check the user, the password and the mechanism.",
+            places=(
+                "network/sasl_authenticator.py:SaslAuthenticator.refusal",
+                "network/sasl_authenticator.py:SaslAuthenticator.step",
+                "auth/scram.py:ScramExchange._failed",
+                "auth/oauthbearer.py:OAuthBearerExchange._failed",
+                "network/security.py:_TokenLogin.exchange",
+                "network/security.py:Security._exchange_again",
+                "network/client.py:NetworkClient._connect",
+                "network/helper_thread.py:MadeAhead.is_there",
+                "network/helper_thread.py:MadeAhead._run",
+            ),
+            tests=(
+                "unit/network/test_helper_thread.py::test_without_a_thread_it_is_an_error_and_the_next_try_works",
+                "unit/network/test_login.py::test_a_login_that_never_ends_is_given_up",
+                "unit/network/test_login.py::test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words",
+            ),
+        ),
+        Entry(
+            "A key store or trust store that cannot be used",
+            "The file is of another format, lacks a key or a certificate, or needs a password.",
+            "Convert the file with the command in the message, or set the password.",
+            places=(
+                "auth/pem.py:store_kind",
+                "auth/pem.py:pem_blocks",
+                "auth/pem.py:_block",
+                "auth/pem.py:certificates",
+                "auth/pem.py:private_key",
+                "auth/pkcs12.py:truststore",
+                "auth/pkcs12.py:keystore",
+                "auth/pkcs12.py:_store",
+                "network/option_values.py:OptionValues.content",
+                "network/option_values.py:OptionValues.file",
+                "network/tls.py:_load_truststore",
+                "network/tls.py:_load_key",
+                "network/tls.py:_key_file",
+                "network/tls.py:_trust_system_certificates",
+            ),
+            tests=(
+                "unit/network/test_tls.py::test_what_cannot_be_used_is_refused_by_its_origin",
+                "unit/auth/test_pem.py::test_stores_of_java_are_refused_with_the_command_that_converts_them",
+                "unit/auth/test_pem.py::test_what_has_no_key_is_refused_by_its_name",
+                "unit/auth/test_pem.py::test_what_is_no_store_is_refused_with_what_it_may_be",
+                "unit/auth/test_pkcs12.py::test_a_damaged_store_is_told",
+                "unit/auth/test_pkcs12.py::test_a_keystore_without_a_key_is_told",
+                "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
+                "unit/network/test_tls.py::test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk",
+                "unit/network/test_tls.py::test_then_certifi_counts",
+            ),
+        ),
+        Entry(
+            "Options of TLS that do not fit",
+            (
+                "The protocol versions and the cipher suites have nothing in common, or OpenSSL "
+                "does not have them."
+            ),
+            "List versions and suites that the message names, or leave the options unset.",
+            places=(
+                "network/ssl_options.py:cipher_suites",
+                "network/ssl_options.py:_known",
+                "network/ssl_options.py:tls_settings",
+                "network/tls.py:_set_ciphers",
+            ),
+            tests=(
+                "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+                "unit/network/test_tls.py::test_no_common_suite_is_told_with_the_options",
+            ),
+        ),
+        Entry(
+            "A failed TLS handshake",
+            (
+                "The client does not trust the broker's certificate, or the broker rejects the "
+                "client's."
+            ),
+            (
+                "Set `ssl.truststore.*` or `ssl.keystore.*` as the message says, and check the "
+                "listener's port."
+            ),
+            places=(
+                "network/tls.py:TlsLayer._raise",
+                "network/tls.py:TlsLayer._why",
+                "network/tls.py:TlsLayer._alert_advice",
+                "network/tls.py:TlsLayer.__init__",
+            ),
+            tests=(
+                "unit/network/test_tls.py::test_a_broker_that_refuses_the_client_s_certificate_is_believed",
+                "unit/network/test_tls.py::test_what_is_no_host_is_one_clear_error",
+            ),
+        ),
+        Entry(
+            "Kerberos without credentials",
+            "No ticket or keytab was found, or the options contradict each other.",
+            "Run `kinit`, or set `sasl.kerberos.keytab` and `sasl.kerberos.principal`.",
+            places=(
+                "auth/gssapi.py:kerberos_options",
+                "auth/gssapi.py:_of_jaas",
+                "auth/gssapi.py:GssapiExchange.step",
+                "network/gssapi.py:check_kerberos",
+                "network/gssapi.py:check_keytab",
+                "network/gssapi.py:gssapi_exchange",
+                "network/gssapi.py:_Context._checked",
+                "network/gssapi.py:_expired",
+                "network/gssapi.py:_failure",
+                "network/kerberos.py:Kerberos._options",
+                "network/kerberos.py:Kerberos._checked_cache",
+            ),
+            tests=(
+                "unit/auth/test_gssapi.py::test_what_says_it_by_half_is_refused",
+                "unit/auth/test_gssapi.py::test_an_offer_without_auth_alone_is_refused",
+                "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
+                "integration/test_kerberos.py::test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once",
+                "integration/test_kerberos.py::test_no_ticket_or_an_expired_one_is_an_error_at_once",
+            ),
+        ),
+        Entry(
+            "OAuth without a token",
+            (
+                "The options about tokens are incomplete, or the endpoint, the file or your "
+                "callable gave no valid token."
+            ),
+            "Set the options that the message names, and check the token's source.",
+            places=(
+                "auth/oauthbearer.py:bearer_token",
+                "auth/oauthbearer.py:checked_extensions",
+                "network/http.py:check_url",
+                "network/login.py:TokenSource.token",
+                "network/login.py:TokenSource._described",
+                "network/oauth.py:OAuth._form",
+                "network/oauth.py:OAuth._assertion",
+                "network/oauth.py:OAuth._settings",
+                "network/oauth.py:OAuth._retriever",
+                "network/oauth.py:OAuth._check_url",
+                "network/oauth.py:OAuth._extensions",
+                "auth/assertion.py:parse_template",
+                "auth/assertion.py:signing_key",
+                "auth/assertion.py:_signature",
+            ),
+            tests=(
+                "unit/network/test_oauth.py::test_what_gives_no_token_is_refused_on_the_driver",
+                "unit/network/test_oauth.py::test_what_is_no_token_is_refused",
+                "unit/auth/test_assertion.py::test_what_is_no_template_is_refused",
+                "unit/auth/test_oauthbearer.py::test_what_is_no_token_is_refused_and_not_shown",
+            ),
+        ),
+        Entry(
+            "Amazon MSK without credentials",
+            (
+                "The region or the credentials of AWS are not known, or the options contradict "
+                "each "
+                "other."
+            ),
+            (
+                "Set the variables of AWS on the driver and on each executor, or install "
+                "`botocore` "
+                "there."
+            ),
+            places=(
+                "auth/aws.py:aws_options",
+                "auth/aws.py:checked_region",
+                "network/aws.py:AwsTokens.__init__",
+                "network/aws.py:AwsTokens._region",
+            ),
+            tests=(
+                "unit/auth/test_aws.py::test_jaas_names_whose_credentials_are_used",
+                "unit/auth/test_aws.py::test_a_region_becomes_no_other_part_of_the_url",
+                "unit/network/test_aws.py::test_what_is_missing_is_told_before_any_connection",
+                "unit/network/test_aws.py::test_options_that_cannot_be_are_refused",
+            ),
+        ),
+        Entry(
+            "No delegation token",
+            "The brokers do not offer delegation tokens, or refuse one to this user.",
+            (
+                "Configure the brokers for delegation tokens, use other credentials, or remove "
+                "`delegationToken`."
+            ),
+            places=(
+                "admin/token_requests.py:_token_error",
+                "auth/delegation_tokens.py:checked_token_mechanism",
+                "spark/planning/delegation_tokens.py:_locked_file",
+                "spark/options.py:_delegation_token_mechanism~needs brokers",
+            ),
+            tests=(
+                "integration/test_delegation_tokens.py::test_brokers_without_tokens_say_which_setting_they_lack",
+                "unit/spark/planning/test_delegation_tokens.py::test_tasks_need_a_listener_with_logins",
+            ),
+        ),
+    ),
+    "Exactly once": (
+        Entry(
+            "Options of exactly once",
+            "An option is missing or invalid, or does not go with the kind of the write.",
+            "Set the options that the message names.",
+            places=(
+                "spark/exactly_once.py:exactly_once",
+                "spark/exactly_once.py:_version",
+                "spark/exactly_once.py:ExactlyOnce._check_version",
+                "spark/exactly_once.py:ExactlyOnce.of_stream",
+                "spark/exactly_once.py:ExactlyOnce.of_batch",
+                "spark/exactly_once.py:check_exactly_once",
+                "spark/options.py:_exactly_once",
+                "commit/names.py:checked_owner",
+                "commit/names.py:check_prefix",
+                "commit/names.py:check_app_id",
+            ),
+            tests=(
+                "unit/spark/test_exactly_once.py::test_what_is_wrong_is_refused",
+                "unit/spark/test_exactly_once.py::test_a_stream_is_checked_as_a_stream_before_it_starts",
+                "unit/spark/test_exactly_once.py::test_a_micro_batch_is_named_by_its_query_or_by_its_number",
+                "unit/commit/test_names.py::test_what_no_owner_can_have_is_refused",
+            ),
+        ),
+        Entry(
+            "A write that does not go with mode `single`",
+            (
+                "Mode `single` needs rows that `atomic_layout` laid out, no speculation, and "
+                "topics "
+                "with CreateTime."
+            ),
+            "Do what the message says, or use `exactlyOnce=two-phase`.",
+            places=(
+                "spark/driver/hooks/session_settings.py:refuse_speculation",
+                "spark/planning/single_checks.py:check_layout",
+                "spark/planning/single_checks.py:check_targets",
+                "commit/single.py:_probed",
+                "commit/single.py:_flagged",
+            ),
+            tests=(
+                "unit/spark/test_exactly_once.py::test_speculative_copies_do_not_go_with_mode_single",
+                "unit/spark/test_exactly_once.py::test_rows_that_were_not_laid_out_are_refused",
+                "unit/spark/planning/test_single_checks.py::test_a_topic_with_log_append_time_is_refused",
+                "unit/commit/test_single.py::test_a_process_finds_out_first_whether_the_broker_flags_duplicates",
+            ),
+        ),
+        Entry(
+            "Two attempts that wrote to one partition",
+            (
+                "In mode `single`, another attempt of a task or another producer wrote in the same "
+                "transaction."
+            ),
+            "Run the job again, or use `exactlyOnce=two-phase`.",
+            places=(
+                "commit/single_check.py:step",
+                "commit/guards.py:two_writers",
+                "commit/guards.py:other_holdings",
+                "commit/guards.py:check_ack",
+                "commit/single.py:_check_transaction",
+                "commit/single.py:_other_transaction",
+                "spark/tasks/single_task.py:SingleTask._read_back",
+            ),
+            tests=(
+                "unit/commit/test_single.py::test_what_is_not_as_it_should_be_is_aborted_and_said",
+                "unit/commit/test_single_check.py::test_a_task_after_an_attempt_that_has_written_fails",
+                "unit/spark/tasks/test_single_task.py::test_a_response_that_tells_of_another_writer_fails_the_task",
+            ),
+        ),
+        Entry(
+            "A second save of a micro-batch",
+            "Two saves of one micro-batch have the same application and the same topic.",
+            "Set another `txnAppId` for one of the two saves.",
+            places=(
+                "spark/driver/saves.py:only_save",
+                "spark/driver/saves.py:_second_save",
+                "spark/replays.py:is_written",
+            ),
+            tests=(
+                "unit/spark/driver/test_saves.py::test_a_second_save_of_a_micro_batch_is_refused",
+                "unit/spark/driver/test_saves.py::test_a_micro_batch_whose_run_is_unknown_is_refused",
+                "unit/spark/test_exactly_once.py::test_a_task_knows_whether_its_micro_batch_was_written",
+            ),
+        ),
+        Entry(
+            "A micro-batch with other rows than before",
+            "After a restart, the source gave other rows for the same offsets.",
+            "Use a source that can be replayed, and do not change the query between runs.",
+            places=("spark/committing/exactly_once_commit.py:_compare",),
+            tests=("unit/spark/committing/test_exactly_once_commit.py::test_a_replay_is_compared",),
+        ),
+        Entry(
+            "A newer run of the same application",
+            (
+                "Another run with the same `txnAppId` and topic has begun, so this run must not "
+                "write any more."
+            ),
+            "Let only one run of an application write at a time.",
+            places=(
+                "commit/steps.py:superseded",
+                "commit/steps.py:Failure.exception",
+                "commit/read_back.py:check",
+            ),
+            tests=("unit/commit/test_plan.py::test_a_plan_that_is_overtaken_says_so",),
+        ),
+        Entry(
+            "A job that took too long",
+            (
+                "The brokers ended its transactions after `kafka.transaction.timeout.ms`, and none "
+                "of its rows is visible."
+            ),
+            (
+                "Raise the option up to `transaction.max.timeout.ms` of the brokers, or write less "
+                "in one job."
+            ),
+            places=(
+                "spark/tasks/task_transaction.py:_why_it_ended",
+                "spark/tasks/task_transaction.py:task_transaction",
+                "commit/two_phase.py:_too_late",
+                "commit/two_phase.py:_not_open",
+                "commit/single.py:_timed_out",
+                "commit/two_phase.py:_check",
+                "commit/single.py:_check",
+            ),
+            tests=(
+                "unit/spark/test_commit_clients.py::test_a_job_that_took_too_long_names_its_rows_its_time_and_the_option",
+                "unit/commit/test_single.py::test_what_is_not_as_it_should_be_is_aborted_and_said",
+                "unit/commit/test_two_phase.py::test_time_in_which_the_leader_of_the_log_is_away_counts",
+            ),
+        ),
+        Entry(
+            "A step of the commit that failed",
+            "Brokers refused a request or did not answer in time.",
+            "Run the job again. It writes the rows only if they are not committed.",
+            places=(
+                "commit/outcomes.py:Undecided.exception",
+                "commit/steps.py:Received.failure",
+                "commit/plan.py:step",
+                "commit/two_phase.py:_not_written",
+                "commit/two_phase.py:_look_again",
+                "commit/two_phase.py:_read",
+                "commit/two_phase.py:_not_ended",
+                "commit/two_phase_abort.py:step",
+                "commit/two_phase_abort.py:_read",
+                "commit/two_phase_claim.py:step",
+                "commit/single.py:_not_written",
+                "commit/single.py:_read",
+                "commit/single.py:_not_ended",
+                "commit/single.py:_aborted",
+                "commit/resolve.py:step",
+            ),
+            tests=(
+                "unit/commit/test_outcomes.py::test_a_commit_whose_result_is_unknown_says_that_the_next_run_finds_out",
+                "unit/commit/test_outcomes.py::test_an_abort_that_failed_says_when_the_brokers_do_it",
+                "unit/commit/test_two_phase_claim.py::test_a_task_without_an_id_in_time_fails",
+            ),
+        ),
+        Entry(
+            "Rows that are lost after the commit was decided",
+            "Brokers aborted transactions of a write that was already decided.",
+            (
+                "Write the lost rows again if they are needed. `recover --accept-torn` lets the "
+                "next run start."
+            ),
+            places=(
+                "commit/outcomes.py:Torn.exception",
+                "spark/driver/hooks/worker_failures.py:_torn",
+                "commit/resolve.py:in_doubt",
+            ),
+            tests=(
+                "unit/commit/test_plan.py::test_what_nobody_can_tell_is_a_failure_and_no_loss",
+                "exactly_once/test_recover.py::test_a_torn_run_is_shown_with_its_exact_list",
+            ),
+        ),
+        Entry(
+            "A commit log that cannot be used",
+            (
+                "The commit log has wrong settings, an old version is asked for, or a newer "
+                "version "
+                "of the sink wrote the log."
+            ),
+            "Correct the settings of the topic, or use the newer version of the sink.",
+            places=(
+                "spark/planning/run_plan.py:_check_compacted",
+                "commit/plan.py:_newer_format",
+                "commit/plan.py:_below_floor",
+            ),
+            tests=(
+                "unit/commit/test_plan.py::test_a_record_of_a_newer_version_of_the_sink_is_refused",
+                "unit/spark/planning/test_run_plan.py::test_a_log_that_would_forget_is_refused",
+            ),
+        ),
+        Entry(
+            "The command `recover`",
+            "An argument is missing or invalid, or the commit log has no such application.",
+            "Correct the argument. The message lists the applications that are known.",
+            places=(
+                "recover.py:_asked",
+                "recover.py:_check_topic",
+                "recover.py:_properties",
+                "recover.py:_Command.owners",
+                "commit/recovery.py:step_survey",
+                "commit/recovery.py:_described_one",
+                "commit/recovery.py:_marker_read",
+            ),
+            tests=(
+                "unit/test_recover.py::test_what_cannot_be_is_refused_in_a_sentence",
+                "unit/test_recover.py::test_a_file_with_an_unknown_or_a_secret_option_is_refused_without_its_value",
+                "exactly_once/test_recover.py::test_other_owners_are_left_out_and_a_wrong_name_is_refused",
+                "unit/commit/test_recovery.py::test_a_survey_that_brokers_refuse_is_a_failure",
+            ),
+        ),
+    ),
+    "`KafkaProducer`": (
+        Entry(
+            "A producer that cannot be created",
+            "An option is invalid, or a plugin cannot be loaded.",
+            "Correct the option that the message names.",
+            places=("client/base_producer.py:BaseProducer.__init__",),
+            tests=(
+                "unit/plugins/test_user_code.py::test_a_producer_whose_parts_cannot_be_made_closes_all_and_says_why",
+            ),
+        ),
+        Entry(
+            "A call after close, or in another process",
+            "The producer was closed, or the process was forked after the producer was created.",
+            "Create a producer in the process that uses it.",
+            places=(
+                "client/caller.py:Caller.raise_if_closed",
+                "client/caller.py:Caller.check_process",
+                "client/chunk_feeder.py:ChunkFeeder.begin",
+                "client/row_producer.py:RowProducer._check_process",
+                "network/request_client.py:OneCaller.run",
+                "admin/requests.py:AdminRequests._wait_for",
+            ),
+            tests=(
+                "unit/test_arguments.py::test_nothing_is_read_after_close",
+                "unit/client/test_append_under_way.py::test_a_row_that_finds_room_when_its_producer_is_closed_is_refused_and_leaves_nothing",
+                "unit/network/test_request_client_one_caller.py::test_every_call_in_a_forked_child_is_refused_but_closing_which_does_nothing",
+                "unit/network/test_request_client_one_caller.py::test_every_call_of_a_second_thread_is_refused_while_one_runs",
+                "unit/client/test_forked_producer.py::test_futures_of_rows_of_the_parent_are_asked_in_a_child_without_waiting",
+            ),
+        ),
+        Entry(
+            "An invalid argument",
+            "The argument has another type or value than the method takes.",
+            "Pass what the message expects.",
+            places=(
+                "model.py:check_timeout",
+                "model.py:_invalid",
+                "client/transaction_calls.py:checked_offsets",
+                "client/transaction_calls.py:checked_group",
+                "client/transaction_calls.py:_values",
+                "admin/topics.py:NewTopic.__post_init__",
+                "admin/token_requests.py:_owner",
+                "admin/token_requests.py:_bytes",
+            ),
+            tests=(
+                "unit/test_arguments.py::test_what_an_argument_does_not_take_is_refused_at_once",
+                "unit/client/test_group_offsets.py::test_what_is_no_offset_is_refused_before_anything_is_sent",
+                "unit/client/test_group_offsets.py::test_what_is_no_group_is_refused_before_anything_is_sent",
+            ),
+        ),
+        Entry(
+            "A transaction call at the wrong time",
+            (
+                "The producer is not transactional, or the call does not fit the state of the "
+                "transaction."
+            ),
+            "Set `transactional.id`, and call the methods in the order of the documentation.",
+            places=(
+                "kafka_producer.py:KafkaProducer._transactional",
+                "producer/transactions/manager.py:TransactionManager.check_in_transaction",
+                "producer/transactions/manager.py:TransactionManager._call_to",
+                "producer/transactions/requests.py:TransactionalCalls.raise_unfinished",
+            ),
+            tests=(
+                "integration/test_transactions.py::test_transactions_need_an_id_and_idempotence",
+                "integration/test_transactions.py::test_records_need_a_transaction",
+                "unit/producer/transactions/test_transactions.py::test_records_and_offsets_are_taken_in_a_transaction_only",
+            ),
+        ),
+        Entry(
+            "A transaction that failed",
+            "A batch or a request of the transaction failed, so it cannot be committed.",
+            "Call `abort_transaction`, and send the records again.",
+            places=(
+                "producer/transactions/manager.py:TransactionManager._raise_error",
+                "producer/transactions/manager.py:TransactionManager.request_failed",
+                "producer/transactions/manager.py:_not_sent",
+                "producer/transactions/answers.py:Answer.error",
+                "producer/transactions/joined.py:JoinedTransaction.request_failed",
+                "producer/sender.py:Sender._follow_transaction",
+                "client/chunk_feeder.py:_aborted",
+                "client/transaction_calls.py:ProducerTransactions._timed_out",
+                "client/appender.py:ColumnProducer._spoil_transaction",
+            ),
+            tests=(
+                "integration/test_transactions.py::test_after_a_record_was_refused_the_transaction_is_aborted_and_the_next_one_works",
+                "unit/client/test_append_cut_short.py::test_a_table_of_which_a_part_was_appended_spoils_its_transaction",
+            ),
+        ),
+        Entry(
+            "A producer that ended before the record was sent",
+            "`close` had too little time, or a thread or the process was interrupted.",
+            "Give `close` more time, and create another producer.",
+            places=(
+                "client/base_producer.py:BaseProducer._stop",
+                "client/io_thread.py:ProducerThread._run",
+                "client/io_thread.py:ProducerThread._end",
+                "client/producer_lock.py:ProducerLock._interrupted",
+            ),
+            tests=(
+                "unit/client/test_future.py::test_rows_that_never_came_into_a_batch_fail_with_their_callbacks",
+                "unit/client/test_interrupts.py::test_a_caller_that_is_interrupted_loses_nothing_and_leaves_nothing_that_hangs",
+                "unit/client/test_rows_at_the_end.py::test_rows_in_batches_are_told_of_the_end_before_those_that_were_sent_after_them",
+                "integration/test_kafka_producer.py::test_a_bug_in_the_io_thread_ends_every_wait_with_its_cause",
+            ),
+        ),
+    ),
+    "Reading a topic": (
+        Entry(
+            "An invalid argument of a reader",
+            "The option or argument has a value that a reader cannot use.",
+            "Pass what the message expects.",
+            places=(
+                "consumer/reader_config.py:reader_config",
+                "consumer/topic_reader.py:TopicReader.read",
+                "consumer/topic_reader.py:TopicReader._partitions",
+                "consumer/topic_reader.py:TopicReader._offsets",
+                "consumer/topic_reader.py:_partition_numbers",
+                "consumer/topic_reader.py:_check_partition_numbers",
+                "consumer/topic_reader.py:_check_offsets",
+                "consumer/topic_reader.py:TopicReader._check_open",
+            ),
+            tests=(
+                "unit/consumer/test_reader_config.py::test_what_cannot_be_used_is_refused_by_its_name",
+                "unit/consumer/test_topic_reader.py::test_what_is_no_offset_is_refused_at_once",
+                "unit/consumer/test_topic_reader.py::test_offsets_of_partitions_that_are_not_read_are_refused",
+                "unit/test_arguments.py::test_nothing_is_read_after_close",
+                "integration/test_topic_reader.py::test_arguments_of_no_meaning_are_refused_at_once",
+            ),
+        ),
+        Entry(
+            "Records that cannot be read",
+            (
+                "The records were deleted or are corrupt, the user may not read them, or no "
+                "broker answers."
+            ),
+            "Begin at another offset, or do what the message says about the error.",
+            places=(
+                "consumer/list_offsets.py:partition_error",
+                "consumer/reading.py:Reading.reset",
+                "consumer/reading.py:_with_position",
+                "consumer/topic_reader.py:TopicReader._raise_timeout",
+                "errors.py:corrupt",
+            ),
+            tests=(
+                "unit/consumer/test_reading.py::test_a_position_that_was_deleted_moves_on_only_for_a_reading_from_the_earliest",
+                "unit/records/test_default_record.py::test_garbage_is_batches_or_a_corrupt_record_exception",
+                "integration/test_topic_reader.py::test_brokers_that_never_answer_are_a_timeout_that_names_them",
+            ),
+        ),
+    ),
+}
+
+BROKEN_PROTOCOL: Final = "a broker that breaks the protocol"
+# Errors that no user can cause, by the beginning of the place, and what they are instead. Errors
+# whose message says that they are a bug need not be here.
+INTERNAL: Final[Mapping[str, str]] = {
+    "records/": 'a reason after the words "records cannot be read"',
+    "wire/frames.py:response_correlation_id": BROKEN_PROTOCOL,
+    "wire/frames.py:decode_response": BROKEN_PROTOCOL,
+    "wire/primitives.py:": BROKEN_PROTOCOL,
+    "wire/schema.py:": "a bug",
+    "admin/token_requests.py:TokenRequests._about_tokens.answer": BROKEN_PROTOCOL,
+    "network/connection.py:Connection.send": "a bug",
+    "network/connection.py:Connection.received": BROKEN_PROTOCOL,
+    "network/connection.py:Connection._handle": "a bug",
+    "network/sasl_authenticator.py:SaslAuthenticator._open_exchange": BROKEN_PROTOCOL,
+    "network/request_client.py:RequestFuture.response": "a bug",
+    "network/tls_selector.py:": "a bug",
+    "producer/producer_batch.py:": "a bug",
+    "producer/sender.py:Sender.join": "a bug",
+    "producer/sender.py:Sender.end_joined": "a bug",
+    "producer/sender.py:Sender._check_idle": "a bug",
+    "producer/transactions/manager.py:TransactionManager._answer_to": "a bug",
+    "commit/states.py:": "a bug",
+    "task_producer.py:": "a bug",
+}

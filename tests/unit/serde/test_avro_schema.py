@@ -1,0 +1,299 @@
+"""Avro schemas: refused where they break a rule of the specification, derived, and fitted."""
+
+# ruff: noqa: E501 - messages stand in one piece
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.arrow_types import column_type
+from spark_kafka_sink.serde.avro_plan import Plan, fit
+from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.column_types import ColumnType, Kind
+
+
+def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    """Return the schema of a record whose fields f0, f1, … have the given types."""
+    named = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(fields)]
+    return {"type": "record", "name": name, "fields": named, **more}
+
+
+def named(kind: str, name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    """Return the schema of a named type."""
+    return {"type": kind, "name": name, **more}
+
+
+VALID: list[Any] = [
+    "long",
+    {"type": "string", "logicalType": "not known", "order": 1},
+    ["null", "int", {"type": "array", "items": "int"}, {"type": "map", "values": "int"}],
+    record("int", namespace="a.b"),
+    record(named("enum", "E", symbols=["A", "_b"], default="A"), "E", "R"),
+    record(named("fixed", "x.F", size=0), "x.F"),
+    record(record("int", name="n.In"), "n.In", namespace="m"),
+    [named("fixed", "A", size=1), named("fixed", "B", size=1)],
+    {"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 3},
+    named("error", "Err", fields=[]),
+]
+
+
+@pytest.mark.parametrize("schema", VALID)
+def test_valid_schemas_are_parsed(schema: object) -> None:
+    found = parse_schema(json.dumps(schema))
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    words = {"error": "record"}.get(kind, kind) if isinstance(kind, str) else "union of "
+    assert str(found).startswith(words)
+
+
+INVALID: dict[str, tuple[object, str]] = {
+    "unknown name": ("integer", "found 'integer', which is not defined before"),
+    "number": (3, "found 3, expected the name of a type"),
+    "no type": ({"name": "x"}, "type: found null"),
+    "nested type": ({"type": {"type": "int"}}, "type: found"),
+    "name": (named("record", "1a", fields=[]), "name: found '1a', expected a name of letters"),
+    "no name": ({"type": "enum", "symbols": []}, "name: found null"),
+    "space": (named("record", "R", namespace="a b", fields=[]), "found 'a b.R'"),
+    "primitive name": (named("fixed", "int", size=1), "that is not a primitive type's"),
+    "defined twice": (record(named("fixed", "R", size=1)), "a second definition of R"),
+    "fields": (named("record", "R"), "record R: fields: found null"),
+    "field": (named("record", "R", fields=[{"name": "a"}]), "field a: found no type"),
+    "field's name": (named("record", "R", fields=[{"name": "a-b", "type": "int"}]), "'a-b'"),
+    "field twice": (named("record", "R", fields=record("int")["fields"] * 2), "two fields named"),
+    "order": (
+        named("record", "R", fields=[{"name": "a", "type": "int", "order": "up"}]),
+        "order: found 'up'",
+    ),
+    "symbols": (named("enum", "E"), "symbols: found None"),
+    "symbol": (named("enum", "E", symbols=["a b"]), "a symbol: found 'a b'"),
+    "symbol twice": (named("enum", "E", symbols=["A", "A"]), "a symbol twice"),
+    "enum's default": (named("enum", "E", symbols=["A"], default="B"), "default: found 'B'"),
+    "size": (named("fixed", "F", size=-1), "size: found -1"),
+    "aliases": (named("fixed", "F", size=1, aliases="x"), "aliases: found 'x'"),
+    "items": ({"type": "array"}, "array without items"),
+    "values": ({"type": "map", "items": "int"}, "map without values"),
+    "union in union": (["null", ["int"]], "a union directly inside a union"),
+    "branch twice": (["int", "int"], "two branches of type int"),
+    "arrays twice": ([{"type": "array", "items": k} for k in ("int", "long")], "of type array"),
+    "out of scope": (record(record("int", name="n.In"), "In"), "field f1: found 'In'"),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_what_breaks_a_rule_is_refused_with_its_place(name: str) -> None:
+    schema, words = INVALID[name]
+    with pytest.raises(DataException) as refused:
+        parse_schema(json.dumps(schema))
+    assert refused.value.message.startswith("Avro schema: the schema")
+    assert words in refused.value.message
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(DataException, match=r"expected to be JSON, found 'string' \("):
+        parse_schema("string")
+    with pytest.raises(DataException, match="nested too deeply"):
+        parse_schema('{"type":"array","items":' * 100_000)
+
+
+# -- derived --------------------------------------------------------------------------------------
+
+ORDER = pa.struct(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("qty", pa.int16()),
+        pa.field("price", pa.decimal128(10, 2)),
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("day", pa.date32()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("to", pa.struct([pa.field("zip", pa.string(), nullable=False)])),
+        pa.field(
+            "items", pa.list_(pa.field("element", pa.struct([("n", pa.int32())]), nullable=False))
+        ),
+        pa.field("notes", pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=False))),
+        pa.field("nothing", pa.null()),
+    ]
+)
+DERIVED = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "qty", "type": ["null", "int"], "default": None},
+        {
+            "name": "price",
+            "type": [
+                "null",
+                {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+            ],
+            "default": None,
+        },
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "default": None},
+        {
+            "name": "tags",
+            "type": ["null", {"type": "array", "items": ["null", "string"]}],
+            "default": None,
+        },
+        {
+            "name": "to",
+            "type": [
+                "null",
+                named("record", "Order_to", fields=[{"name": "zip", "type": "string"}]),
+            ],
+            "default": None,
+        },
+        {
+            "name": "items",
+            "type": [
+                "null",
+                {
+                    "type": "array",
+                    "items": named(
+                        "record",
+                        "Order_items",
+                        fields=[{"name": "n", "type": ["null", "int"], "default": None}],
+                    ),
+                },
+            ],
+            "default": None,
+        },
+        {
+            "name": "notes",
+            "type": ["null", {"type": "map", "values": "double"}],
+            "default": None,
+        },
+        {"name": "nothing", "type": "null", "default": None},
+    ],
+}
+
+
+def test_a_schema_is_derived_with_null_first_and_as_default() -> None:
+    derived = derive_schema(column_type(ORDER), "value", "Order", "shop")
+    assert json.loads(derived) == DERIVED
+    fastavro.parse_schema(json.loads(derived))
+    fit(column_type(ORDER), parse_schema(derived), "value")
+
+
+def test_derived_records_have_distinct_names() -> None:
+    inner = pa.struct([("b", pa.struct([("x", pa.int32())]))])
+    kind = pa.struct([("a", inner), ("a_b", pa.struct([("y", pa.int32())]))])
+    derived = derive_schema(column_type(kind), "value", "R")
+    fastavro.parse_schema(json.loads(derived))
+    assert '"name":"R_a_b"' in derived
+    assert '"name":"R_a_b_2"' in derived
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (pa.struct([("a b", pa.int32())]), "column value.a b: a field of an Avro record"),
+        (
+            pa.struct([("a", pa.list_(pa.duration("us")))]),
+            r"column value.a\[\] is of type duration",
+        ),
+        (pa.map_(pa.int32(), pa.int32()), "the keys of an Avro map are strings"),
+        (pa.decimal256(60, 2), "for which there is no Avro schema"),
+    ],
+)
+def test_what_has_no_schema_is_refused_with_its_path(kind: pa.DataType, words: str) -> None:
+    with pytest.raises(DataException, match=words):
+        derive_schema(column_type(kind), "value", "R")
+
+
+# -- fitted ---------------------------------------------------------------------------------------
+
+
+def fitted(schema: object, kind: pa.DataType) -> Plan:
+    """Return the plan of a column."""
+    return fit(column_type(kind), parse_schema(json.dumps(schema)), "value")
+
+
+def one(kind: pa.DataType, name: str = "f0") -> pa.DataType:
+    """Return a struct of one field."""
+    return pa.struct([(name, kind)])
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    """Return the schema of a decimal."""
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+LINKED = record("int", name="Node")
+LINKED["fields"].append({"name": "next", "type": ["null", "Node"], "default": None})
+
+MISFITS: dict[str, tuple[object, pa.DataType, str]] = {
+    "type": (record("int"), one(pa.string()), "column value.f0 is of type string, and the Avro schema expects int there; it fits string, enum"),
+    "no record": ("string", one(pa.string()), "column value is of type struct, and the Avro schema expects string there; it fits a record"),
+    "no struct": (record("int"), pa.int32(), "column value is of type int32, and the Avro schema expects record R"),
+    "in a list": (record({"type": "array", "items": "int"}), one(pa.list_(pa.float64())), "column value.f0[] is of type double, and the Avro schema expects int"),
+    "in a map": (record({"type": "map", "values": "int"}), one(pa.map_(pa.string(), pa.bool_())), "column value.f0[] is of type bool"),
+    "map's key": (record({"type": "map", "values": "int"}), one(pa.map_(pa.int32(), pa.int32())), "the keys of an Avro map are strings"),
+    "missing column": (record("int", "long"), one(pa.int32()), "the data has no column value.f1: the Avro schema has this field, of type long, without a default"),
+    "missing field": (record("int"), pa.struct([("f0", pa.int32()), ("extra", pa.int32())]), "column value.extra has no field in record R"),
+    "case": (record(name="R"), one(pa.int32(), "ID"), "column value.ID has no field"),
+    "union of three": (record(["null", "int", "string"]), one(pa.int32()), "expects union of null, int, string there; only unions of one type and null"),
+    "scale": (record(decimal(10, 3)), one(pa.decimal128(10, 2)), "with scale 2 and a precision of at least 10"),
+    "precision": (record(decimal(9, 2)), one(pa.decimal128(10, 2)), "expects bytes with logicalType decimal(9,2)"),
+    "invalid decimal": (record(decimal(1, 2)), one(pa.decimal128(10, 2)), "expects bytes there"),
+    "zone": (record({"type": "long", "logicalType": "timestamp-micros"}), one(pa.timestamp("us")), "logicalType local-timestamp-millis"),
+    "number as a time": (record({"type": "long", "logicalType": "timestamp-millis"}), one(pa.int64()), "expects long with logicalType timestamp-millis there"),
+    "double": (record("float"), one(pa.float64()), "it fits double"),
+    "void": (record("int"), one(pa.null()), "it fits null, and a union with null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_does_not_fit_is_refused_with_path_found_and_expected(name: str) -> None:
+    schema, kind, words = MISFITS[name]
+    with pytest.raises(DataException) as refused:
+        fitted(schema, kind)
+    assert words in refused.value.message
+
+
+def test_a_hint_names_the_field_that_differs_in_case() -> None:
+    with pytest.raises(DataException, match="names are case-sensitive: it has f0: drop"):
+        fitted(
+            {
+                "type": "record",
+                "name": "R",
+                "fields": [{"name": "f0", "type": "int", "default": 0}],
+            },
+            one(pa.int32(), "F0"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [("int", "1"), ("int", 2**31), ("long", True), ("boolean", 0), (["null", "int"], "x"),
+     ({"type": "fixed", "name": "F", "size": 2}, "a"), ("bytes", "€"), ("float", 1e300)],
+)  # fmt: skip
+def test_a_default_of_another_type_is_refused_where_it_is_needed(
+    kind: object, default: object
+) -> None:
+    fields = [{"name": "f0", "type": "int"}, {"name": "d", "type": kind, "default": default}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    with pytest.raises(DataException, match="and the default of this field in the Avro schema is"):
+        fitted(schema, one(pa.int32()))
+
+
+def test_a_recursive_record_fits_without_a_column_and_else_is_refused() -> None:
+    fitted(LINKED, one(pa.int32()))
+    nested = pa.struct([("f0", pa.int32()), ("next", one(pa.int32()))])
+    with pytest.raises(DataException, match="a record inside itself is not supported"):
+        fitted(LINKED, nested)
+
+
+def test_a_plan_can_be_pickled() -> None:
+    plan = fit(column_type(ORDER), parse_schema(json.dumps(DERIVED)), "value")
+    assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_types_without_a_schema_are_other() -> None:
+    assert column_type(pa.uint64()) == ColumnType(Kind.OTHER, "uint64")

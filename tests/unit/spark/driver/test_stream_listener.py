@@ -1,0 +1,165 @@
+"""Spark's progress and our report become one record for each micro-batch."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+
+from spark_kafka_sink import KafkaStreamListener, MicroBatchRecord
+from spark_kafka_sink.errors import IllegalArgumentException
+from spark_kafka_sink.spark.committing import report_files
+from spark_kafka_sink.spark.driver import stream_listener
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.report import (
+    BadRowsReport,
+    PartitionReport,
+    SinkCommitMessage,
+    TaskReport,
+)
+from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
+
+FIRST, SECOND = (UUID(int=number) for number in (1, 2))
+PYTHON_SINK = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The driver's folder."""
+    for module in (report_files, stream_listener):
+        monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def message(query: UUID, rows: int, topic: str = "t") -> SinkCommitMessage:
+    """Return what a task of a query reports."""
+    partition = PartitionReport(
+        topic=topic,
+        partition=0,
+        records=rows,
+        bytes=10 * rows,
+        batches=1,
+        compressed_bytes=rows,
+        retries=2,
+        first_offset=0,
+        last_offset=rows,
+    )
+    return SinkCommitMessage(
+        report=TaskReport(task=0, attempt=0, host="h", rows=rows, seconds=1.0),
+        started_at=time.time(),
+        throttle_ms=0,
+        bad_rows=BadRowsReport(on_error="fail"),
+        expired_rows=[],
+        partitions=[partition] if rows else [],
+        query_id=str(query),
+    )
+
+
+def commit(query: UUID, batch_id: int, rows: int, topic: str = "t") -> None:
+    """Commit a micro-batch as Spark does."""
+    options = {"kafka.bootstrap.servers": "b:1", "topic": topic, "quiet": "true"}
+    writer = KafkaStreamArrowWriter(sink_options(options))
+    writer.commit([message(query, rows, topic)], batch_id)
+
+
+def progress_of(
+    query: UUID, batch_id: int, sink: str = PYTHON_SINK, rows: int = 5, later_s: float = -60
+) -> QueryProgressEvent:
+    """Return Spark's event about a micro-batch that began a minute ago."""
+    at = datetime.fromtimestamp(time.time() + later_s, UTC)
+    progress: dict[str, Any] = {
+        "id": str(query),
+        "runId": str(UUID(int=9)),
+        "name": "flights" if query == FIRST else None,
+        "timestamp": f"{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z",
+        "batchId": batch_id,
+        "batchDuration": 1250,
+        "stateOperators": [],
+        "sources": [],
+        "sink": {"description": f"{sink}@1b2c", "numOutputRows": rows},
+        "numInputRows": rows,
+        "processedRowsPerSecond": 4.0,
+    }
+    return QueryProgressEvent(StreamingQueryProgress.fromJson(progress))
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_reports_of_two_queries_are_told_apart() -> None:
+    records: list[MicroBatchRecord] = []
+    listener = KafkaStreamListener(records.append)
+    commit(FIRST, 7, 5)
+    commit(SECOND, 7, 6, topic="u")
+    commit(FIRST, 8, 9)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    listener.onQueryProgress(progress_of(SECOND, 7))
+    found = [
+        (record.progress.id, record.progress.batchId, [each["rows"] for each in record.reports])
+        for record in records
+    ]
+    assert found == [(FIRST, 7, [5]), (SECOND, 7, [6])]
+    assert [record.where for record in records] == [None, None]
+
+
+@pytest.mark.usefixtures("folder")
+def test_all_reports_of_a_micro_batch_belong_to_its_record() -> None:
+    records: list[MicroBatchRecord] = []
+    commit(FIRST, 7, 5)
+    commit(FIRST, 7, 6, topic="u")
+    KafkaStreamListener(records.append).onQueryProgress(progress_of(FIRST, 7))
+    (record,) = records
+    assert [report["rows"] for report in record.reports] == [5, 6]
+
+
+@pytest.mark.usefixtures("folder")
+def test_micro_batches_without_rows_and_of_other_sinks_have_no_record() -> None:
+    records: list[MicroBatchRecord] = []
+    listener = KafkaStreamListener(records.append)
+    commit(FIRST, 7, 0)
+    listener.onQueryProgress(progress_of(FIRST, 7, rows=0))
+    listener.onQueryProgress(progress_of(SECOND, 7, "FileSink"))
+    assert records == []
+    commit(FIRST, 8, 1)
+    listener.onQueryProgress(progress_of(FIRST, 8, later_s=60))
+    assert records == [], "the report is of an earlier run of the micro-batch"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_record_is_printed_as_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    listener = KafkaStreamListener()
+    commit(FIRST, 7, 5)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    commit(SECOND, 8, 1)
+    listener.onQueryProgress(progress_of(SECOND, 8, rows=1))
+    named, unnamed = capsys.readouterr().err.splitlines()
+    assert named == (
+        "pykafka: query flights, micro-batch 7: 5 rows in, 1.25 s, 4 rows/s; wrote 5 rows (50 "
+        "bytes) to t, 1 partition, 2 retries"
+    )
+    assert unnamed.startswith(f"pykafka: query {SECOND}, micro-batch 8: 1 row in, ")
+
+
+def test_over_connect_a_record_says_where_the_report_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stream_listener, "driver_folder", lambda: None)
+    listener = KafkaStreamListener()
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    listener.onQueryProgress(progress_of(FIRST, 8, rows=0))
+    listener.onQueryProgress(progress_of(FIRST, 8, "MemorySink"))
+    listener.onQueryProgress(progress_of(FIRST, 9, "ForeachBatchSink"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(
+        "micro-batch 7: 5 rows in, 1.25 s, 4 rows/s; over Spark Connect the reports stay with the "
+        "server: the option reportPath of the stream names their file there"
+    )
+    assert "micro-batch 9: " in second
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(IllegalArgumentException, match="on_micro_batch"):
+        KafkaStreamListener("print")  # type: ignore[arg-type]  # which is the point

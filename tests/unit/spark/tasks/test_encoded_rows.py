@@ -1,0 +1,170 @@
+"""The rows of a task whose values are Avro: encoded before they are sent, and bad rows as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.arrow_types import column_type
+from spark_kafka_sink.serde.avro_plan import fit
+from spark_kafka_sink.serde.avro_schema import parse_schema
+from spark_kafka_sink.serde.json_rows import json_texts
+from spark_kafka_sink.spark.formats import ColumnEncoding
+from spark_kafka_sink.spark.options import SinkOptions, sink_options
+from spark_kafka_sink.spark.tasks.task_rows import TaskRows
+from spark_kafka_sink.task_producer import TaskProducer
+
+ROW = pa.struct([("n", pa.int64()), ("color", pa.string())])
+SCHEMA = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "n", "type": "int"},
+        {"name": "color", "type": {"type": "enum", "name": "C", "symbols": ["RED", "BLUE"]}},
+    ],
+}
+ROWS = [
+    {"n": 1, "color": "RED"},
+    {"n": None, "color": "RED"},
+    None,
+    {"n": 2**31, "color": "pink"},
+    {"n": -1, "color": "BLUE"},
+    {"n": 3, "color": "green"},
+]
+
+
+class Recording:
+    """A producer that records what it gets, and to which topic."""
+
+    record_limits: Final = {"max.request.size": 1_000_000}
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+
+    def append(self, topic: str, batch: pa.RecordBatch, *_: object, **__: object) -> None:
+        """Record the rows."""
+        self.sent += [(topic, row) for row in batch.to_pylist()]
+
+    def limit_messages(self, *_: object) -> None:
+        """Do nothing."""
+
+    def partition_counts(self, expected: dict[str, int]) -> dict[str, int]:
+        """Return one partition for each topic."""
+        return dict.fromkeys(expected, 1)
+
+
+def options(prefix: bytes = b"", **given: str) -> SinkOptions:
+    """Return options as the driver completes them."""
+    plan = fit(column_type(ROW), parse_schema(json.dumps(SCHEMA)), "value")
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", **given}
+    return replace(sink_options(names), encodings=(ColumnEncoding("value", plan, prefix),))
+
+
+def written(rows: list[Any], chosen: SinkOptions) -> tuple[list[tuple[str, dict[str, Any]]], Any]:
+    """Return what a task sends of rows in two batches, and its report of bad rows."""
+    producer = Recording()
+    keys = [f"{number}" for number in range(len(rows))]
+    batch = pa.record_batch({"key": keys, "value": pa.array(rows, ROW)})
+    with TaskRows(chosen, cast(TaskProducer, producer), 7, 0) as task_rows:
+        task_rows.append(batch.slice(0, 1))
+        task_rows.append(batch.slice(1))
+        return producer.sent, task_rows.finish()
+
+
+GOOD = [("0", b"\x02\0"), ("2", None), ("4", b"\x01\x02")]
+
+
+def test_rows_are_encoded_and_nulls_stay_null() -> None:
+    good = [row for number, row in enumerate(ROWS) if number in (0, 2, 4)]
+    for prefix in (b"", b"\0\0\0\0\5"):
+        sent, _ = written(good, options(prefix))
+        values = [each[1]["value"] for each in sent]
+        assert values == [value and prefix + value for _, value in GOOD]
+
+
+def test_the_first_row_that_cannot_be_encoded_fails_the_task_before_its_batch_is_sent() -> None:
+    with pytest.raises(DataException) as failed:
+        written(ROWS, options())
+    assert "column value.n is null, and the Avro schema expects int there" in str(failed.value)
+    assert "row 1 of task 7" in str(failed.value)
+
+
+REASONS = {"null_in_required": 1, "out_of_range": 1, "unknown_symbol": 1}
+
+
+def test_skipped_rows_are_counted_by_reason_and_described() -> None:
+    sent, report = written(ROWS, options(onError="skip"))
+    assert [(row["key"], row["value"]) for _, row in sent] == GOOD
+    assert report.reasons == REASONS
+    described = {each.row: (each.reason, each.value_bytes) for each in report.samples}
+    assert described == {
+        1: ("null_in_required", None),
+        3: ("out_of_range", None),
+        5: ("unknown_symbol", None),
+    }
+    details = {each.row: each.detail for each in report.samples}
+    assert details[3] == "column value.n has a value that does not fit int"
+    assert details[5] == "column value.color has a text that is not a symbol of enum C"
+
+
+def test_dead_letters_have_the_row_as_json_and_say_so() -> None:
+    sent, _ = written(ROWS, options(onError="deadLetter", deadLetterTopic="dead"))
+    assert [row["key"] for topic, row in sent if topic == "t"] == [key for key, _ in GOOD]
+    letters = {row["key"]: row for topic, row in sent if topic == "dead"}
+    assert {key: json.loads(row["value"]) for key, row in letters.items()} == {
+        "1": ROWS[1],
+        "3": ROWS[3],
+        "5": ROWS[5],
+    }
+    headers = {each["key"]: each["value"] for each in letters["3"]["headers"]}
+    assert headers["pykafka.error.reason"] == b"out_of_range"
+    assert headers["pykafka.error.as.json"] == b"value"
+    assert headers["pykafka.error.detail"] == b"column value.n has a value that does not fit int"
+    assert headers["pykafka.error.value.bytes"] is None
+
+
+def test_dead_letter_files_have_the_row_as_json(tmp_path: Path) -> None:
+    _, report = written(ROWS, options(onError="deadLetter", deadLetterPath=str(tmp_path)))
+    (file,) = report.files
+    rows = parquet.read_table(file).to_pylist()
+    found = {row["key"].decode(): (row["value"], row["pykafka_error_as_json"]) for row in rows}
+    assert json.loads(found["5"][0]) == ROWS[5]
+    assert found["5"][1] == "value"
+
+
+VALUES: list[tuple[pa.DataType, Any, Any]] = [
+    (pa.binary(), b"\xff\0", "/wA="),
+    (pa.decimal128(38, 2), Decimal("12345678901234567890.12"), "12345678901234567890.12"),
+    (pa.date32(), date(1969, 12, 31), "1969-12-31"),
+    (pa.timestamp("us", "Europe/Zurich"), 2**62, "148108-07-06T14:00:27.387904Z"),
+    (pa.timestamp("us"), datetime(2024, 2, 29, 1, 2, 3, 4, UTC), "2024-02-29T01:02:03.000004"),
+    (pa.time64("ns"), 5, 5),
+    (pa.duration("us"), -5, -5),
+    (pa.float64(), float("nan"), "nan"),
+    (pa.float64(), 0.5, 0.5),
+    (pa.list_(pa.struct([("a", pa.int8())])), [{"a": 1}, None], [{"a": 1}, None]),
+    (pa.map_(pa.string(), pa.int8()), {"a": 1}, {"a": 1}),
+    (pa.map_(pa.int8(), pa.int8()), {1: 2}, [[1, 2]]),
+    (pa.struct([]), {}, {}),
+    (pa.string(), "é😀", "é😀"),
+]
+
+
+@pytest.mark.parametrize(("kind", "value", "expected"), VALUES)
+def test_every_value_has_json(kind: pa.DataType, value: object, expected: object) -> None:
+    wrapped: Callable[[Any], Any] = lambda each: None if each is None else list(each.items())  # noqa: E731
+    given = [wrapped(each) if pa.types.is_map(kind) else each for each in (value, None, value)]
+    for array in (pa.array(given, kind), pa.array([None, *given], kind).slice(1)):
+        texts = json_texts(array).to_pylist()
+        assert texts[1] is None
+        assert [json.loads(texts[number]) for number in (0, 2)] == [expected] * 2

@@ -1,0 +1,182 @@
+"""Jobs and tasks have spans, which the processes of Spark export on their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+import pytest
+from support.spark.otlp_receiver import OtlpReceiver, otlp_receiver
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark import tracing
+from spark_kafka_sink.spark.driver.hooks import session_settings
+from spark_kafka_sink.spark.driver.hooks.session_settings import trace_options
+from spark_kafka_sink.spark.options import sink_options
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry is missing")
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+
+PLAN = """
+import pickle, sys
+from spark_kafka_sink.spark.tracing import begin_job
+print(pickle.dumps(begin_job(sys.argv[1])).hex())
+"""
+TASK = """
+import pickle, sys, time
+from opentelemetry import trace
+from spark_kafka_sink.spark.report import *
+from spark_kafka_sink.spark.tracing import task_span
+
+part = PartitionReport(topic="t", partition=0, records=5, bytes=50, batches=1,
+    compressed_bytes=20, retries=2, first_offset=0, last_offset=4)
+message = SinkCommitMessage(report=TaskReport(task=3, attempt=1, host="h", rows=5, seconds=1.0),
+    started_at=0.0, throttle_ms=7, bad_rows=BadRowsReport(on_error="fail"), expired_rows=[],
+    partitions=[part])
+job = pickle.loads(bytes.fromhex(sys.argv[1]))
+with task_span(job, 3, 1) as span:
+    with trace.get_tracer("user").start_as_current_span("of the user"):
+        span.add(message)
+try:
+    with task_span(job, 4, 0):
+        raise ValueError("a broken task")
+except ValueError:
+    print(pickle.dumps(message).hex())
+"""
+COMMIT = """
+import pickle, sys
+from spark_kafka_sink.spark.committing.job_commit import commit_report, failure_report
+from spark_kafka_sink.spark.tracing import end_job
+job, message = (pickle.loads(bytes.fromhex(text)) for text in sys.argv[1:])
+end_job(job, commit_report([message]))
+end_job(job, failure_report([message, None]))
+"""
+
+# All of them in one process.
+ALL = f"""
+import contextlib, io, sys
+def run(script, *arguments):
+    sys.argv[1:] = arguments
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(script, {{}})
+    return printed.getvalue().strip()
+job = run({PLAN!r}, sys.argv[1])
+run({COMMIT!r}, job, run({TASK!r}, job))
+print("ended")
+"""
+
+
+@pytest.fixture
+def receiver() -> Iterator[OtlpReceiver]:
+    """A collector."""
+    with otlp_receiver() as found:
+        yield found
+
+
+def run(script: str, *arguments: str, **environment: str) -> str:
+    """Run a script in a process of its own, and return what it prints."""
+    command = [sys.executable, "-c", script, *arguments]
+    found = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert "Traceback" not in found.stderr, found.stderr
+    return found.stdout.strip()
+
+
+def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpReceiver) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+    job = run(PLAN, PARENT, **where)
+    message = run(TASK, job, **where)
+    run(COMMIT, job, message, **where)
+    complete, failed = receiver.named("pykafka write")
+    written, broken = receiver.named("pykafka task")
+    (of_user,) = receiver.named("of the user")
+    _, trace_id, parent, _ = PARENT.split("-")
+    assert {span.trace_id for span in receiver.spans} == {trace_id}
+    assert complete.parent == parent
+    assert {span.parent for span in (written, broken)} == {complete.span_id}
+    assert of_user.parent == written.span_id
+    assert written.attributes["pykafka.rows"] == complete.attributes["pykafka.rows"] == 5
+    assert written.attributes["spark.task.partition"] == 3
+    assert written.attributes["pykafka.retries"] == 2
+    assert (complete.attributes["pykafka.complete"], complete.is_error) == (True, False)
+    assert (failed.attributes["pykafka.unreported_tasks"], failed.is_error) == (1, True)
+    assert (written.is_error, broken.is_error) == (False, True)
+    assert complete.duration_ns > written.duration_ns, "a job lasts from its plan to its commit"
+
+
+def test_a_trace_that_is_not_sampled_is_not_exported(receiver: OtlpReceiver) -> None:
+    where = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0",
+    }
+    assert run(ALL, "", **where) == "ended"
+    assert receiver.spans == []
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true"}],
+    ids=lambda given: next(iter(given)),
+)
+def test_otel_can_be_off(environment: Mapping[str, str]) -> None:
+    assert run(ALL, PARENT, **environment) == "ended"
+
+
+def test_an_exporter_that_does_not_exist_fails_no_write() -> None:
+    environment = {"OTEL_TRACES_EXPORTER": "nothing_of_that_name"}
+    assert run(PLAN, PARENT, **environment) == b"\x80\x04N.".hex(), "there is no trace"
+
+
+def test_the_option_is_off_and_its_parent_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sink_options(GIVEN).traceparent is None
+    on = GIVEN | {"openTelemetry": "true"}
+    assert sink_options(on).traceparent == ""
+    assert sink_options(on | {"traceparent": f" {PARENT} "}).traceparent == PARENT
+    with pytest.raises(ConfigException, match="traceparent is 'x': expected a traceparent of the"):
+        sink_options(on | {"traceparent": "x"})
+    with pytest.raises(ConfigException, match="traceparent has no effect: set openTelemetry"):
+        sink_options(GIVEN | {"traceparent": PARENT})
+    monkeypatch.setattr(tracing, "find_spec", lambda _: None)
+    with pytest.raises(ConfigException, match="run pip install opentelemetry-sdk"):
+        sink_options(on)
+    assert sink_options(GIVEN).traceparent is None, "others do not need it"
+
+
+def test_the_current_span_of_the_users_process_goes_with_the_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from opentelemetry import context, trace
+
+    on = {"opentelemetry": "True"}
+    assert trace_options(on) == {}, "there is no span"
+    token = context.attach(tracing._below(PARENT))
+    try:
+        assert trace.get_current_span().get_span_context().is_valid
+        assert trace_options(on) == {"traceparent": PARENT}
+        assert trace_options(on | {"traceparent": "of the user"}) == {}
+        assert trace_options({}) == {}
+        monkeypatch.setattr(session_settings, "find_spec", lambda _: None)
+        assert trace_options(on) == {}, "the error about it comes with the options"
+    finally:
+        context.detach(token)
+
+
+LOADED = """
+import sys
+from spark_kafka_sink.spark.options import sink_options
+from spark_kafka_sink.spark.tasks import task
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+print([name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+
+
+def test_who_does_not_ask_for_traces_imports_nothing_of_them() -> None:
+    assert run(LOADED) == "[]"
