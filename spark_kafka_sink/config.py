@@ -1130,7 +1130,13 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
         ("sasl.jaas.config",), "its options extension_NAME are the extensions"
     ),
     "sasl.oauthbearer.method": _Javas(("sasl.oauthbearer.token.endpoint.url",)),
+    "sasl_kerberos_domain_name": _Javas(
+        ("sasl.kerberos.service.name",), "the host name is that of each broker"
+    ),
+    "sasl_kerberos_name": _Javas(("sasl.kerberos.service.name",)),
+    "sasl_kerberos_service_name": _Javas(("sasl.kerberos.service.name",)),
     "sasl_mechanism": _Javas(("sasl.mechanism",)),
+    "sasl_oauth_token_provider": _Javas(("sasl.oauthbearer.jwt.retriever.class",)),
     "sasl_plain_password": _Javas(("sasl.password",), _IN_PLACE_OF_JAAS),
     "sasl_plain_username": _Javas(("sasl.username",), _IN_PLACE_OF_JAAS),
     "security_protocol": _Javas(("security.protocol",)),
@@ -1145,7 +1151,11 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "ssl_check_hostname": _Javas(
         ("ssl.endpoint.identification.algorithm",), "an empty value skips the check of host names"
     ),
+    "ssl_ciphers": _Javas(("ssl.cipher.suites",), "with Java's names of the suites"),
     "ssl_context": _Javas(("ssl.truststore.location", "ssl.keystore.location")),
+    "ssl_crlfile": _Javas(
+        ("ssl.truststore.location",), "lists of revoked certificates are not supported"
+    ),
     "ssl_keyfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_password": _Javas(("ssl.key.password",)),
 }

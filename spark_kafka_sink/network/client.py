@@ -334,8 +334,16 @@ class NetworkClient:
                 state.sending.append(sum(map(len, buffers)))
                 self._selector.send(state.channel, buffers)
 
-    def _failed(self, request: ClientRequest, node_id: int | None, code: int, reason: str) -> None:
-        self._events.append(RequestFailed(request, node_id, code, reason))
+    def _failed(
+        self,
+        request: ClientRequest,
+        node_id: int | None,
+        code: int,
+        reason: str,
+        *,
+        was_sent: bool = False,
+    ) -> None:
+        self._events.append(RequestFailed(request, node_id, code, reason, was_sent=was_sent))
 
     # -- requests that any node may answer --------------------------------------------------------
 
@@ -347,7 +355,9 @@ class NetworkClient:
         waiting, self._unassigned = self._unassigned, []
         for request, deadline in waiting:
             if (error := self._nodes.fatal_error) is not None:
-                self._events.append(RequestFailed(request, None, error.code, str(error), error))
+                self._events.append(
+                    RequestFailed(request, None, error.code, str(error), error, was_sent=False)
+                )
                 continue
             state = self._nodes.least_loaded(now, self._random)
             if state is not None and state.can_send(now):
@@ -434,10 +444,12 @@ class NetworkClient:
             logger.info("connection to %s lost (it was %s): %s", state.node, was, reason)
         if connection is not None:
             lost = code == error_codes.NETWORK_EXCEPTION
-            for request in connection.closed():
-                self._failed(
-                    request, state.node.id, code, f"connection lost: {reason}" if lost else reason
-                )
+            why = f"connection lost: {reason}" if lost else reason
+            in_flight, held = connection.closed()
+            for request in in_flight:
+                self._failed(request, state.node.id, code, why, was_sent=True)
+            for request in held:
+                self._failed(request, state.node.id, code, f"not sent: {why}")
         self._events.append(NodeDown(state.node.id, reason, error))
         is_refusal = isinstance(error, SaslAuthenticationException)
         later = is_refusal and self._security and self._security.may_be_accepted_later

@@ -19,10 +19,10 @@ The table in `connection_state` defines the states and the transitions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from spark_kafka_sink import error_codes
 from spark_kafka_sink.errors import (
@@ -146,6 +146,17 @@ class InFlightRequests:
         self._requests.clear()
         self._unwritten.clear()
         return requests
+
+
+class UnansweredRequests(NamedTuple):
+    """The requests of a closed connection that got no response, oldest first.
+
+    held: the requests that were never sent, because the connection was re-authenticating or waited
+    for credentials. They are later than the requests in flight.
+    """
+
+    in_flight: list[ClientRequest]
+    held: list[ClientRequest]
 
 
 # Greater correlation ids are reserved for SASL, as in the Java client (SaslClientAuthenticator).
@@ -351,16 +362,16 @@ class Connection:
             return None
         return Answered(done.request, self.node_id, None)
 
-    def closed(self) -> list[ClientRequest]:
+    def closed(self) -> UnansweredRequests:
         """Record that the connection is closed, and return its unanswered requests."""
         if self._state is not ConnectionState.CLOSED:
             self._handle(ConnectionEvent.CLOSE)
         self._outgoing.clear()
+        in_flight = self.in_flight.clear()
         held = [sent for sent, _ in self._held]
         self._held.clear()
         self.awaits_login_since = None
-        left = [*self.in_flight.clear(), *held]
-        return [sent.request for sent in left if sent.request is not None]
+        return UnansweredRequests(_of_callers(in_flight), _of_callers(held))
 
     def _ask_api_versions(self, version: int, now: float) -> None:
         message = ApiVersionsRequest(
@@ -521,3 +532,8 @@ class Connection:
         if self._state is ConnectionState.READY:
             self._splitter.max_size_bytes = MAX_RESPONSE_BYTES
         return transition.action
+
+
+def _of_callers(requests: Iterable[InFlightRequest]) -> list[ClientRequest]:
+    """Return the requests without the connection's own requests."""
+    return [each.request for each in requests if each.request is not None]

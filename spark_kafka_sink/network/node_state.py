@@ -272,8 +272,8 @@ class NodeState:
             return f" in the TLS handshake{said}"
         if connection.state is ConnectionState.CHECKING_API_VERSIONS:
             return f" before it answered ApiVersions; {_no_versions(connection)}"
-        if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
-            return " during the SASL login without an error: some brokers reject a login this way"
+        if in_login := _where_in_login(connection):
+            return f" {in_login}, without an error: some brokers reject a login this way"
         if self._hung_up_on_first_request:
             return (
                 " before it answered the first request; it may expect SASL: compare the port and "
@@ -355,6 +355,17 @@ class NodeState:
         self.last_attempt = now
         self.retry_at = now + backoff.delay_s(self.failures, random)
         self.failures += 1
+
+
+def _where_in_login(connection: Connection) -> str:
+    """Return in which part of its SASL login a connection is, empty if it is in none."""
+    if connection.state in (ConnectionState.SASL_HANDSHAKE, ConnectionState.SASL_TOKENS):
+        return "during the SASL login"
+    if connection.is_renewing:
+        return "while re-authenticating"
+    if connection.awaits_login_since is not None:
+        return "after its session ended, while it waited for a ticket or token to re-authenticate"
+    return ""
 
 
 def _no_versions(connection: Connection) -> str:

@@ -127,6 +127,8 @@ class OAuth:
         settings = self._settings()
         self._named: object = None
         self._callable: Callable[[], object] | None = None
+        self.origin = Option(_URL if settings.is_java else _RETRIEVER)
+        """The option that determines where tokens come from."""
         self.source: TokenSource | None = None
         """The source that fetches the tokens, None if a file has the token."""
         if settings.path is not None:

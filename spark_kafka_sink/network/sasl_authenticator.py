@@ -2,8 +2,9 @@
 
 It corresponds to Java's SaslClientAuthenticator. A SASL session may expire. Before it expires, the
 connection re-authenticates (KIP-368). The re-authentication begins when the next request is to be
-sent, so an idle connection needs no timer. It waits for the responses in flight. This module
-determines the next step of a login, and `Connection` sends it.
+sent, so an idle connection needs no timer. Its first request is sent behind the requests in flight,
+whose responses come first. This module determines the next step of a login, and `Connection` sends
+it.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Login:
     SaslAuthenticationException if there will be none. user: str(user) is the user in messages.
     chance: a random number from 0 to 1, so that connections re-authenticate at different times.
     is_token: whether the login uses a delegation token; then its session must have an end. hint:
-    str(hint), if not empty, is appended to the message about a refused login. mechanism_option: the
-    option that sets the mechanism, for messages.
+    str(hint), if not empty, says what to do if a broker rejects the credentials. mechanism_option:
+    the option that sets the mechanism, for messages.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -113,11 +114,12 @@ class SaslAuthenticator:
         """Return the exception for a login that a broker refused. words: the broker's message."""
         user = "" if self._login is None else f" {self._login.user}"
         said = printable(words) if words else error_code(code).name
-        hint = "" if self._login is None else str(self._login.hint)
         sentence = f"{self._peer} refused the login{user}: {said} ({code})"
-        sentence += f"; {hint}" if hint else ""
         if code == error_codes.ILLEGAL_SASL_STATE:
             return IllegalSaslStateException(sentence)
+        if self._login is not None and code == error_codes.SASL_AUTHENTICATION_FAILED:
+            hint = str(self._login.hint)
+            sentence += f"; {hint}" if hint else ""
         return SaslAuthenticationException(sentence)
 
     def first(self) -> bytes:

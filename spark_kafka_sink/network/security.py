@@ -308,17 +308,36 @@ class Security:
         if self._oauth is not None:
             shows_facts = not isinstance(self._oauth, AwsTokens)
             tokens = _TokenLogin(self._token, self._oauth.source, shows_facts=shows_facts)
-            return Login(tokens.exchange, tokens, chance)
+            return Login(tokens.exchange, tokens, chance, hint=self._hint())
         if self._kerberos is not None:
-            return self._kerberos.login(node, chance)
+            return replace(self._kerberos.login(node, chance), hint=self._hint())
         given = self._credentials()
         # Find errors in the credentials before there is a connection.
         self._exchange(given)
         user = given.description(self._mechanism)
         token = delegation_token(self._config)
-        hint = _TokenHint(token) if given.is_token else ""
+        hint = _TokenHint(token) if given.is_token else self._hint()
         login = Login(self._exchange_again, user, chance, given.is_token, hint)
         return login if token is None else replace(login, mechanism_option=TOKEN_MECHANISM_OPTION)
+
+    def _hint(self) -> str:
+        """Return which options to check if a broker rejects the credentials."""
+        config = self._config
+        if isinstance(self._oauth, AwsTokens):
+            return "check the AWS credentials and their IAM policy"
+        if self._oauth is not None:
+            return f"check the token from {self._oauth.origin}"
+        of_kerberos = self._kerberos is not None
+        if config.sasl_jaas_config is not None:
+            names = "username and password"
+            if of_kerberos:
+                names = "principal and the keytab or ticket cache"
+            return f"check {names} in {Option('sasl.jaas.config')}"
+        if not of_kerberos:
+            return f"check {Option('sasl.username')} and {Option('sasl.password')}"
+        keytab = config.sasl_kerberos_keytab
+        tickets = "the ticket cache" if keytab is None else Option("sasl.kerberos.keytab")
+        return f"check {Option('sasl.kerberos.principal')} and {tickets}"
 
     @property
     def may_be_accepted_later(self) -> bool:

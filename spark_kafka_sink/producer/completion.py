@@ -166,8 +166,13 @@ class BatchCompletion:
         node_id: int | None,
         now: float,
         answer: PartitionProduceResponse | None = None,
+        *,
+        was_sent: bool = True,
     ) -> None:
-        """Retry or fail a batch after an error code of a broker or a network error."""
+        """Retry or fail a batch after an error code of a broker or a network error.
+
+        was_sent: whether the batch may have reached the broker in this attempt.
+        """
         # Request metadata even if the batch has failed for the user already, because other batches
         # of the partition follow.
         if error_code(code).refresh_metadata:
@@ -183,7 +188,7 @@ class BatchCompletion:
         else:
             if decision is Decision.RENUMBER and self._sequences is not None:
                 self._sequences.request_epoch_bump(batch)
-            is_unanswered = not _is_not_written(code, answer)
+            is_unanswered = not _is_not_written(code, answer) if was_sent else batch.is_unanswered
             self._retry(batch, code, reason, node_id, now, is_unanswered=is_unanswered)
 
     # -- what to do about an error; this changes nothing ------------------------------------------

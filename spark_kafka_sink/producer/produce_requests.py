@@ -169,12 +169,14 @@ class ProduceRequests:
         """Retry or fail the batches of a request that gets no response."""
         self._fail_refused(sent, event.node_id, now)
         for batch in sent.batches.values():
-            self._completion.failed(batch, event.code, event.reason, event.node_id, now)
+            self._completion.failed(
+                batch, event.code, event.reason, event.node_id, now, was_sent=event.was_sent
+            )
 
     def _fail_refused(self, sent: SentBatches, node_id: int | None, now: float) -> None:
         for topic_partition, error in sent.refused.items():
             batch = sent.batches.pop(topic_partition)
-            self._completion.failed(batch, error.code, str(error), node_id, now)
+            self._completion.failed(batch, error.code, str(error), node_id, now, was_sent=False)
 
     def _take_leaders(self, response: ProduceResponse, names: dict[UUID, str]) -> bool:
         """Store the new leaders that a broker names in its response (KIP-951).

@@ -374,7 +374,7 @@ class ProducerBatch:
     ) -> BatchAction:
         """Record that an attempt failed, its error, and when the next attempt may be made.
 
-        is_unanswered: whether a broker may have written the batch in this attempt.
+        is_unanswered: whether a broker may have written the batch in this or an earlier attempt.
         """
         action = self._handle(BatchEvent.RETRY)
         self.attempts += 1

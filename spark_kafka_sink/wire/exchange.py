@@ -87,7 +87,8 @@ class RequestFailed:
 
     code: NETWORK_EXCEPTION, REQUEST_TIMED_OUT, UNSUPPORTED_VERSION, or INVALID_REQUEST for a
     request that cannot be encoded. error: set if no later request can succeed either, because node
-    and client could not authenticate each other; None otherwise.
+    and client could not authenticate each other; None otherwise. was_sent: whether any bytes of the
+    request may have been sent, so that a broker may have processed it.
     """
 
     request: ClientRequest
@@ -95,6 +96,7 @@ class RequestFailed:
     code: int
     reason: str
     error: AuthenticationException | None = None
+    was_sent: bool = True
 
 
 Event: TypeAlias = NodeReady | NodeDown | NodeThrottled | Answered | RequestFailed

@@ -141,7 +141,8 @@ def test_a_wrong_secret(
         sentences = [f"{server.url} returned no token: it answered 401"]
     elif login.mechanism == "OAUTHBEARER":
         (tmp_path / "token").write_text("eyJhbGciOiJub25lIn0.e30.")
-        sentences = ["by OAUTHBEARER", "invalid_token"]
+        source = "sasl.oauthbearer.token.endpoint.url"
+        sentences = ["by OAUTHBEARER", "invalid_token", "(58); check the token from ", source]
     elif login.mechanism == "GSSAPI":
         realm = request.getfixturevalue("kdc")
         principal = f"wrong-{uuid.uuid4().hex[:8]}"
@@ -153,6 +154,7 @@ def test_a_wrong_secret(
         sentences = [f"no ticket for principal {principal!r}", "has an old or a wrong key"]
     else:
         given["sasl.password"] = WRONG
+        sentences += ["(58); check ", "sasl.username and ", "sasl.password"]
     refused.check(given, SaslAuthenticationException, *sentences)
 
 

@@ -16,7 +16,7 @@ import pytest
 from simulation.__main__ import draw, failure, replay_command
 from simulation.simulation import Simulation
 from spark_kafka_sink.network import sasl_authenticator
-from spark_kafka_sink.network.connection import Connection
+from spark_kafka_sink.network.connection import Connection, UnansweredRequests
 from spark_kafka_sink.wire.exchange import ClientRequest, NodeReady
 
 SEEDS = 300
@@ -82,7 +82,7 @@ def _held_and_lost_after_the_login() -> Iterator[None]:
 def _held_and_lost_with_the_connection() -> Iterator[None]:
     closed = Connection.closed
 
-    def lose(broken: Connection) -> list[ClientRequest]:
+    def lose(broken: Connection) -> UnansweredRequests:
         broken._held.clear()
         return closed(broken)
 

@@ -21,15 +21,18 @@ from spark_kafka_sink.wire.messages import (
     ApiVersionsResponse,
     MetadataResponse,
     Response,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
 )
 from spark_kafka_sink.wire.primitives import Buffer, Writer
 
 
 class InMemorySelector:
-    """Replaces `Selector`; one broker per port answers ApiVersions and Metadata.
+    """Replaces `Selector`; one broker per port answers ApiVersions, Metadata and logins by PLAIN.
 
     refuse: the ports and hosts that refuse connections. hang: connections never complete. silent:
-    requests get no response. throttle_ms: the throttle time in responses.
+    requests get no response. throttle_ms: the throttle time in responses. session_lifetime_ms: of a
+    login, 0 for no limit.
     """
 
     def __init__(self) -> None:
@@ -38,6 +41,7 @@ class InMemorySelector:
         self.hang = False
         self.silent = False
         self.throttle_ms = 0
+        self.session_lifetime_ms = 0
         self.connects: list[int] = []
         self.hosts: list[str] = []
         self.waits: list[float] = []
@@ -129,6 +133,15 @@ class InMemorySelector:
                     ApiVersion(api_key=api.key, min_version=0, max_version=api.max_version)
                     for api in APIS.values()
                 ],
+            )
+        elif key == 17:
+            response = SaslHandshakeResponse(error_code=0, mechanisms=[])
+        elif key == 36:
+            response = SaslAuthenticateResponse(
+                error_code=0,
+                error_message=None,
+                auth_bytes=b"",
+                session_lifetime_ms=self.session_lifetime_ms,
             )
         else:
             response = MetadataResponse(brokers=[], topics=[], throttle_time_ms=self.throttle_ms)

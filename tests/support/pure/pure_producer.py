@@ -248,9 +248,10 @@ class PureProducer:
         )
         self.sender.handle(Answered(request, node, response), self.now)
 
-    def lose(self, request: ClientRequest, code: int = 13) -> None:
+    def lose(self, request: ClientRequest, code: int = 13, *, was_sent: bool = True) -> None:
         """Fail a request because of its connection (NETWORK_EXCEPTION) or a timeout (7)."""
-        failed = RequestFailed(request, request.node_id, code, "connection lost")
+        reason = "connection lost"
+        failed = RequestFailed(request, request.node_id, code, reason, was_sent=was_sent)
         self.sender.handle(failed, self.now)
 
     def done(self) -> list[ProducerBatch]:

@@ -215,6 +215,7 @@ def test_a_request_to_a_node_that_is_gone_fails_at_once() -> None:
     (failed,) = world.poll()
     assert isinstance(failed, RequestFailed)
     assert (failed.request, failed.code) == (request, NETWORK_EXCEPTION)
+    assert not failed.was_sent
 
 
 def test_a_frame_size_is_never_trusted() -> None:

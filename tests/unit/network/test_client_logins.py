@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from support.pure.client_world import BOOTSTRAP, CONFIG, World, metadata
 
+from spark_kafka_sink.auth.mechanisms import PlainExchange
 from spark_kafka_sink.errors import (
     AuthenticationException,
     SaslAuthenticationException,
@@ -146,6 +147,28 @@ def test_credentials_that_end_while_a_connection_is_made_are_waited_for(
     for _ in range(4):
         world.poll()
     assert any(isinstance(event, Answered) for event in world.events)
+
+
+def test_a_request_that_is_held_when_its_connection_breaks_fails_as_never_sent(
+    world: World, logins: Logins
+) -> None:
+    logins.is_there, logins.made = True, Login(lambda: PlainExchange("u", "p"), "u")
+    world.selector.session_lifetime_ms = 10_000
+    world.client.send(metadata())
+    for _ in range(6):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+    world.selector.silent = True
+    early, held = metadata(-1), metadata(-1)
+    world.client.send(early)
+    world.now = 9.0
+    world.client.send(held)
+    # Only SaslHandshake follows the first request.
+    assert world.selector.requests_to(BOOTSTRAP[0].port)[-2:] == [3, 17]
+    world.selector.break_port(BOOTSTRAP[0].port)
+    failed = [event for event in world.poll() if isinstance(event, RequestFailed)]
+    assert [(event.request, event.was_sent) for event in failed] == [(early, True), (held, False)]
+    assert [event.reason.startswith("not sent: ") for event in failed] == [False, True]
 
 
 def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:

@@ -222,7 +222,7 @@ def test_whatever_a_broker_sends_every_request_is_answered_or_given_back_once(
         for start, end in itertools.pairwise(edges):
             answered += connection.received(stream[start:end], 0.0)
     found = [event.request for event in answered if isinstance(event, Answered)]
-    assert found + connection.closed() == requests
+    assert found + connection.closed().in_flight == requests
 
 
 def test_an_answer_to_something_else_is_refused() -> None:
@@ -312,7 +312,7 @@ def test_an_answer_to_a_request_that_wants_none_is_refused() -> None:
     answer = broker.frame(APIS[0], version, correlation_id, ProduceResponse(responses=[]))
     with pytest.raises(ProtocolError, match="expected nothing"):
         list(connection.received(answer, 0.0))
-    assert connection.closed() == [silent]
+    assert connection.closed().in_flight == [silent]
 
 
 def test_an_answer_that_comes_twice_is_refused_and_given_once() -> None:
@@ -328,7 +328,7 @@ def test_an_answer_that_comes_twice_is_refused_and_given_once() -> None:
     assert answered.request is requests[0]
     with pytest.raises(ProtocolError, match="answered with correlation id 1, expected 2"):
         next(answers)
-    assert connection.closed() == [requests[1]]
+    assert connection.closed().in_flight == [requests[1]]
 
 
 def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:
@@ -337,8 +337,8 @@ def test_a_connection_that_breaks_gives_back_what_is_unanswered() -> None:
     for request in requests:
         connection.send(request, 5.0)
     assert connection.in_flight.expires_at() == 35.0
-    assert connection.closed() == requests
-    assert connection.closed() == []
+    assert connection.closed().in_flight == requests
+    assert connection.closed().in_flight == []
     assert connection.state is ConnectionState.CLOSED
 
 

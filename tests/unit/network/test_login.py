@@ -206,6 +206,27 @@ def test_a_broker_that_hangs_up_after_the_login_does_not_expect_sasl() -> None:
     assert not state.may_have_other_protocol(speaks_tls=False)
 
 
+def test_a_broker_that_hangs_up_during_a_renewal_may_have_refused_it() -> None:
+    given: list[SaslExchange | None] = [PlainExchange("u", "p"), None, PlainExchange("u", "p")]
+    broker = Broker(Login(lambda: given.pop(0), "u"))
+    broker.let_in(lifetime_ms=10_000)
+    state = NodeState(Node(id=1, host="host", port=1), connection=broker.connection)
+    broker.now = 11.0
+    broker.send()
+    assert broker.look() == []
+    ended = " after its session ended, while it waited for a ticket or token to re-authenticate"
+    refused = ", without an error: some brokers reject a login this way"
+    assert state.why_closed(speaks_tls=False) == ended + refused
+    assert broker.connection.go_on(broker.now)
+    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    broker.look()
+    broker.answer(handshake())
+    assert state.why_closed(speaks_tls=False) == " while re-authenticating" + refused
+    broker.look()
+    broker.answer(token(lifetime_ms=10_000))
+    assert state.why_closed(speaks_tls=False) == ""
+
+
 class ChosenLast:
     """A mechanism whose last token is the client's, as in GSSAPI."""
 
@@ -338,7 +359,7 @@ def test_a_session_that_has_no_time_is_that_of_an_expired_delegation_token() -> 
     broker.look()
     with pytest.raises(SaslAuthenticationException, match="the delegation token has expired"):
         broker.answer(token(lifetime_ms=0))
-    assert len(broker.connection.closed()) == 1
+    assert len(broker.connection.closed().held) == 1
 
 
 def test_a_broker_that_does_not_say_how_long_a_session_is_takes_a_delegation_token() -> None:
@@ -522,7 +543,7 @@ def test_what_is_held_for_credentials_is_given_back_with_the_connection() -> Non
     broker.let_in(lifetime_ms=100_000)
     broker.now = 101.0
     held = broker.send()
-    assert broker.connection.closed() == [held]
+    assert broker.connection.closed() == ([], [held])
     assert broker.connection.awaits_login_since is None
 
 
@@ -533,7 +554,7 @@ def test_a_connection_that_breaks_gives_back_what_is_in_flight_and_what_is_held(
     broker.now = 9.0
     held = broker.send()
     broker.look()
-    assert broker.connection.closed() == [first, held]
+    assert broker.connection.closed() == ([first], [held])
     assert broker.connection.load == 0
 
 

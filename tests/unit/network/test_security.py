@@ -14,6 +14,7 @@ import pytest
 from support.brokers.certificates import Authority, openssl
 from support.programs.forked import in_child
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.config import producer_config
@@ -21,12 +22,14 @@ from spark_kafka_sink.errors import (
     ConfigException,
     SaslAuthenticationException,
     TimeoutException,
+    name_options,
 )
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.login import TokenSource
+from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 
 SECRET = "hunter2-of-the-environment"
@@ -177,6 +180,94 @@ def test_a_forked_child_has_none_of_its_parent_s_keys() -> None:
 
     assert len(kept) > 0
     assert in_child({"look": look}) == {"look": "nothing"}
+
+
+class NoKerberos:
+    """Stands for the Kerberos library, which this machine may not have."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def login(self, node: Node, chance: float) -> Login:
+        """Return a login that has no exchange."""
+        return Login(lambda: None, "of principal 'p' by GSSAPI", chance)
+
+
+KERBEROS_MODULE = "com.sun.security.auth.module.Krb5LoginModule"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "options", "advice"),
+    [
+        (
+            "PLAIN",
+            {"sasl_username": "u", "sasl_password": "p"},
+            "check kafka.sasl.username and kafka.sasl.password",
+        ),
+        (
+            "PLAIN",
+            {"sasl_jaas_config": of_password("u", "p")},
+            "check username and password in kafka.sasl.jaas.config",
+        ),
+        (
+            "SCRAM-SHA-512",
+            {"sasl_username": "u", "sasl_password": "p"},
+            "check kafka.sasl.username and kafka.sasl.password",
+        ),
+        (
+            "GSSAPI",
+            {"sasl_kerberos_principal": "p", "sasl_kerberos_keytab": "/k"},
+            "check kafka.sasl.kerberos.principal and kafka.sasl.kerberos.keytab",
+        ),
+        (
+            "GSSAPI",
+            {"sasl_kerberos_principal": "p"},
+            "check kafka.sasl.kerberos.principal and the ticket cache",
+        ),
+        (
+            "GSSAPI",
+            {"sasl_jaas_config": f"{KERBEROS_MODULE} required useTicketCache=true;"},
+            "check principal and the keytab or ticket cache in kafka.sasl.jaas.config",
+        ),
+        (
+            "OAUTHBEARER",
+            {"sasl_oauthbearer_token_endpoint_url": "file:///FOLDER/token"},
+            "check the token from kafka.sasl.oauthbearer.token.endpoint.url",
+        ),
+        (
+            "OAUTHBEARER",
+            {"sasl_oauthbearer_jwt_retriever_class": "time.time"},
+            "check the token from kafka.sasl.oauthbearer.jwt.retriever.class",
+        ),
+        ("AWS_MSK_IAM", {}, "check the AWS credentials and their IAM policy"),
+    ],
+)
+def test_a_login_that_brokers_refuse_names_the_options_to_check(
+    mechanism: str,
+    options: dict[str, str],
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(network_security, "Kerberos", NoKerberos)
+    monkeypatch.setattr(TokenSource, "_go_on", lambda _: None)
+    monkeypatch.setattr(TokenSource, "token", lambda _: None)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    (tmp_path / "token").write_text("e30.e30.sig")
+    given = {name: value.replace("/FOLDER", str(tmp_path)) for name, value in options.items()}
+    made = security(security_protocol="SASL_SSL", sasl_mechanism=mechanism, **given)
+    with name_options("kafka.".__add__):
+        login = made.login(Node(id=1, host="h", port=1), 0.5)
+        assert login is not None
+        refused = SaslAuthenticator(login, "host:1", 1)
+        said = str(refused.refusal(codes.SASL_AUTHENTICATION_FAILED, "Authentication failed"))
+        assert said.endswith(f"Authentication failed (58); {advice}")
+        # Other errors have nothing to do with the credentials.
+        assert "check" not in str(refused.refusal(codes.ILLEGAL_SASL_STATE, "no"))
+        assert "check" not in str(refused.refusal(codes.UNKNOWN_SERVER_ERROR, "no"))
+    made.close()
 
 
 def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import pytest
 from support.brokers.certificates import Authority, openssl
 
-from spark_kafka_sink.config import java_names, producer_config
+from spark_kafka_sink.config import OTHER_CLIENTS, java_names, producer_config
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.network.login import TokenSource
@@ -401,3 +401,11 @@ def test_an_option_is_accepted_refused_or_warned_of(
 def test_every_option_of_the_java_producer_has_a_row() -> None:
     families = ("security.", "ssl.", "sasl.", "config.providers")
     assert {row.option for row in ROWS} == {n for n in java_names() if n.startswith(families)}
+
+
+def test_every_security_option_of_kafka_python_is_known() -> None:
+    kafka_python = pytest.importorskip("kafka")
+    families = ("security_", "ssl_", "sasl_")
+    names = {n for n in kafka_python.KafkaProducer.DEFAULT_CONFIG if n.startswith(families)}
+    assert "ssl_cafile" in names
+    assert names - OTHER_CLIENTS.keys() == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from support.pure.pure_producer import FULL, PureProducer, Settings, batches
 
@@ -30,15 +32,19 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
 
 
 def _split_after_a_lost_answer(
-    values: list[bytes] = FULL,
+    values: list[bytes] = FULL, were_sent: Sequence[bool] = (True,)
 ) -> tuple[PureProducer, ClientRequest]:
-    """Lose the response to a batch, and split it; return its first part in flight."""
+    """Lose a batch, and split it; return its first part in flight.
+
+    were_sent: for each attempt that is lost, whether its request was sent.
+    """
     producer = PureProducer([1])
     producer.append(0, values)
     producer.ready()
-    producer.lose(producer.poll()[0])
-    producer.now += 10
-    producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
+    for was_sent in were_sent:
+        producer.lose(producer.poll()[0], was_sent=was_sent)
+        producer.now += 10
+        producer.sender.handle(NodeReady(1, NodeApiVersions({})), producer.now)
     (again,) = producer.poll()
     producer.answer(again, TOO_LARGE)
     (part,) = producer.poll()
@@ -63,6 +69,27 @@ def test_parts_of_a_batch_that_may_have_been_written_get_no_other_number() -> No
     producer.append(0, [b"later"])
     (later,) = producer.poll()
     assert (batches(later)[0].producer.epoch, batches(later)[0].base_sequence) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("were_sent", "may_be_written"),
+    [([False], False), ([False, False], False), ([True, False], True), ([False, True], True)],
+)
+def test_a_batch_that_was_never_sent_is_in_doubt_only_if_an_earlier_attempt_was_lost(
+    were_sent: list[bool], *, may_be_written: bool
+) -> None:
+    """As requests that a connection holds while it re-authenticates."""
+    producer, part = _split_after_a_lost_answer(were_sent=were_sent)
+    assert batches(part)[0].maybe_written is may_be_written
+    producer.answer(part, OUT_OF_ORDER)
+    producer.now += 10
+    sent_again = [batches(request)[0].record_count for request in producer.poll()]
+    if may_be_written:
+        failed, *_ = [batch.error for batch in producer.done() if batch.error is not None]
+        assert "may have been written before" in str(failed)
+    else:
+        assert sent_again == [1]
+        assert [batch.state for batch in producer.done()] == [BatchState.SPLIT]
 
 
 def test_parts_of_a_batch_that_was_not_written_are_sent_like_others() -> None:
