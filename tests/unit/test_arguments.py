@@ -211,7 +211,7 @@ WRONG: Final[dict[str, list[Any]]] = {
     "last_reports(spark)": NO_SESSIONS,
     "last_reports(n)": [None, *NO_NUMBERS],
 }
-SAYS_WHY: Final = ("xpected", "should", "Can't convert", "UTF-8")
+SAYS_WHY: Final = ("xpected", "should", "Can't convert", "UTF-8", "cannot run here")
 # Serializers take whatever they like.
 ANYTHING: Final = {"ProducerRecord(value)", "ProducerRecord(key)"}
 

@@ -1109,6 +1109,82 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
     ),
+    "Avro and traces": (
+        Entry(
+            "An Avro schema that is not valid",
+            "The schema is not JSON, or breaks a rule of the Avro specification.",
+            "Correct the schema at the place that the message names.",
+            places=(
+                "serde/avro_schema.py:parse_schema",
+                "serde/avro_schema.py:_wrong",
+                "spark/planning/encodings.py:_encoding",
+                "spark/planning/encodings.py:_read",
+            ),
+            tests=(
+                "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
+                "unit/serde/test_avro_schema.py::test_text_that_is_no_json_is_refused",
+                "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
+            ),
+        ),
+        Entry(
+            "Columns that do not fit the Avro schema",
+            "A column has another type than the schema, or the schema and the data have other fields.",
+            "Cast, add, rename or drop the column, or change the schema.",
+            places=(
+                "serde/avro_plan.py:_Fitter._record",
+                "serde/avro_plan.py:_Fitter._field",
+                "serde/avro_plan.py:_misfit",
+                "serde/avro_schema.py:_Deriver.derive",
+                "serde/avro_schema.py:_Deriver._field",
+            ),
+            tests=(
+                "unit/serde/test_avro_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+                "unit/serde/test_avro_schema.py::test_what_has_no_schema_is_refused_with_its_path",
+            ),
+        ),
+        Entry(
+            "A row that cannot be encoded",
+            "A value does not fit the type that the schema has for it.",
+            "Correct the value, or set `onError` to skip such rows or to keep them as dead letters.",
+            places=("spark/tasks/encoded_rows.py:raise_first",),
+            tests=(
+                "unit/spark/tasks/test_encoded_rows.py::test_the_first_row_that_cannot_be_encoded_fails_the_task_before_its_batch_is_sent",
+            ),
+        ),
+        Entry(
+            "Options of formats that are wrong",
+            "An option of a format is invalid, has no effect, or contradicts `to_kafka`.",
+            "Set the option as the message says, or remove it.",
+            places=(
+                "spark/formats.py:format_options",
+                "spark/formats.py:chosen_formats",
+                "spark/planning/encodings.py:with_encodings",
+            ),
+            tests=(
+                "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
+            ),
+        ),
+        Entry(
+            "`atomic_layout` with encoded columns",
+            "The partition of a row would be chosen before its key is encoded.",
+            "Leave the key as it is, or write without `atomic_layout`.",
+            places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
+            tests=("spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",),
+        ),
+        Entry(
+            "Traces that cannot be exported",
+            "OpenTelemetry is not installed, or `traceparent` is not valid or has no effect.",
+            "Install the extra `[otel]` on the driver and on executors, or correct the option.",
+            places=(
+                "spark/tracing.py:check_installed",
+                "spark/tracing.py:checked_traceparent",
+                "spark/options.py:_given_traceparent",
+            ),
+            tests=(
+                "unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",
+            ),
+        ),
+    ),
     "`KafkaProducer`": (
         Entry(
             "A producer that cannot be created",

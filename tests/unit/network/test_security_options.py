@@ -270,7 +270,7 @@ ROWS: Final = [
             "jwt.validator.class", "jwks.endpoint.url", "jwks.endpoint.refresh.ms",
             "jwks.endpoint.retry.backoff.ms", "jwks.endpoint.retry.backoff.max.ms",
             "expected.audience", "expected.issuer", "clock.skew.seconds", "scope.claim.name",
-            "sub.claim.name",
+            "sub.claim.name", "allow.unverified.audience", "allow.unverified.issuer",
         )
         for row in ignored(f"{_OAUTH}{name}", OAUTH, "has no effect: brokers check tokens")
     ),
