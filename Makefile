@@ -45,7 +45,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-lowest check kafka dist mutants soak bench docs audit clean java openssl python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench docs audit clean java openssl python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -59,10 +59,10 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: java openssl $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-faults and make soak run."
 
 test-long: java openssl $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --durations 15 $(ARGS)
 
 test-security: java openssl $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
@@ -85,6 +85,10 @@ test-exactly-once: java openssl $(VENV)/.test kafka  ## every case of exactlyOnc
 test-matrix: java openssl $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.matrix $(ARGS)
+
+test-places: java openssl $(VENV)/.test  ## Declarative Pipelines, Databricks' Python and Sail, each in an environment of its own with its Python, where that is here
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.places $(ARGS)
 
 test-lowest: java openssl .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
 	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions

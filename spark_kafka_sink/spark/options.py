@@ -22,7 +22,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 
 from spark_kafka_sink.admin import NewTopic, find_shipped_files, name_process
 from spark_kafka_sink.auth.delegation_tokens import (
@@ -462,7 +462,9 @@ def _shipped(name: str) -> str | None:
     if _OF_YARN.fullmatch(name):
         return None
     # Outside Spark's processes, SparkFiles raises AssertionError.
-    with suppress(AssertionError):
+    with suppress(AssertionError, ImportError):
+        from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
+
         path = SparkFiles.get(name)
         return path if Path(path).is_file() else None
     return None

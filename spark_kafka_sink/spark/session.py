@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import SparkFiles
 from pyspark.sql import DataFrame
 
 from spark_kafka_sink.errors import DataException, IllegalArgumentException
@@ -41,8 +40,10 @@ def driver_folder() -> Path | None:
     It is the same folder in all processes of a driver. An executor has a folder of its own.
     """
     try:
+        from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
+
         return Path(SparkFiles.getRootDirectory())
-    except AssertionError:  # PySpark raises it if there is no SparkContext
+    except (AssertionError, ImportError):  # AssertionError: there is no SparkContext
         return None
 
 

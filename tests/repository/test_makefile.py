@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-exactly-once", "test-matrix", "mutants", "bench", "dist"),
+    *("test-exactly-once", "test-matrix", "test-places", "mutants", "bench", "dist"),
 )
 NEEDS_OPENSSL = (
     *("test", "test-long", "test-security", "test-exactly-once", "test-matrix", "test-lowest"),
-    "mutants",
+    *("test-places", "mutants"),
 )
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
 JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"

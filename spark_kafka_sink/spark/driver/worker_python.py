@@ -17,8 +17,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark import SparkFiles
-
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.worker import NEEDED
 
@@ -82,6 +80,8 @@ def _identity(python: str) -> tuple[Path, Path]:
 
 def _check(context: SparkContext) -> None:
     """Raise ConfigException if the workers' Python cannot run the sink."""
+    from pyspark import SparkFiles  # noqa: PLC0415 - the package pyspark-client has none
+
     shipped = context._python_includes or ()  # noqa: SLF001 - there is no public way
     files = [Path(SparkFiles.getRootDirectory(), name) for name in shipped]
     paths = [context.environment.get("PYTHONPATH"), os.environ.get("PYTHONPATH"), *files]

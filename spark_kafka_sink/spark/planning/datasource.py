@@ -54,6 +54,8 @@ from spark_kafka_sink.spark.writer import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from spark_kafka_sink.spark.committing.job_token import JobToken
 
 
@@ -86,16 +88,34 @@ class KafkaDataSource(DataSource):
     @short_tracebacks
     def writer(
         self,
-        schema: StructType,
+        schema: StructType | pa.Schema,
         overwrite: bool,  # noqa: FBT001 - Spark's signature
     ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         """Check and plan a batch write, and return its writer.
 
-        Raise ConfigException, DataException and the exceptions of the brokers.
+        schema: Spark's, or from Sail a pyarrow schema. Raise ConfigException, DataException and the
+        exceptions of the brokers.
         """
         freeze_imports()
         if overwrite:
             raise ConfigException(mode_refusal("Overwrite"))
+        if isinstance(schema, StructType):
+            return self._planned_writer(schema)
+        from spark_kafka_sink.spark.planning.arrow_schema import (  # noqa: PLC0415 - Spark does not need it
+            as_spark_schema,
+            check_without_task_numbers,
+        )
+
+        found = as_spark_schema(schema)
+        options, _ = self.check(found)
+        check_without_task_numbers(options)
+        writer = self._planned_writer(found)
+        writer.may_get_views = True
+        return writer
+
+    def _planned_writer(
+        self, schema: StructType
+    ) -> KafkaArrowWriter | ExactlyOnceWriter | ExactlyOnceMicroBatchWriter:
         options, batch_id = self.check(schema)
         options = _traced(options)
         if batch_id is not None and options.exactly_once is None:

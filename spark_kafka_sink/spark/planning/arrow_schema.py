@@ -1,0 +1,38 @@
+"""Spark's schema of a pyarrow schema, with which Sail calls `KafkaDataSource.writer`.
+
+Sail is an engine in Rust that runs programs of Spark Connect. Only it passes such schemas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.spark.views import schema_without_views
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_kafka_sink.spark.options import SinkOptions
+
+__all__ = ["as_spark_schema", "check_without_task_numbers"]
+
+
+def as_spark_schema(schema: pa.Schema) -> StructType:
+    """Return Spark's schema of a pyarrow schema; string and binary views are strings and bytes."""
+    found: StructType = from_arrow_schema(schema_without_views(schema))
+    return found
+
+
+def check_without_task_numbers(options: SinkOptions) -> None:
+    """Raise ConfigException if the options need the numbers of tasks, which Sail does not pass."""
+    if options.exactly_once is not None:
+        message = (
+            "exactlyOnce is set, but this engine (Sail) does not pass the numbers of its tasks to "
+            "Python, so that each task cannot have a transaction of its own: leave exactlyOnce "
+            "out, or run the job on Spark"
+        )
+        raise ConfigException(message)
