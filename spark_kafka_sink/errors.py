@@ -801,6 +801,11 @@ NO_BROKER: Final = Cause(
 NO_TOPIC: Final = Cause(
     TimeoutException, "Topic {topic} not present in metadata after {limit}: {found}"
 )
+# What was found about a topic if the limit is 0 ms.
+NOT_AWAITED: Final = (
+    "its metadata has been requested, but the call does not wait for the response; call again "
+    "later, or increase the limit"
+)
 TOO_LARGE: Final = Cause(
     RecordTooLargeException,
     "the record is {size} bytes when serialized, more than {limit}; {hint}",

@@ -16,10 +16,11 @@ from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     NO_BROKER,
+    NO_TOPIC,
+    NOT_AWAITED,
     ApiException,
     IllegalStateException,
     Option,
-    TimeoutException,
     error_code,
 )
 from spark_kafka_sink.model import Node
@@ -129,7 +130,7 @@ class AdminRequests:
                 if found is not None:
                     return found
             if not self.pause(attempts):
-                raise self._timeout_error()
+                raise self._timeout_error(request)
             attempts += 1
 
     def send(
@@ -153,7 +154,7 @@ class AdminRequests:
         while not future.is_done:
             remaining = self._deadline - self._clock()
             if remaining <= 0:
-                raise self._timeout_error()
+                raise self._timeout_error(message)
             self._client.poll(min(remaining, _MAX_WAIT_S))
         return future
 
@@ -167,10 +168,13 @@ class AdminRequests:
         """Return max.block.ms and its value, for messages."""
         return str(Option("max.block.ms", self._config.max_block_ms))
 
-    def _timeout_error(self) -> ApiException:
+    def _timeout_error(self, message: Request) -> ApiException:
         trouble = self._client.last_errors()
-        if not self._config.max_block_ms:
-            return TimeoutException(f"no broker can answer within {self.limit()}: increase it")
         servers = Option("bootstrap.servers", self._config.bootstrap_servers)
         said = f" ({trouble})" if trouble else ""
+        if not self._config.max_block_ms and isinstance(message, MetadataRequest):
+            for topic in message.topics or ():
+                return NO_TOPIC.error(
+                    topic=topic.name, api="Metadata", limit=self.limit(), found=NOT_AWAITED + said
+                )
         return NO_BROKER.error(limit=self.limit(), servers=servers, trouble=said)

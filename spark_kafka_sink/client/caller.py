@@ -19,6 +19,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     NO_BROKER,
     NO_TOPIC,
+    NOT_AWAITED,
     BufferExhaustedException,
     IllegalStateException,
     KafkaException,
@@ -198,14 +199,7 @@ class Caller:
             return NO_BROKER.error(
                 topic=name, api="Metadata", limit=limit, servers=servers, trouble=trouble
             )
-        found = (
-            str(error)
-            if error is not None
-            else (
-                "its metadata has been requested, but the call does not wait for the response; "
-                "call again later, or increase the limit"
-            )
-        )
+        found = str(error) if error is not None else NOT_AWAITED
         timeout = NO_TOPIC.error(topic=name, api="Metadata", limit=limit, found=found + trouble)
         timeout.__cause__ = error
         return timeout

@@ -59,7 +59,7 @@ from spark_kafka_sink.commit_client.partitions import Partitions
 from spark_kafka_sink.commit_client.required_versions import check_versions, transaction_version
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import TimeoutException, api_exception, error_code
+from spark_kafka_sink.errors import NO_BROKER, ApiException, Option, api_exception, error_code
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 from spark_kafka_sink.records.batch import Buffer
@@ -99,6 +99,7 @@ class CommitClient:
         *,
         identity: str = "",
     ) -> None:
+        self._config = config
         self._clock = clock
         self._random = Random()  # noqa: S311 - jitter, not secrets
         self._client = ConsumerNetworkClient.of(config, clock, self._random, identity=identity)
@@ -163,29 +164,31 @@ class CommitClient:
                 check_versions(nodes[node_id], versions)
         self._is_checked = True
 
-    def level(self, deadline: float) -> int:
+    def level(self, deadline: float, limit: Option | None = None) -> int:
         """Return 2 if the cluster has finalized transaction.version 2, else 1.
 
-        Raise TimeoutException if no broker responds before the deadline.
+        limit: the option that sets the deadline, None for max.block.ms. Raise TimeoutException if
+        no broker responds before the deadline.
         """
         if not self._brokers.versions():
-            self._connect(deadline)
+            self._connect(deadline, limit)
         return transaction_version(self._brokers.versions().values())
 
     def brokers(self) -> tuple[Node, ...]:
         """Return the known brokers of the cluster."""
         return tuple(self._brokers.nodes.values())
 
-    def _connect(self, deadline: float) -> None:
+    def _connect(self, deadline: float, limit: Option | None = None) -> None:
         """Request the list of brokers again and again until one broker responds."""
         attempts = 0
         while True:
             try:
-                self._complete(self._brokers.metadata([]), deadline)
+                self._complete(self._brokers.metadata([]), deadline, limit)
             except NoReplyError as error:
                 if not error.is_unanswered:
                     raise api_exception(error.code, error.reason, api="Metadata") from None
-                self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
+                pause = pause_until(self._clock() + look_up_wait_s(attempts))
+                self._complete(pause, deadline, limit)
                 attempts += 1
             else:
                 return
@@ -232,17 +235,26 @@ class CommitClient:
                 self._complete(pause_until(self._clock() + look_up_wait_s(attempts)), deadline)
                 attempts += 1
 
-    def _complete(self, steps: Steps[T], deadline: float) -> T:
-        """Resume a generator until it returns. Raise TimeoutException at the deadline."""
+    def _complete(self, steps: Steps[T], deadline: float, limit: Option | None = None) -> T:
+        """Resume a generator until it returns. Raise TimeoutException at the deadline.
+
+        limit: the option that sets the deadline, None for max.block.ms.
+        """
         under_way: UnderWay[T] = UnderWay(steps)
         while (found := under_way.resume(self._clock())) is None:
             now = self._clock()
             if now >= deadline:
-                trouble = self._client.last_errors()
-                message = f"no broker has answered in time{f' ({trouble})' if trouble else ''}"
-                raise TimeoutException(message)
+                raise self._no_broker(limit)
             self._client.poll(max(0.0, min(under_way.resumes_at, deadline) - now))
         return found
+
+    def _no_broker(self, limit: Option | None) -> ApiException:
+        trouble = self._client.last_errors()
+        return NO_BROKER.error(
+            limit=limit or Option("max.block.ms", self._config.max_block_ms),
+            servers=Option("bootstrap.servers", self._config.bootstrap_servers),
+            trouble=f" ({trouble})" if trouble else "",
+        )
 
     # -- machines and their questions -------------------------------------------------------------
 

@@ -59,7 +59,11 @@ _DEFAULTS: Final = {"receive.buffer.bytes": 65_536, "client.id": "topic-reader"}
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a reader; client: the options that readers and producers have in common."""
+    """The options of a reader; client: the options that readers and producers have in common.
+
+    buffer_memory: a limit for decompressed records. The reader uses more memory while it
+    decompresses a batch: up to four times the size of that batch's records.
+    """
 
     client: ProducerConfig
     buffer_memory: BufferBytes = field(name="buffer.memory", default=67_108_864)

@@ -26,6 +26,7 @@ _MAX_SNAPPY_RATIO: Final = 22
 _GZIP_WINDOW_BITS: Final = 31
 _FIRST_GZIP_STEP_BYTES: Final = 64
 _STREAM_BYTES: Final = 1 << 20
+_LZ4_STEP_BYTES: Final = 1 << 18
 
 
 def decompress(codec_id: int, data: Buffer, limit_bytes: int) -> Buffer:
@@ -136,12 +137,22 @@ def _snappy_block(block: memoryview, before_bytes: int, limit_bytes: int) -> Buf
 def _lz4(data: Buffer, limit_bytes: int) -> Buffer:
     import lz4.frame  # noqa: PLC0415 - see the module's docstring
 
+    view = memoryview(data)
+    unpacked = bytearray()
     stream = lz4.frame.LZ4FrameDecompressor()
-    unpacked: bytes = stream.decompress(data, limit_bytes + 1)
-    if len(unpacked) > limit_bytes:
-        raise _too_large(limit_bytes)
-    if not stream.eof:
-        raise corrupt("an lz4 frame is incomplete")
+    position = 0
+    # The library allocates the memory for the longest result of each call, and copies input that a
+    # call leaves.
+    while not stream.eof:
+        piece: Buffer = b""
+        if stream.needs_input:
+            piece = view[position : position + _LZ4_STEP_BYTES]
+            if not piece:
+                raise corrupt("an lz4 frame is incomplete")
+            position += len(piece)
+        unpacked += stream.decompress(piece, _STREAM_BYTES)
+        if len(unpacked) > limit_bytes:
+            raise _too_large(limit_bytes)
     return unpacked
 
 

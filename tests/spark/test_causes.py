@@ -28,11 +28,12 @@ from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
 import spark_kafka_sink
-from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink import KafkaProducer, recover
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
 from spark_kafka_sink.errors import KafkaException, TopicAuthorizationException
+from spark_kafka_sink.spark.commit_clients import commit_client
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.tasks.task import write_task
@@ -229,6 +230,27 @@ def test_a_reader_says_so_in_the_same_words(name: str, cluster: MockCluster) -> 
         # It does not wait for a topic to come, as who writes does.
         kind, words = "UnknownTopicOrPartitionException", words.partition("=500: ")[2]
     assert said == f"{kind}: {words}"
+
+
+def test_exactly_once_and_recover_say_so_in_the_same_words(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Case("no-broker", cluster)
+    del case.configs["acks"], case.configs["enable.idempotence"]
+    once = {"topic": case.topic, "exactlyOnce": "true", "txnAppId": "a", "txnVersion": "1"}
+    with pytest.raises(KafkaException) as met:
+        KafkaDataSource(case.options | once).writer(OF_THE_OPTION, overwrite=False)
+    case.check(f"{type(met.value).__name__}: {met.value}", "kafka.")
+    with (
+        commit_client(producer_config(case.configs), "log") as client,
+        pytest.raises(KafkaException) as met,
+    ):
+        client.check_brokers(client.now() + WAITS_MS / 1000)
+    case.check(f"{type(met.value).__name__}: {met.value}", "")
+    file = tmp_path / "client.properties"
+    file.write_text(f"max.block.ms={WAITS_MS}\n")
+    assert recover.main(["--bootstrap", case.bootstrap, "--config", str(file)]) == 2
+    case.check(capsys.readouterr().err.replace("recover", case.cause.kind), "")
 
 
 def test_a_row_over_its_topic_s_limit_is_told_alike_whether_that_is_known_before_or_not(

@@ -68,7 +68,10 @@ def test_brokers_that_are_not_there_are_a_sentence(
     file = tmp_path / "client.properties"
     file.write_text("max.block.ms=200\n")
     assert main(["--bootstrap", NOWHERE, "--config", str(file)]) == 2
-    assert "no broker has answered in time" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "recover: no broker has answered within max.block.ms=200; check "
+        f"bootstrap.servers={NOWHERE} (bootstrap ({NOWHERE}): Connection refused)\n"
+    )
 
 
 def test_ctrl_c_is_a_sentence(

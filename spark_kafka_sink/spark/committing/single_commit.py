@@ -19,7 +19,7 @@ from spark_kafka_sink.commit.outcomes import (
 from spark_kafka_sink.commit.questions import LogRead, ReadLog
 from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, Option
 from spark_kafka_sink.spark.commit_clients import (
     commit_client,
     exception_of,
@@ -53,7 +53,7 @@ def commit_record(
             plan,
             tuple(attempts),
             record,
-            level=client.level(deadline),
+            level=client.level(deadline, Option("delivery.timeout.ms", config.delivery_timeout_ms)),
             targets=laid_out_partitions(options.laid_out),
             probes=config.bootstrap_servers not in _fit,
             deadline=deadline,

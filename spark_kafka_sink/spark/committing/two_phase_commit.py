@@ -25,7 +25,7 @@ from spark_kafka_sink.commit.outcomes import (
 from spark_kafka_sink.commit.steps import OLD_LEADER_S, Failure
 from spark_kafka_sink.commit.two_phase_abort import SETTLES_S
 from spark_kafka_sink.commit_client import CommitClient
-from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.errors import KafkaException, Option
 from spark_kafka_sink.spark.commit_clients import commit_client, exception_of, has_newer_run
 from spark_kafka_sink.spark.committing.job_commit import say
 from spark_kafka_sink.spark.options import SinkOptions
@@ -53,7 +53,7 @@ def commit_record(
             plan,
             tuple(attempts),
             record,
-            level=client.level(deadline),
+            level=client.level(deadline, Option("delivery.timeout.ms", config.delivery_timeout_ms)),
             deadline=deadline,
             missing_until=client.now() + config.max_block_ms / 1000,
             behind_until=client.now() + OLD_LEADER_S,

@@ -61,13 +61,14 @@ def append_coalesced(
     enough_bytes = slice_bytes * 7 // 8
     try:
         for batch in batches:
+            came_at = time.monotonic()  # before the wait below: it counts, too
             is_large = batch.nbytes >= slice_bytes // 2  # too large to be worth copying
             with waiting.changed:
                 waiting.wait_for_append()
                 waiting.raise_error()
                 if is_large:
                     waiting.append()
-                waiting.add(batch)
+                waiting.add(batch, came_at)
                 del batch  # do not keep it while the next batches are read
                 if is_large or waiting.size_bytes >= enough_bytes or waiting.have_lingered:
                     waiting.append()
@@ -110,12 +111,12 @@ class _WaitingBatches:
             return _LONGEST_WAIT_S
         return min(_LONGEST_WAIT_S, self._since + self._linger_s - time.monotonic())
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Add a batch to the waiting batches."""
+    def add(self, batch: pa.RecordBatch, came_at: float) -> None:
+        """Add a batch, which came from Spark at the time `came_at`, to the waiting batches."""
         if not batch.num_rows:
             return
         if not self._batches:
-            self._since = time.monotonic()
+            self._since = came_at
         self._batches.append(batch)
         self.size_bytes += batch.nbytes
         if self._is_asleep:

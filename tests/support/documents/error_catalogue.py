@@ -523,8 +523,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "errors.py:NO_BROKER",
-                "admin/requests.py:AdminRequests._timeout_error",
-                "commit_client/client.py:CommitClient._complete",
                 "network/request_client.py:RequestFuture.fail",
                 "producer/sender.py:Sender._request_failed",
                 "commit_client/client.py:CommitClient._connect",

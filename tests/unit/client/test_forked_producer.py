@@ -14,20 +14,29 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.programs.forked import ENOUGH_S, in_child, taken
-from support.pure.idle_producer import idle_producer
+from support.pure.idle_producer import idle_producer, idle_task_producer
 from support.pure.public_methods import public_methods
 from support.pure.pure_producer import TOPIC
 
-from spark_kafka_sink import KafkaProducer
 from spark_kafka_sink.client import future as row_futures
+from spark_kafka_sink.client.base_producer import BaseProducer
 from spark_kafka_sink.errors import IllegalStateException
-from spark_kafka_sink.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from spark_kafka_sink.model import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdAndEpoch,
+    TopicPartition,
+)
 from spark_kafka_sink.plugins.interceptors import ProducerInterceptor
 
 ROW = pa.record_batch({"value": ["v"]})
 SILENT = {"close", "__exit__"}
+NAMED: dict[str, dict[str, bool]] = {
+    "join_transaction": {"adds_partitions": True, "withholds": False}
+}
 ARGUMENTS: dict[str, list[object]] = {
     "append": [TOPIC, ROW],
+    "join_transaction": ["tid", ProducerIdAndEpoch(1, 0), 2],
     "limit_messages": [{TOPIC: 1000}],
     "partition_counts": [{TOPIC: 1}],
     "partitions_for": [TOPIC],
@@ -42,12 +51,12 @@ ARGUMENTS: dict[str, list[object]] = {
 }
 
 
-def call_of(producer: KafkaProducer, name: str) -> Callable[[], object]:
+def call_of(producer: BaseProducer, name: str) -> Callable[[], object]:
     """Return what calls a method, or asks for a property."""
     return lambda: (
         getattr(producer, name)
         if isinstance(inspect.getattr_static(producer, name), property)
-        else getattr(producer, name)(*ARGUMENTS.get(name, []))
+        else getattr(producer, name)(*ARGUMENTS.get(name, []), **NAMED.get(name, {}))
     )
 
 
@@ -68,15 +77,23 @@ def test_each_public_method_raises_at_once_in_a_child_whatever_locks_are_taken(
         if not config:
             producer.send(TOPIC, b"v")
         queues = list(producer._rows._queues.values())
-        locks = [
-            producer._state.lock,
-            producer._feeder._lock,
-            producer._columns._appender.append_lock,
-        ]
-        # Those that close are the last: each of the others finds the producer open.
-        names = sorted(public_methods(KafkaProducer), key=SILENT.__contains__)
-        with taken(*locks, *(queue.lock for queue in queues)):
-            found = in_child({name: call_of(producer, name) for name in names})
+        check_each_method(producer, producer._feeder._lock, *(queue.lock for queue in queues))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_so_does_each_public_method_of_the_producer_of_a_task() -> None:
+    with idle_task_producer(1) as producer:
+        producer.append(TOPIC, ROW)
+        check_each_method(producer)
+
+
+def check_each_method(producer: BaseProducer, *locks: Any) -> None:  # noqa: ANN401 - of all kinds
+    """Call each public method in a child while the producer's locks are held."""
+    held = [producer._state.lock, producer._columns._appender.append_lock, *locks]
+    # Those that close are the last: each of the others finds the producer open.
+    names = sorted(public_methods(type(producer)), key=SILENT.__contains__)
+    with taken(*held):
+        found = in_child({name: call_of(producer, name) for name in names})
     assert found.keys() == set(names), "the first one that is missing hangs"
     for name, said in found.items():
         if name in SILENT:

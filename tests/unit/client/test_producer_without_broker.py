@@ -459,19 +459,21 @@ def test_a_table_whose_third_batch_is_bad_says_what_was_appended() -> None:
 
 def test_a_time_limit_of_nothing_does_not_blame_the_brokers() -> None:
     """The limit is legal: a call uses known metadata, and requests the rest."""
+    words = (
+        f"Topic {TOPIC} not present in metadata after max.block.ms=0: its metadata has been "
+        "requested, but the call does not wait for the response; call again later, or increase "
+        "the limit"
+    )
     with KafkaProducer({"bootstrap.servers": NOBODY, "max.block.ms": 0}) as producer:
         with pytest.raises(TimeoutException) as late:
             producer.partitions_for(TOPIC)
-        assert str(late.value).startswith(
-            f"Topic {TOPIC} not present in metadata after max.block.ms=0: its metadata has been "
-            "requested, but the call does not wait for the response; call again later, or increase "
-            "the limit"
-        )
+        assert str(late.value).startswith(words)
         with producer._state.lock:
             producer._state.metadata.update(answer([1, 1]), time.monotonic())
         assert producer.partitions_for(TOPIC) == 2
     with (
         KafkaAdmin(producer_config({"bootstrap.servers": NOBODY, "max.block.ms": 0})) as admin,
-        pytest.raises(TimeoutException, match=r"max\.block\.ms=0: increase it"),
+        pytest.raises(TimeoutException) as late,
     ):
         admin.topics([TOPIC])
+    assert str(late.value).startswith(words)

@@ -203,6 +203,40 @@ def test_a_batch_waits_for_the_one_before_that_is_still_being_appended(
     assert most == [1, 1]
 
 
+def test_the_wait_for_a_slow_append_counts_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The append of the other thread may take long: it calls the user's partitioner."""
+    has_begun, may_end, last_may_come = (threading.Event() for _ in range(3))
+    since_when: list[float] = []
+    ended_at: list[float] = []
+
+    class Waiting(task._WaitingBatches):
+        def wait_for_append(self) -> None:
+            if has_begun.is_set():
+                may_end.set()
+            super().wait_for_append()
+
+    def slow_input() -> Iterator[pa.RecordBatch]:
+        first, second, large = batches_of([10, 20, 10_000])
+        yield first
+        assert has_begun.wait(60)
+        yield second
+        assert last_may_come.wait(60)
+        yield large
+
+    def append(_batch: pa.RecordBatch, since: float) -> None:
+        since_when.append(since)
+        if len(since_when) == 1:
+            has_begun.set()
+            assert may_end.wait(60)
+            ended_at.append(time.monotonic())
+        else:
+            last_may_come.set()
+
+    monkeypatch.setattr(task, "_WaitingBatches", Waiting)
+    append_coalesced(slow_input(), append, SLICE_BYTES, linger_s=0.01)
+    assert since_when[1] <= ended_at[0], "the batch came before the append had ended"
+
+
 def test_an_input_that_ends_while_the_other_thread_appends_ends_the_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
