@@ -21,7 +21,7 @@ TUNED: Final = {"linger.ms": "50", "batch.size": "1048576", "buffer.memory": "26
 
 
 class Kind(Enum):
-    """The way in which a cell's turns are taken."""
+    """The way in which a cell's rounds are measured."""
 
     WARM = "warm"
     """Jobs over cached rows in one session, after rounds that are not counted."""

@@ -113,13 +113,13 @@ def agreed(about: dict[str, Any], about_it: dict[str, Any], *, resumed: bool) ->
 def _conditions(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, str]:
     """Return the facts that must be the same for all cells of a report."""
     warm_up_s = FIRST_WARM_UPS * job.warm_up  # every cell is an application's first
-    turns = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
+    rounds = f"{job.rounds} rounds after {warm_up_s:g} s, {job.scale:g} times the rows"
     against = "" if job.before is None else f", R1b of {checkout.commit(job.before)}"
     return {
         "commit": checkout.commit(),
         "Kafka": fetch_kafka.NEWEST,
         "settings of Spark": ", ".join(settings) or "none",
-        "turns": f"{turns}, {' '.join(job.contenders)}{against}",
+        "rounds": f"{rounds}, {' '.join(job.contenders)}{against}",
     }
 
 

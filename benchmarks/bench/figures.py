@@ -109,7 +109,7 @@ def _matrix(kinds: Mapping[str, str], other: str = _TUNED, title: str | None = N
 def _to(other: str, cells: _Cells, cell: str) -> str:
     results = cells[cell].results if cell in cells else {}
     ours, theirs = results.get(_OURS), results.get(other)
-    if ours is None or theirs is None or not (ours.turns and theirs.turns):
+    if ours is None or theirs is None or not (ours.measurements and theirs.measurements):
         return "-"
     return rate_ratio_of(ours, theirs).text(2, "x")
 
@@ -135,7 +135,7 @@ def _partitions(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     def texts(size: str) -> Iterator[str]:
         for ending in _BY_PARTITIONS.values():
             ours = cells[size + ending].results[_OURS]
-            thousands = [ours.rows / timing.seconds / 1e3 for timing in ours.turns]
+            thousands = [ours.rows / timing.seconds / 1e3 for timing in ours.measurements]
             yield Spread.of(thousands).text(0 if size != "10KB" else 1)
 
     lines = ([what, *texts(size)] for size, what in SIZES.items() if f"{size}-1p" in cells)
@@ -149,10 +149,10 @@ def _jobs(cells: _Cells, _about: Mapping[str, Any]) -> Iterator[str]:
     def texts(cell: str) -> Iterator[str]:
         for name in contenders:
             result = cells[cell].results.get(name)
-            if result is None or not result.turns:
+            if result is None or not result.measurements:
                 yield "-"
             else:
-                spread = Spread.of([timing.seconds * 1e3 for timing in result.turns])
+                spread = Spread.of([timing.seconds * 1e3 for timing in result.measurements])
                 yield spread.text(0)
 
     names = [name for name in ("1row", "1000rows", "stream", "cold", "cold-1000p") if name in cells]
@@ -167,7 +167,7 @@ def _cpu_in(kinds: Mapping[str, str]) -> _Table:
         cells, _ = run
         for name in (_TUNED, _HOP, _RAW, "R1c"):
             result = cells[cell].results[name]
-            yield f"{figures_of_runs.used_s(result) * 1e6:,.2f}" if result.turns else "-"
+            yield f"{figures_of_runs.used_s(result) * 1e6:,.2f}" if result.measurements else "-"
         yield f"{free_sink_s(cells, cell) * 1e6:,.2f}"
         yield figures_of_runs.left_text(run, cell, _TUNED)
         ours = cells[cell].results[_OURS]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bench.report import CORES, TARGET_HEADINGS, markdown_table, target_lines
 from bench.results import Measured, rate_of
-from bench.rounds import Result, Turn
+from bench.rounds import Measurement, Result
 from bench.targets import TARGETS
 
 SIZES: Final = {"100B": "100 bytes", "1KB": "1,000 bytes", "10KB": "10,000 bytes"}
@@ -48,14 +48,14 @@ def left_text(run: Run, cell: str, other: str) -> str:
 
 
 def used_s(result: Result) -> float:
-    """Return the CPU seconds per row of all processes, in the median turn."""
-    return statistics.median(_cpu_s(timing) for timing in result.turns) / result.rows
+    """Return the CPU seconds per row of all processes, in the median round."""
+    return statistics.median(_cpu_s(timing) for timing in result.measurements) / result.rows
 
 
 def cores_busy(result: Result) -> float:
-    """Return the number of cores that the processes kept busy in the median turn."""
-    return statistics.median(_cpu_s(timing) / timing.seconds for timing in result.turns)
+    """Return the number of cores that the processes kept busy in the median round."""
+    return statistics.median(_cpu_s(timing) / timing.seconds for timing in result.measurements)
 
 
-def _cpu_s(timing: Turn) -> float:
+def _cpu_s(timing: Measurement) -> float:
     return timing.cpu.jvm + timing.cpu.python + timing.cpu.broker

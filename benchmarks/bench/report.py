@@ -59,20 +59,20 @@ class Row:
 def rows_of(results: Mapping[str, Result]) -> list[Row]:
     """Return the lines of a cell."""
     base = results.get(BASELINE)
-    return [_row(result, base) for result in results.values() if result.turns]
+    return [_row(result, base) for result in results.values() if result.measurements]
 
 
 def _row(result: Result, base: Result | None) -> Row:
-    if base is not None and not base.turns:
+    if base is not None and not base.measurements:
         base = None
-    peaks = [timing.peak_mb for timing in result.turns if timing.peak_mb is not None]
+    peaks = [timing.peak_mb for timing in result.measurements if timing.peak_mb is not None]
     jvm_s, python_s, broker_s = cpu_s_of(result)
     return Row(
         name=result.name,
         rate_ratio=None if base is None else rate_ratio_of(result, base),
         cpu_ratio=None if base is None else cpu_ratio_of(result, base),
         rate=rate_of(result),
-        milliseconds=Spread.of([timing.seconds * 1e3 for timing in result.turns]),
+        milliseconds=Spread.of([timing.seconds * 1e3 for timing in result.measurements]),
         jvm_s=jvm_s,
         python_s=python_s,
         broker_s=broker_s,
@@ -85,9 +85,9 @@ def _row(result: Result, base: Result | None) -> Row:
 def _ours_to_others(results: Mapping[str, Result]) -> str:
     """Return sentences on this sink's rows per second and CPU relative to the other contenders."""
     ours = results.get(OURS)
-    if ours is None or not ours.turns:
+    if ours is None or not ours.measurements:
         return ""
-    others = {name: other for name, other in results.items() if name != OURS and other.turns}
+    others = {name: other for name, other in results.items() if name != OURS and other.measurements}
     rates = {name: rate_ratio_of(ours, other) for name, other in others.items()}
     cpu = {name: cpu_ratio_of(ours, other) for name, other in others.items()}
     return " ".join(

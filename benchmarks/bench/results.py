@@ -17,7 +17,7 @@ import msgspec
 from job import running
 
 from bench.cells import Cell
-from bench.rounds import Result, Turn
+from bench.rounds import Measurement, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,28 @@ class Spread:
 
 def rate_of(result: Result) -> Spread:
     """Return the rows per second."""
-    return Spread.of([result.rows / timing.seconds for timing in result.turns])
+    return Spread.of([result.rows / timing.seconds for timing in result.measurements])
 
 
 def rate_ratio_of(result: Result, other: Result) -> Spread:
     """Return the rows per second relative to another contender."""
     share = result.rows / other.rows
-    pairs = zip(result.turns, other.turns, strict=True)
+    pairs = zip(result.measurements, other.measurements, strict=True)
     return Spread.of([share * theirs.seconds / timing.seconds for timing, theirs in pairs])
 
 
 def cpu_ratio_of(result: Result, other: Result) -> Spread | None:
     """Return the CPU time per row of JVM and Python relative to another; None if that has none."""
-    if not all(_client_s(theirs) > 0 for theirs in other.turns):
+    if not all(_client_s(theirs) > 0 for theirs in other.measurements):
         return None
     share = result.rows / other.rows
-    pairs = zip(result.turns, other.turns, strict=True)
+    pairs = zip(result.measurements, other.measurements, strict=True)
     return Spread.of([_client_s(timing) / _client_s(theirs) / share for timing, theirs in pairs])
 
 
 def cpu_s_of(result: Result) -> tuple[float, float, float]:
-    """Return the median CPU seconds per turn: of the JVM, of Python, of brokers."""
-    used = [timing.cpu for timing in result.turns]
+    """Return the median CPU seconds per round: of the JVM, of Python, of brokers."""
+    used = [timing.cpu for timing in result.measurements]
     jvm, python, broker = (
         statistics.median(each)
         for each in zip(*((one.jvm, one.python, one.broker) for one in used), strict=True)
@@ -78,7 +78,7 @@ def cpu_s_of(result: Result) -> tuple[float, float, float]:
     return jvm, python, broker
 
 
-def _client_s(timing: Turn) -> float:
+def _client_s(timing: Measurement) -> float:
     return timing.cpu.jvm + timing.cpu.python
 
 

@@ -1,4 +1,4 @@
-"""Turns: every contender writes the same rows, one after another, round by round.
+"""Rounds: every contender writes the same rows, one after another, round by round.
 
 This module determines the order and measures the time. Round 0 does not count. It writes to a topic
 of its own, in which its rows are counted and its bytes measured. A contender that fails there, or
@@ -36,7 +36,7 @@ _NOT_IN_KAFKA: Final = ("R1c", "R1h", "noop")
 _ONLY_FULL_BATCHES: Final = "R0"
 # The limit for a cell's rows; slower contenders are left out, unless nothing could be compared
 # then.
-_LONGEST_TURN_S: Final = 60.0
+_LONGEST_WRITE_S: Final = 60.0
 _ALWAYS: Final = (OURS, BASELINE)
 # Slow contenders write all rows if there are fewer than this.
 _FEW_ROWS: Final = 20_000
@@ -44,8 +44,8 @@ _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One measured write; after: the contender that had the turn before it."""
+class Measurement:
+    """One measured write; after: the contender that wrote before it."""
 
     seconds: float
     cpu: Usage
@@ -61,7 +61,7 @@ class Result:
     rows: int
     log_bytes: int | None = None
     not_run: str | None = None
-    turns: list[Turn] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -83,19 +83,19 @@ class Bench:
 
 
 class CellRun:
-    """One cell's turns. Raise the errors of contenders that took part in round 0."""
+    """The rounds of one cell. Raise the errors of contenders that took part in round 0."""
 
     def __init__(self, bench: Bench, cell: Cell) -> None:
         self._bench = bench
         self._cell = cell
         self._frames: dict[int, DataFrame] = {}
         self._orders: Iterator[list[str]] = iter(())
-        self._records: dict[str, int] = {}  # rows of a turn
+        self._records: dict[str, int] = {}  # rows of a write
         self._before: str | None = None
         self.results = {name: Result(name, _rows(cell, name)) for name in bench.contenders}
 
     def run(self) -> None:
-        """Take all turns."""
+        """Measure all rounds."""
         rounds = {
             Kind.WARM: self._warm_rounds,
             Kind.COLD: self._cold_rounds,
@@ -133,7 +133,7 @@ class CellRun:
                 started = time.perf_counter()
                 write(frame, topic, result.rows)
                 seconds = time.perf_counter() - started
-                if seconds > _LONGEST_TURN_S and result.name not in _ALWAYS:
+                if seconds > _LONGEST_WRITE_S and result.name not in _ALWAYS:
                     result.not_run = f"it took {seconds:.0f} s in round 0"
                 if result.name in _NOT_IN_KAFKA:
                     return
@@ -155,12 +155,12 @@ class CellRun:
 
     def _warm_rounds(self, topics: RoundTopics) -> None:
         writes = {name: self._write_of(name) for name in self._running}
-        for number, name in self._turns_in_order(topics):
+        for number, name in self._writes_in_order(topics):
             frame = self._frame(self.results[name].rows)
-            self._turn(name, number, writes[name], frame, topics)
+            self._measure(name, number, writes[name], frame, topics)
 
-    def _turns_in_order(self, topics: RoundTopics) -> Iterator[tuple[int, str]]:
-        """Yield round and contender of each turn; those of the warm-up have round 0."""
+    def _writes_in_order(self, topics: RoundTopics) -> Iterator[tuple[int, str]]:
+        """Yield round and contender of each write; those of the warm-up have round 0."""
         warm_at = time.monotonic() + self._bench.warm_up_s
         while self._running and time.monotonic() < warm_at:
             topics.before_round()
@@ -177,20 +177,20 @@ class CellRun:
                 self._bench.spark = self._bench.renew_session(self._bench.spark)
                 self._bench.meter.wait_until_workers_ended()
                 frame = self._frame(self.results[name].rows)
-                self._turn(name, number, self._write_of(name), frame, topics)
+                self._measure(name, number, self._write_of(name), frame, topics)
 
     def _micro_batches(self, topics: RoundTopics) -> None:
-        """Write the micro-batches of one stream in turns."""
+        """Write the micro-batches of one stream, each with the next contender."""
         names = self._running
         writes = {name: self._write_of(name) for name in names}
-        turns = self._turns_in_order(topics)
+        order = self._writes_in_order(topics)
 
         def write(frame: DataFrame, _number: int) -> None:
-            number, name = next(turns, (0, ""))
+            number, name = next(order, (0, ""))
             if not name:
                 return
             cached = cache(self._laid_out(frame))
-            self._turn(name, number, writes[name], cached, topics)
+            self._measure(name, number, writes[name], cached, topics)
             cached.unpersist()
 
         query = row_stream(self._bench.spark, self._cell).writeStream.foreachBatch(write).start()
@@ -202,9 +202,9 @@ class CellRun:
 
     def _done(self) -> list[str]:
         rounds = self._bench.rounds
-        return [name for name, result in self.results.items() if len(result.turns) >= rounds]
+        return [name for name, result in self.results.items() if len(result.measurements) >= rounds]
 
-    def _turn(
+    def _measure(
         self,
         name: str,
         number: int,
@@ -212,7 +212,7 @@ class CellRun:
         frame: DataFrame,
         topics: RoundTopics,
     ) -> None:
-        """Take a turn; turns of round 0 are not recorded."""
+        """Measure one write; writes of round 0 are not recorded."""
         meter, result = self._bench.meter, self.results[name]
         records, log_bytes = self._records.get(name, 0), result.log_bytes or 0
         topic = topics.name(self._partitions(name), records, log_bytes)
@@ -221,10 +221,10 @@ class CellRun:
         measured = write(frame, topic, result.rows)
         seconds = time.perf_counter() - started if measured is None else measured
         peak = meter.peak_mb() if _contender(name).in_workers else None
-        turn = Turn(seconds, meter.read().since(before), peak, self._before)
+        measurement = Measurement(seconds, meter.read().since(before), peak, self._before)
         self._before = name
         if number:
-            result.turns.append(turn)
+            result.measurements.append(measurement)
         rate = f"{result.rows / seconds / 1e3:12,.1f} k rows/s {seconds * 1e3:10,.0f} ms"
         place = f"round {number}" if number else "warm-up"
         print(f"  {place}: {name:4} {rate}", flush=True)

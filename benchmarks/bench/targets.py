@@ -94,7 +94,7 @@ def _bound(target: Target, cells: Cells, cores: int | None) -> float | None:
 def _result(cells: Cells, cell: str, name: str) -> Result:
     """Return a contender's result in a cell. Raise KeyError if it has none."""
     result = cells[cell].results[name]
-    if not result.turns:
+    if not result.measurements:
         raise KeyError(name)
     return result
 
@@ -132,7 +132,7 @@ def _tls_rate_to_plain(other: str) -> Callable[[Cells, str], Spread]:
             _result(cells, cell, theirs), _result(cells, cell, ours),
             _result(cells, cell, other), _ours(cells, cell),
         )  # fmt: skip
-        rounds = zip(*(each.turns for each in used), strict=True)
+        rounds = zip(*(each.measurements for each in used), strict=True)
         return Spread.of(
             [
                 (tls_theirs.seconds / tls_ours.seconds) / (theirs_s.seconds / ours_s.seconds)
@@ -159,7 +159,7 @@ def _seconds_over(other: str) -> Callable[[Cells, str], Spread]:
 
 def _seconds_between(name: str, other: str) -> Callable[[Cells, str], Spread]:
     def figure(cells: Cells, cell: str) -> Spread:
-        compared = (_result(cells, cell, each).turns for each in (name, other))
+        compared = (_result(cells, cell, each).measurements for each in (name, other))
         return Spread.of(
             [timing.seconds - theirs.seconds for timing, theirs in zip(*compared, strict=True)]
         )
@@ -210,7 +210,7 @@ def _client_s(result: Result) -> float:
 def _least_broker_s(results: Mapping[str, Result]) -> float:
     """Return the smallest CPU seconds of the broker per row. Raise KeyError if there are none."""
     found = [cpu_s_of(each)[2] / each.rows for name, each in results.items()
-             if name in _IN_BATCHES and each.turns]  # fmt: skip
+             if name in _IN_BATCHES and each.measurements]  # fmt: skip
     least = min(found, default=0.0)
     if not least:
         raise KeyError(_RAW)

@@ -1,7 +1,7 @@
 """Topics of the benchmark: create, inspect, delete. All of them have its prefix.
 
 No records are deleted, only entire topics between rounds. A broker that deletes one contender's
-records, or rolls small segments to be able to, would do so during another one's turn. Each topic
+records, or rolls small segments to be able to, would do so during another one's write. Each topic
 has a limit in bytes far above what rounds write, and segments as large as that allows. It stops a
 contender that writes endlessly.
 """

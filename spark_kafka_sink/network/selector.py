@@ -1,4 +1,4 @@
-"""Selector: non-blocking TCP connections; the only module that imports socket.
+"""Selector: non-blocking TCP connections to brokers.
 
 It owns the sockets and the data to write to each socket. It knows only bytes and channel ids;
 `NetworkClient` maps a channel to its node and its requests. One thread uses it. Only `wakeup` may

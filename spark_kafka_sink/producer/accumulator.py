@@ -215,7 +215,7 @@ class RecordAccumulator:
             return True
         self._is_withheld = False
         for batch in self._incomplete:
-            batch.created_at = now
+            batch.restart_age(now)
         return False
 
     # -- appending: the caller's thread, under the lock -------------------------------------------

@@ -247,6 +247,10 @@ class ProducerBatch:
         """The records as one buffer, in the form in which they are sent."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
+    def restart_age(self, now: float) -> None:
+        """Start the age of the batch at `now`: linger.ms and delivery.timeout.ms begin again."""
+        self.created_at = now
+
     # -- filling and sending ----------------------------------------------------------------------
 
     def append(

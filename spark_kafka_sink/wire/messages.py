@@ -3,10 +3,8 @@
 Names, types, versions, tags and null rules are the same as in Kafka's message schemas
 (clients/src/main/resources/common/message/*.json, release 4.1). A test compares every class with
 its schema. Versions below the first version in `APIS` are not supported, because brokers since 0.10
-have later versions. Fetch and ListOffsets are in `fetch_messages`, transactions in
-`transaction_messages` and `describe_messages`, topics and configuration in `admin_messages`,
-delegation tokens in `delegation_token_messages`. `repr` of the SASL messages never shows a token,
-because a PLAIN token contains the password.
+have later versions. `repr` of the SASL messages never shows a token, since a PLAIN token contains
+the password.
 
 The classes are dataclasses that are not frozen. Constructing a frozen dataclass takes twice the
 time, and the I/O thread constructs responses with hundreds of partitions.
@@ -68,10 +66,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Asks a broker for the API versions that it supports (KIP-35, KIP-511).
-
-    It is the first request on a connection.
-    """
+    """Asks for the versions that a broker supports: a connection's first request (KIP-511)."""
 
     client_software_name: Annotated[str, Since(3)] = ""
     client_software_version: Annotated[str, Since(3)] = ""
@@ -303,8 +298,7 @@ class ProduceResponse:
 class SaslHandshakeRequest:
     """Selects a SASL mechanism.
 
-    After a request of version 0, the SASL tokens are sent without a Kafka request header. After a
-    request of version 1, they are sent in SaslAuthenticate requests.
+    After version 0, tokens are sent without a request header; after version 1, in SaslAuthenticate.
     """
 
     mechanism: str

@@ -53,7 +53,7 @@ def measured(tmp_path: Path) -> Path:
     found["about"] |= {
         "commit": checkout.commit(),
         "Kafka": fetch_kafka.NEWEST,
-        "turns": f"5 rounds after 60 s, 1 times the rows, {contenders}",
+        "rounds": f"5 rounds after 60 s, 1 times the rows, {contenders}",
     }
     (tmp_path / "results.json").write_text(json.dumps(found))
     return tmp_path
@@ -72,8 +72,8 @@ def test_cells_that_are_measured_are_left_out(bench: Bench, measured: Path) -> N
     ("arguments", "says"),
     [
         (("--conf", "spark.a=b"), "other settings of Spark, 'none' and not 'spark.a=b'"),
-        (("--rounds", "3"), "other turns, '5 rounds after 60 s, "),
-        (("--contenders", "R1", "R2t"), "other turns, "),
+        (("--rounds", "3"), "other rounds, '5 rounds after 60 s, "),
+        (("--contenders", "R1", "R2t"), "other rounds, "),
     ],
 )
 def test_cells_that_were_measured_otherwise_are_not_added_to(

@@ -11,7 +11,7 @@ import pytest
 from bench.cells import CELLS, Cell
 from bench.meter import Usage
 from bench.results import Measured, read_results, write_results
-from bench.rounds import Result, Turn
+from bench.rounds import Measurement, Result
 from bench.targets import reached
 
 ROOT = Path(__file__).parents[2]
@@ -23,11 +23,11 @@ def measured(cell: Cell, **seconds: list[float]) -> Measured:
     Python was busy for as long, and the broker for half of it.
     """
 
-    def timed(took: float) -> Turn:
-        return Turn(took, Usage(0.0, took, took / 2), None)
+    def timed(took: float) -> Measurement:
+        return Measurement(took, Usage(0.0, took, took / 2), None)
 
     results = {
-        name: Result(name, 1000, turns=[timed(took) for took in each])
+        name: Result(name, 1000, measurements=[timed(took) for took in each])
         for name, each in seconds.items()
     }
     return Measured(cell, results)

@@ -39,12 +39,12 @@ def test_cells_of_every_kind_are_measured_and_reported(
         assert ours["rows"] == cell["cell"]["rows"]
         assert ours["log_bytes"] > 0
         for contender in ("R1",) if name == "cold" else ("R0", "R1"):
-            (measurement,) = results[contender]["turns"]
+            (measurement,) = results[contender]["measurements"]
             assert measurement["seconds"] > 0
             assert measurement["after"] in results
         has_codec = name == "100B-lz4"
         assert (results["R1c"]["not_run"] is None) == has_codec
-        assert len(results["R1c"]["turns"]) == has_codec
+        assert len(results["R1c"]["measurements"]) == has_codec
         assert results["R2t"]["not_run"] == "its jars are not on Spark's class path (--jars)"
         assert results["R6"]["not_run"] is not None
     small, raw = (found["100B-lz4"]["results"][n]["log_bytes"] for n in (1, 0))

@@ -44,7 +44,7 @@ def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_
     assert results.keys() == {"R1", "R2", "R2t"}
     for result in results.values():
         assert result["rows"] == cell["cell"]["rows"]
-        (measured,) = result["turns"]
+        (measured,) = result["measurements"]
         assert measured["seconds"] > 0
     table = (tmp_path / "results.md").read_text()
     assert "| R2t |" in table

@@ -92,8 +92,8 @@ def dearest(batch_bytes: float) -> BrokerCost:
 def _seen(cell: Mapping[str, Any], settings: Settings) -> Seen:
     (ours,) = [each for each in cell["results"] if each["name"] == SINK]
     size = ours["log_bytes"]
-    busy_s = statistics.median(timing["cpu"]["broker"] for timing in ours["turns"])
-    seconds = statistics.median(timing["seconds"] for timing in ours["turns"])
+    busy_s = statistics.median(timing["cpu"]["broker"] for timing in ours["measurements"])
+    seconds = statistics.median(timing["seconds"] for timing in ours["measurements"])
     job = Job(
         executors=1,
         cores=TASKS,

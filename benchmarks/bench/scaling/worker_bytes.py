@@ -86,8 +86,8 @@ def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
     ours, discards = results[name], results["R1h"]
     partitions = 1 if name == "R1p" else of["cell"]["partitions"]
     # The memory for a cold job's start is in both, and does not depend on writing.
-    seconds = min(t["seconds"] for t in ours["turns"])
-    seconds -= min(t["seconds"] for t in discards["turns"])
+    seconds = min(t["seconds"] for t in ours["measurements"])
+    seconds -= min(t["seconds"] for t in discards["measurements"])
     size = ours["log_bytes"] / TASKS
     job = Job(
         executors=1,
@@ -100,5 +100,7 @@ def _seen(machine: str, cell: str, name: str, of: dict[str, Any]) -> Seen:
     settings = SETTINGS[machine]
     waiting = producer(job, Layout.KEYED, settings).memory_bytes
     one_slice = settings.slice_bytes or slice_bytes(partitions)
-    peak, least = (max(t["peak_mb"] for t in each["turns"]) * 1e6 for each in (ours, discards))
+    peak, least = (
+        max(t["peak_mb"] for t in each["measurements"]) * 1e6 for each in (ours, discards)
+    )
     return Seen(machine, cell, partitions, one_slice, peak, least, waiting)

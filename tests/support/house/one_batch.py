@@ -22,7 +22,7 @@ import argparse
 import re
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +185,12 @@ def modules(ways: dict[str, Way]) -> list[str]:
     return list(dict.fromkeys(module for way in ways.values() for module in way.entered_by))
 
 
+def in_several(ways: dict[str, Way]) -> list[str]:
+    """Return the modules that more than one thread enters, in the order of the ways."""
+    entered = Counter(module for way in ways.values() for module in way.entered_by)
+    return [module for module, threads in entered.items() if threads > 1]
+
+
 def page_part(ways: dict[str, Way]) -> str:
     """Return what the page has of the ways."""
     lines = [f"{len(modules(ways))} modules. What stands in brackets calls the module first.\n"]
@@ -197,6 +203,8 @@ def page_part(ways: dict[str, Way]) -> str:
         ]
         again = [f"`{module}` by `{caller}`" for module, caller in way.twice.items()]
         lines.append(f"\nEntered again on the way down: {', '.join(again) or 'no module'}.\n")
+    shared = ", ".join(f"`{module}`" for module in in_several(ways)) or "no module"
+    lines.append(f"Entered again in the other thread: {shared}.\n")
     return "\n".join(lines)
 
 
