@@ -899,6 +899,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     ),
     "Exactly once": (
         Entry(
+            "Exactly once on an engine without task numbers",
+            "Sail does not pass the numbers of its tasks to Python.",
+            "Write without `exactlyOnce`, or run the job on Spark.",
+            places=("spark/planning/arrow_schema.py:check_without_task_numbers",),
+            tests=("places/test_sail.py::test_exactly_once_is_refused",),
+        ),
+        Entry(
             "Options of exactly once",
             "An option is missing or invalid, or does not go with the kind of the write.",
             "Set the options that the message names.",
@@ -1169,7 +1176,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The partition of a row would be chosen before its key is encoded.",
             "Leave the key as it is, or write without `atomic_layout`.",
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
-            tests=("spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",),
+            tests=(
+                "spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",
+            ),
         ),
         Entry(
             "Traces that cannot be exported",
@@ -1180,9 +1189,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/tracing.py:checked_traceparent",
                 "spark/options.py:_given_traceparent",
             ),
-            tests=(
-                "unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",
-            ),
+            tests=("unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",),
         ),
     ),
     "`KafkaProducer`": (
