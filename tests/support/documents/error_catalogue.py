@@ -1134,28 +1134,27 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "Columns that do not fit the Avro schema",
-            "A column has another type than the schema, or the schema and the data have other fields.",
-            "Cast, add, rename or drop the column, or change the schema.",
+            "Columns or rows that do not fit the Avro schema",
+            (
+                "A column has another type than the schema, the schema and the data have other "
+                "fields, or the value of a row does not fit the type in the schema."
+            ),
+            (
+                "Cast, add, rename or drop the column, correct the value, or change the schema. "
+                "`onError` can skip rows that do not fit, or keep them as dead letters."
+            ),
             places=(
                 "serde/avro_plan.py:_Fitter._record",
                 "serde/avro_plan.py:_Fitter._field",
                 "serde/avro_plan.py:_misfit",
                 "serde/avro_schema.py:_Deriver.derive",
                 "serde/avro_schema.py:_Deriver._field",
+                "spark/tasks/encoded_rows.py:raise_first",
             ),
-            tests=(
-                "unit/serde/test_avro_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
-                "unit/serde/test_avro_schema.py::test_what_has_no_schema_is_refused_with_its_path",
-            ),
-        ),
-        Entry(
-            "A row that cannot be encoded",
-            "A value does not fit the type that the schema has for it.",
-            "Correct the value, or set `onError` to skip such rows or to keep them as dead letters.",
-            places=("spark/tasks/encoded_rows.py:raise_first",),
             tests=(
                 "unit/spark/tasks/test_encoded_rows.py::test_the_first_row_that_cannot_be_encoded_fails_the_task_before_its_batch_is_sent",
+                "unit/serde/test_avro_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+                "unit/serde/test_avro_schema.py::test_what_has_no_schema_is_refused_with_its_path",
             ),
         ),
         Entry(
