@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from spark_kafka_sink.commit.questions import Answer, Ask, EndTxn, Question, Reply
+from spark_kafka_sink.commit.questions import (
+    ActiveProducer,
+    Answer,
+    Ask,
+    EndTxn,
+    ProducersDescribed,
+    Question,
+    Reply,
+)
 from spark_kafka_sink.commit.steps import Step
+from spark_kafka_sink.model import ProducerIdAndEpoch
 
 # The replies to the asks of each class, in order; the last one is repeated.
 Script = Mapping[Any, Sequence[Reply]]
@@ -22,6 +31,15 @@ def kind_of(ask: Ask) -> Any:  # noqa: ANN401 - a class, or one of two strings
 def kinds(asked: Sequence[Question]) -> list[Any]:
     """Return what was asked, as a script calls it."""
     return [kind_of(question.ask) for question in asked]
+
+
+def replies_of_old_leaders(producer: ProducerIdAndEpoch) -> list[Reply]:
+    """Return replies that lack some or all of five records of a producer from offset 20 on."""
+    return [
+        ProducersDescribed(),
+        ProducersDescribed((ActiveProducer(producer, -1, -1),)),
+        ProducersDescribed((ActiveProducer(producer, 2, 20),)),
+    ]
 
 
 def run(

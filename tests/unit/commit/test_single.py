@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, READ_BACK, RECORD
-from support.pure.scripted_machine import kind_of, kinds, run
+from support.pure.scripted_machine import kind_of, kinds, replies_of_old_leaders, run
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import single
@@ -227,11 +227,7 @@ def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
 def test_a_leader_that_lacks_acknowledged_records_is_asked_again_because_it_may_be_an_old_one() -> (
     None
 ):
-    old: list[Reply] = [
-        ProducersDescribed(),
-        ProducersDescribed((ActiveProducer(PRODUCER, -1, -1),)),
-        ProducersDescribed((ActiveProducer(PRODUCER, 2, 20),)),
-    ]
+    old = replies_of_old_leaders(PRODUCER)
     held = FINE[DescribeProducers]
     outcome, asked = commit({DescribeProducers: [*old, *held]}, behind_until=10.0)
     assert outcome == Committed(RECORD)

@@ -25,7 +25,7 @@ from support.pure.planned_run import (
     TASK,
     WRITER,
 )
-from support.pure.scripted_machine import kind_of, kinds, run
+from support.pure.scripted_machine import kind_of, kinds, replies_of_old_leaders, run
 
 from spark_kafka_sink.commit import two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
@@ -203,11 +203,7 @@ def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
 def test_a_leader_that_lacks_acknowledged_records_is_asked_again_because_it_may_be_an_old_one() -> (
     None
 ):
-    old: list[Reply] = [
-        ProducersDescribed(),
-        ProducersDescribed((ActiveProducer(WRITER, -1, -1),)),
-        ProducersDescribed((ActiveProducer(WRITER, 2, 20),)),
-    ]
+    old = replies_of_old_leaders(WRITER)
     held = FINE[DescribeProducers]
     outcome, asked = commit({DescribeProducers: [*old, *held]}, behind_until=10.0)
     assert outcome == Committed(RECORD)

@@ -417,16 +417,22 @@ def test_reports_of_streams_and_of_write_batch_are_lines(tmp_path: Path) -> None
     assert [json.loads(line)["batch_id"] for line in lines] == [7, 7, 8, 8]
 
 
-def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[SinkOptions] = []
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[SinkOptions]:
+    """The options of each check of a cluster; the check finds as many partitions as checks."""
+    found: list[SinkOptions] = []
 
     def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
-        looked.append(options)
-        return preflight._Found(time.monotonic(), None, len(looked), None, ())
+        found.append(options)
+        return preflight._Found(time.monotonic(), None, len(found), None, ())
 
     monkeypatch.setattr(preflight, "_look", look)
+    return found
+
+
+def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
+    monkeypatch: pytest.MonkeyPatch, looked: list[SinkOptions]
+) -> None:
     monkeypatch.setattr(preflight, "_found", CheckCache())
     others: tuple[dict[str, str], ...] = (
         {},
@@ -439,15 +445,8 @@ def test_what_one_cluster_or_user_was_found_to_have_counts_for_no_other(
 
 
 def test_what_was_found_with_old_delegation_tokens_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, looked: list[SinkOptions]
 ) -> None:
-    looked: list[SinkOptions] = []
-
-    def look(options: SinkOptions, *, has_headers: bool, again: bool) -> preflight._Found:
-        looked.append(options)
-        return preflight._Found(time.monotonic(), None, len(looked), None, ())
-
-    monkeypatch.setattr(preflight, "_look", look)
     results: CheckCache[Any, Any] = CheckCache()
     monkeypatch.setattr(preflight, "_found", results)
     options = sink_options(NAMES)
