@@ -27,7 +27,6 @@ from support.pure.unreachable import NOBODY
 from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
-import spark_kafka_sink
 from spark_kafka_sink import KafkaProducer, recover
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
@@ -312,7 +311,8 @@ def at_the_end(topic, batch, partitions):
 """
 # Frames of Spark's own Python, of the sink, and of the user's module.
 _FRAME: Final = re.compile(r'^  File "([^"]+)", line \d+, in (\w+)$', re.MULTILINE)
-SINK_FOLDER: Final = f"{Path(spark_kafka_sink.__file__).parent}/"
+# Workers may run another copy of the sink than this process.
+SINK_FOLDER: Final = "/spark_kafka_sink/"
 
 
 def python_traceback(error: PySparkException) -> str:
@@ -324,7 +324,7 @@ def python_traceback(error: PySparkException) -> str:
 
 def own_frames(trace: str) -> list[str]:
     """Return the functions of the sink that a traceback has frames of."""
-    return [function for file, function in _FRAME.findall(trace) if file.startswith(SINK_FOLDER)]
+    return [function for file, function in _FRAME.findall(trace) if SINK_FOLDER in file]
 
 
 @pytest.fixture(scope="module")
