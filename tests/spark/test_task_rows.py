@@ -106,7 +106,10 @@ def test_tasks_of_one_row_each_fill_a_partition_each(monkeypatch: pytest.MonkeyP
 
     def write_row(stage: int, task: int) -> int:
         context = SimpleNamespace(
-            stageId=lambda: stage, partitionId=lambda: task, attemptNumber=lambda: 0
+            stageId=lambda: stage,
+            partitionId=lambda: task,
+            attemptNumber=lambda: 0,
+            getLocalProperty=lambda _name: None,
         )
         of_task = SimpleNamespace(get=lambda: context)
         monkeypatch.setattr("spark_kafka_sink.spark.tasks.task.TaskContext", of_task)
