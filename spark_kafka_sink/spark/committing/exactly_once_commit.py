@@ -273,6 +273,7 @@ def _publish(
 def _publish_failure(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch_id: int | None
 ) -> None:
+    """Publish the report of an aborted write. Its outcome is printed already."""
     report = failure_report(
         messages,
         batch_id,
@@ -280,7 +281,7 @@ def _publish_failure(
         compression=options.producer.compression_type,
         write_id=options.write_id,
     )
-    _publish(options, messages, report)
+    publish(report, options.report_path, quiet=True, trace=trace_of(messages, options.trace))
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:
