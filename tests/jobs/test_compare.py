@@ -44,7 +44,7 @@ def test_a_topic_and_a_report_have_to_agree_with_the_source(
 def test_the_demo_agrees_only_if_every_topic_does(
     differs: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def submit(_: demo.Demo, job: str, topic: str, *arguments: str) -> int:
+    def submit(_: demo.Demo, job: str, topic: str, *arguments: str, **_more: Path) -> int:
         return int(job == "verify.py" and topic == differs)
 
     monkeypatch.setattr(demo.Demo, "_submit", submit)

@@ -14,9 +14,9 @@ from conftest import NewTopic
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
-from support.spark.sink import save
+from support.spark.sink import registered_for_now, save
 
-from spark_kafka_sink import last_reports, register, write_batch
+from spark_kafka_sink import last_reports, write_batch
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import task_progress
 from spark_kafka_sink.spark.tasks.task import write_task
@@ -71,8 +71,7 @@ def test_a_job_that_fails_leaves_a_report_of_what_it_wrote(
     frame = spark.range(0, 20, 1, 2).selectExpr(
         "CASE WHEN id >= 10 THEN raise_error('row ten') ELSE 'x' END AS value"
     )
-    register(spark)
-    with pytest.raises(Exception, match="row ten"):
+    with registered_for_now(spark), pytest.raises(Exception, match="row ten"):
         save(frame, kafka.bootstrap, topic)
     (report,) = last_reports(spark, 1)
     assert not report["complete"]
