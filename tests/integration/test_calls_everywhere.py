@@ -89,6 +89,7 @@ TaskProducer.forget_topics                .  .  .  .  .  .  .  f  x  x  .  .  . 
 TaskProducer.join_transaction             .  -  -  -  -  -  -  f  x  x  -  -  -  -  -  -  -  -
 TaskProducer.limit_messages               .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 TaskProducer.partition_counts             .  .  .  .  .  .  .  f  x  x  .  .  .  .  .  .  .  .
+TaskProducer.progress                     .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 TaskProducer.record_limits                .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 TaskProducer.slice_bytes                  .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
 TaskProducer.take_deliveries              .  .  .  .  .  .  .  f  .  .  .  .  .  .  .  .  .  .
