@@ -122,12 +122,16 @@ def _a_lost_answer_taken_for_a_good_one() -> Iterator[None]:
     failed: Any = BatchCompletion.failed
 
     def acknowledge(
-        completion: BatchCompletion, batch: ProducerBatch, code: int, *more: object
+        completion: BatchCompletion,
+        batch: ProducerBatch,
+        code: int,
+        *more: object,
+        was_sent: bool = True,
     ) -> None:
-        if code == codes.NETWORK_EXCEPTION:
+        if code == codes.NETWORK_EXCEPTION and was_sent:
             completion.succeeded(batch, -1, -1)
         else:
-            failed(completion, batch, code, *more)
+            failed(completion, batch, code, *more, was_sent=was_sent)
 
     with mock.patch.object(BatchCompletion, "failed", acknowledge):
         yield
