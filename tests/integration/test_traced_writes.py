@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from support.brokers.mock_cluster import MockCluster
+from support.spark.job_server import ROOT
 from support.spark.otlp_receiver import otlp_receiver
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="OpenTelemetry is missing")
@@ -52,7 +53,11 @@ def test_each_job_and_micro_batch_is_a_trace_of_its_own() -> None:
         cluster.create_topic("t")
         done = subprocess.run(
             [sys.executable, "-c", PLAYED, cluster.bootstrap],
-            env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint},
+            env=os.environ
+            | {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint,
+                "PYTHONPATH": f"{ROOT / 'tests'}{os.pathsep}{ROOT / 'jobs'}",
+            },
             capture_output=True,
             text=True,
             check=False,
