@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 import pyarrow as pa
 import pytest
@@ -50,9 +50,12 @@ class Ticks:
         self.now = 0.0
 
     def wait(self, is_over: threading.Event, seconds: float) -> bool:
-        """Wait for the next tick."""
+        """Wait for the next tick; without one, the thread ends."""
         self.waited.put(seconds)
-        self.now += self._ticks.get(timeout=LIMIT_S)
+        try:
+            self.now += self._ticks.get(timeout=LIMIT_S)
+        except Empty:
+            return True
         return is_over.is_set()
 
     def tick(self, seconds: float = PERIOD_S) -> None:
