@@ -70,7 +70,8 @@ def test_two_streams_at_once_have_a_record_for_each_micro_batch(
 
 
 CLIENT = """
-import json, queue, sys
+import faulthandler, json, queue, sys
+faulthandler.dump_traceback_later(120, exit=True)  # show where it hangs
 from pyspark.sql import SparkSession
 from spark_kafka_sink import KafkaStreamListener, register
 
