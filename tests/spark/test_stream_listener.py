@@ -90,6 +90,9 @@ spark.streams.removeListener(listener)
 """
 
 
+@pytest.mark.long(
+    reason="the client did not end in one of nine runs, which it now shows; the cause is not known"
+)
 def test_over_connect_a_record_has_sparks_progress(
     connect: ConnectServer, kafka: KafkaCluster, new_topic: NewTopic, tmp_path: Path
 ) -> None:
