@@ -231,6 +231,29 @@ def test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions(
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 120
 
 
+def test_a_micro_batch_that_was_laid_out_for_fewer_partitions_is_refused(
+    spark: SparkSession, guarded_kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    kafka, topic = guarded_kafka, topic_maker(guarded_kafka)(3)
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic}
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a.txt").write_text("".join(f"{line}\n" for line in range(40)))
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        write_batch(atomic_layout(batch, options), batch_id, options)
+        laid_out = atomic_layout(batch, options)
+        add_partitions(kafka.bootstrap, topic, 5)
+        laid_out.write.format("pykafka").mode("append").options(**options).save()
+
+    writer = spark.readStream.format("text").load(str(source)).writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match=grown(topic, 3, 5)):
+        query.awaitTermination()
+    assert len(read_with_confluent(kafka.bootstrap, topic)) == 40
+
+
 def test_rows_for_a_topic_that_was_not_laid_out_are_refused(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic
 ) -> None:
