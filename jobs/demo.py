@@ -16,13 +16,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import verify
-from job import arguments, broker, java_version, kafka_jars, rows, running
+from job import arguments, broker, digest, java_version, kafka_jars, rows, running
 from job.children import Children, end_with_parent, kill
 from job.secured_listener import SecuredListener
 
@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = Demo(processes, folder, address, steps)
         agreed = run.run(topics[: 1 + len(modes)])
         if secured is not None:
-            expected, once, over_tls = topics[0], topics[-2], topics[-1]
+            once, over_tls = topics[-2:]
+            expected = run.digest_of(topics[0])
             agreed = run.exactly_once(once, expected) and agreed
             agreed = run.secured(over_tls, expected, secured) and agreed
         elif given.all:
@@ -266,33 +267,34 @@ class Demo:
         self._must("stream.py", topic, *arguments, *stream)
         return self._agrees(topic, *arguments)
 
-    def exactly_once(self, topic: str, expected: str) -> bool:
+    def exactly_once(self, topic: str, expected: digest.Digest) -> bool:
         """Kill a job half-way and run it again; return whether the topic has each record once.
 
-        expected: the topic to compare with.
+        expected: the digest of the records.
         """
         options = [word for pair in _EXACTLY_ONCE.items() for word in ("--option", "=".join(pair))]
         self._steps.say(f"exactly once: produce.py to {topic}, killed half-way")
         show_code(_EXACTLY_ONCE)
         process = self._start("produce.py", topic, *_COLUMNS, *options)
         records = 0
-        while process.poll() is None and records < _KILLED_AT:
-            time.sleep(_POLL_S)
-            records = count_written(self._address, topic)
+        with counting(self._address, topic) as count_written:
+            while process.poll() is None and records < _KILLED_AT:
+                time.sleep(_POLL_S)
+                records = count_written()
         kill(process)
         print(
             f"\nkilled: the topic has {records:,} records, and a read_committed reader sees "
-            f"{self._read(topic).digest.records:,}",
+            f"{self.digest_of(topic).records:,}",
             flush=True,
         )
         self._steps.say("the same job again, with the same txnVersion")
         self._must("produce.py", topic, *_COLUMNS, *options)
         return self._same(topic, expected)
 
-    def secured(self, topic: str, expected: str, listener: SecuredListener) -> bool:
+    def secured(self, topic: str, expected: digest.Digest, listener: SecuredListener) -> bool:
         """Write over TLS with SCRAM; return whether the topic has each record once.
 
-        expected: the topic to compare with.
+        expected: the digest of the records.
         """
         self._steps.say(f"over TLS with SCRAM: produce.py to {topic}")
         options = {f"kafka.{name}": each for name, each in listener.client_options.items()}
@@ -305,16 +307,16 @@ class Demo:
         self._must("produce.py", topic, *_COLUMNS, config=config)
         return self._same(topic, expected)
 
-    def _read(self, topic: str) -> verify.Topic:
+    def digest_of(self, topic: str) -> digest.Digest:
+        """Return the digest of the records that a read_committed reader finds in a topic."""
         target = arguments.Target(bootstrap=self._address, topic=topic, options={})
-        return verify.read_topic(verify.import_consumer(), target, _READ_TIMEOUT_S)
+        return verify.read_topic(verify.import_consumer(), target, _READ_TIMEOUT_S).digest
 
-    def _same(self, topic: str, expected: str) -> bool:
-        """Return whether a read_committed reader finds the same records in both topics."""
-        found, source = self._read(topic).digest, self._read(expected).digest
-        print(f"topic {topic}: {found}\ntopic {expected}: {source}")
-        print("each record is there once" if found == source else "the topics DIFFER")
-        return found == source
+    def _same(self, topic: str, expected: digest.Digest) -> bool:
+        found = self.digest_of(topic)
+        print(f"topic {topic}: {found}\nexpected: {expected}")
+        print("each record is there once" if found == expected else "the records DIFFER")
+        return found == expected
 
     def _agrees(self, topic: str, *arguments: str) -> bool:
         """Return whether a topic has exactly the records of its source.
@@ -382,8 +384,9 @@ def show_code(options: Mapping[str, str]) -> None:
     print(flush=True)
 
 
-def count_written(address: str, topic: str) -> int:
-    """Return the number of offsets in a topic, including those of open transactions."""
+@contextlib.contextmanager
+def counting(address: str, topic: str) -> Iterator[Callable[[], int]]:
+    """Yield a function that counts the offsets in a topic, also those of open transactions."""
     kafka = importlib.import_module("confluent_kafka")
     consumer = kafka.Consumer(
         {
@@ -393,12 +396,11 @@ def count_written(address: str, topic: str) -> int:
             "log_level": 0,
         }
     )
+    partitions = [kafka.TopicPartition(topic, each) for each in range(_PARTITIONS)]
     try:
-        ends = (
-            consumer.get_watermark_offsets(kafka.TopicPartition(topic, each), _READ_TIMEOUT_S)[1]
-            for each in range(_PARTITIONS)
+        yield lambda: sum(
+            consumer.get_watermark_offsets(each, _READ_TIMEOUT_S)[1] for each in partitions
         )
-        return sum(ends)
     finally:
         consumer.close()
 

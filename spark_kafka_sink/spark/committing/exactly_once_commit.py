@@ -264,10 +264,14 @@ def abort_micro_batch(
 
 
 def _publish(
-    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], report: CommitReport
+    options: SinkOptions,
+    messages: Sequence[WriterCommitMessage | None],
+    report: CommitReport,
+    *,
+    quiet: bool = False,
 ) -> None:
     trace = trace_of(messages, options.trace)
-    publish(report, options.report_path, quiet=options.quiet, trace=trace)
+    publish(report, options.report_path, quiet=quiet or options.quiet, trace=trace)
 
 
 def _publish_failure(
@@ -281,7 +285,7 @@ def _publish_failure(
         compression=options.producer.compression_type,
         write_id=options.write_id,
     )
-    publish(report, options.report_path, quiet=True, trace=trace_of(messages, options.trace))
+    _publish(options, messages, report, quiet=True)
 
 
 def _selected(options: SinkOptions) -> ExactlyOnce:

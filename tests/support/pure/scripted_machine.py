@@ -9,12 +9,13 @@ from spark_kafka_sink.commit.questions import (
     ActiveProducer,
     Answer,
     Ask,
+    DescribeProducers,
     EndTxn,
     ProducersDescribed,
     Question,
     Reply,
 )
-from spark_kafka_sink.commit.steps import Step
+from spark_kafka_sink.commit.steps import FailureKind, Step
 from spark_kafka_sink.model import ProducerIdAndEpoch
 
 # The replies to the asks of each class, in order; the last one is repeated.
@@ -33,13 +34,35 @@ def kinds(asked: Sequence[Question]) -> list[Any]:
     return [kind_of(question.ask) for question in asked]
 
 
-def replies_of_old_leaders(producer: ProducerIdAndEpoch) -> list[Reply]:
-    """Return replies that lack some or all of five records of a producer from offset 20 on."""
-    return [
+def check_old_leaders_are_asked_again(
+    commit: Callable[[Script], tuple[Any, list[Question]]],
+    producer: ProducerIdAndEpoch,
+    held: Sequence[Reply],
+    committed: object,
+) -> None:
+    """Check that a commit asks a leader again that lacks some of five records from offset 20 on.
+
+    commit: runs a commit with a script, for at least ten seconds while a leader lacks records.
+    held: the replies of a leader that has the records. committed: the outcome then.
+    """
+    old: list[Reply] = [
         ProducersDescribed(),
         ProducersDescribed((ActiveProducer(producer, -1, -1),)),
         ProducersDescribed((ActiveProducer(producer, 2, 20),)),
     ]
+    outcome, asked = commit({DescribeProducers: [*old, *held]})
+    assert outcome == committed
+    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
+    assert [each.looks_up for each in again] == [False, True, True, True]
+    for lacks in old:
+        outcome, asked = commit({DescribeProducers: [lacks]})
+        assert outcome.kind is FailureKind.LOST
+        assert 8 <= kinds(asked).count(DescribeProducers) <= 10
+    # No old state has other records.
+    others = ProducersDescribed((ActiveProducer(producer, 4, 19),))
+    outcome, asked = commit({DescribeProducers: [others]})
+    assert outcome.kind is FailureKind.LOST
+    assert kinds(asked).count(DescribeProducers) == 1
 
 
 def run(

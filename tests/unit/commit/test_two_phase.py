@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from support.pure.planned_run import (
     TASK,
     WRITER,
 )
-from support.pure.scripted_machine import kind_of, kinds, replies_of_old_leaders, run
+from support.pure.scripted_machine import check_old_leaders_are_asked_again, kind_of, kinds, run
 
 from spark_kafka_sink.commit import two_phase
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
@@ -203,21 +204,8 @@ def test_a_partition_that_a_broker_does_not_know_is_looked_up_again() -> None:
 def test_a_leader_that_lacks_acknowledged_records_is_asked_again_because_it_may_be_an_old_one() -> (
     None
 ):
-    old = replies_of_old_leaders(WRITER)
-    held = FINE[DescribeProducers]
-    outcome, asked = commit({DescribeProducers: [*old, *held]}, behind_until=10.0)
-    assert outcome == Committed(RECORD)
-    again = [each for each in asked if isinstance(each.ask, DescribeProducers)]
-    assert [each.looks_up for each in again] == [False, True, True, True]
-    for lacks in old:
-        outcome, asked = commit({DescribeProducers: [lacks]}, behind_until=10.0)
-        assert outcome.kind is FailureKind.LOST
-        assert 8 <= kinds(asked).count(DescribeProducers) <= 10
-    # No old state has other records.
-    others = ProducersDescribed((ActiveProducer(WRITER, 4, 19),))
-    outcome, asked = commit({DescribeProducers: [others]}, behind_until=10.0)
-    assert outcome.kind is FailureKind.LOST
-    assert kinds(asked).count(DescribeProducers) == 1
+    commits = partial(commit, behind_until=10.0)
+    check_old_leaders_are_asked_again(commits, WRITER, FINE[DescribeProducers], Committed(RECORD))
 
 
 def test_what_every_attempt_wrote_to_a_partition_is_checked() -> None:
