@@ -138,7 +138,7 @@ def test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once(
     old = realm.add(f"old-{uuid.uuid4().hex[:8]}")
     principal = old.stem
     content = old.read_bytes()
-    realm.add(principal)
+    realm.change_key(principal)
     old.write_bytes(content)
     options = login(secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=old)
     said = refused(options, topic)
@@ -181,7 +181,8 @@ def test_a_kept_producer_is_for_those_whose_tickets_the_cache_has(
     secured_kafka: SecuredKafka, realm: Kdc, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = f"other-{uuid.uuid4().hex[:8]}"
-    caches = [realm.tickets(user, realm.add(user)) for user in (USER, other)]
+    keytabs = {USER: realm.keytab(USER), other: realm.add(other)}
+    caches = [realm.tickets(user, keytab) for user, keytab in keytabs.items()]
     cache = caches[0].with_name(f"{other}.cache")
     jaas = f'{MODULE} required useTicketCache=true ticketCache="{cache}";'
     config = producer_config(login(secured_kafka, sasl_jaas_config=jaas))

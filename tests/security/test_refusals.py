@@ -148,7 +148,7 @@ def test_a_wrong_secret(
         principal = f"wrong-{uuid.uuid4().hex[:8]}"
         keytab = realm.add(principal)
         content = keytab.read_bytes()
-        realm.add(principal)
+        realm.change_key(principal)
         keytab.write_bytes(content)
         given |= by_keytab(principal, keytab)
         sentences = [f"no ticket for principal {principal!r}", "has an old or a wrong key"]

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -159,11 +160,19 @@ class Kdc:
             self._process = None
 
     def add(self, principal: str, *options: str) -> Path:
-        """Add a principal, and return a keytab with its key."""
-        self.run("kadmin.local", "-q", f"addprinc {' '.join(options)} -randkey {principal}")
+        """Add a principal, and return a keytab with its key.
+
+        All workers of a test run share the realm, so a principal that others use keeps its key.
+        """
         keytab = self.keytab(principal)
-        self.run("kadmin.local", "-q", f"ktadd -k {keytab} {principal}")
+        assert not keytab.exists(), f"{principal} is in the realm: use `keytab` or `change_key`"
+        self.run("kadmin.local", "-q", f"addprinc {' '.join(options)} -randkey {principal}")
+        self.change_key(principal)
         return keytab
+
+    def change_key(self, principal: str) -> None:
+        """Give a principal a new key, and add it to the keytab."""
+        self.run("kadmin.local", "-q", f"ktadd -k {self.keytab(principal)} {principal}")
 
     def keytab(self, principal: str) -> Path:
         """Return the path of the keytab of a principal."""
@@ -171,7 +180,7 @@ class Kdc:
 
     def tickets(self, principal: str, keytab: Path, *options: str) -> Path:
         """Return a ticket cache with a new ticket, as kinit makes it."""
-        cache = self._folder / f"cache-{len(list(self._folder.glob('cache-*')))}"
+        cache = self._folder / f"cache-{uuid.uuid4().hex[:12]}"
         self.run("kinit", *options, "-c", str(cache), "-k", "-t", str(keytab), principal)
         return cache
 
