@@ -156,6 +156,18 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
+    def new_token(self) -> OAuthBearerToken:
+        """Return a token that is read or fetched now. This may take long.
+
+        Raise TokenException if there is none.
+        """
+        if self.source is not None:
+            return self._fetch()
+        try:
+            return self.file_token()
+        except (ConfigException, SaslAuthenticationException) as error:
+            raise TokenException(str(error), is_final=True) from None
+
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
         slow_s = SLOW_S + sum(settings.times_ms) / 1000
