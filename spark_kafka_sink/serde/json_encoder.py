@@ -107,7 +107,7 @@ def _nulls(texts: pa.Array) -> Bools:
     return np.zeros(len(texts), np.bool_) if valid is None else ~valid
 
 
-# -- rules about numbers and values of maps: found by a text -----------------------------------------
+# -- rules about numbers and values of maps: found by a text --------------------------------------
 
 
 def _is_read_by_text(rule: JsonRule) -> bool:
@@ -160,7 +160,7 @@ def _is_broken(rule: JsonRule, part: object) -> bool:
     return part in _NO_NUMBERS if rule.rule is RowRule.FINITE else part is None
 
 
-# -- rules about all rows: pyarrow reads what they are about ------------------------------------------
+# -- rules about all rows: pyarrow reads what they are about --------------------------------------
 
 
 def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
@@ -190,7 +190,7 @@ def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
 
 
 def _type_of(parts: Sequence[tuple[Steps, ColumnType]]) -> pa.DataType:
-    """Return the type by which pyarrow reads parts of a value. Each of them has steps, or all none."""
+    """Return the type by which pyarrow reads parts of a value, each by the steps to it."""
     steps, column = parts[0]
     if not any(steps for steps, _ in parts):
         return _read_as(column)

@@ -1,4 +1,4 @@
-"""JSON Schemas of columns that Spark's ``to_json`` writes: derived from a type, and compared with it.
+"""JSON Schemas of what Spark's ``to_json`` writes: derived from a type, or compared with it.
 
 A schema is compared as far as the type of a column can break it: the keywords ``type``,
 ``properties``, ``required``, ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``
@@ -150,6 +150,11 @@ def _check_types(column: ColumnType, path: str) -> None:
             "to string, or drop it"
         )
         raise DataException(message)
+    names = [each.name for each in column.fields]
+    if kind is Kind.STRUCT and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        message = f"column {path} has two fields named {twice}: expected each name once"
+        raise DataException(message)
     for _, inside, each in _parts(column, path):
         _check_types(each.type, inside)
 
@@ -235,16 +240,21 @@ class _Fitter:
             branches = _schemas(schema, keyword)
             if branches:
                 rules += self._one_of(column, branches, path, steps)
+        return rules + self._inside(column, schema, path, steps)
+
+    def _inside(
+        self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules about the parts of a column."""
         if column.kind is Kind.STRUCT:
-            rules += self._object(column, schema, path, steps)
-        elif column.kind is Kind.MAP:
-            rules += self._map(column, schema, path, steps)
-        elif column.kind is Kind.ARRAY:
-            items = schema.get("items", True)
-            # A list has a schema for each position, which a column cannot have.
-            if isinstance(items, Mapping | bool):
-                rules += self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
-        return rules
+            return self._object(column, schema, path, steps)
+        if column.kind is Kind.MAP:
+            return self._map(column, schema, path, steps)
+        items = schema.get("items", True)
+        # A list has a schema for each position, which a column cannot have.
+        if column.kind is Kind.ARRAY and isinstance(items, Mapping | bool):
+            return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
+        return []
 
     def _target(self, schema: Mapping[str, Any]) -> JsonSchema | None:
         """Return the schema that ``$ref`` names, None without one in this text."""
