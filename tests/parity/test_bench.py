@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink and this one: both are measured in the same cell."""
+"""The benchmark with Spark's own sink and functions: they are measured in the cells of this sink."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 240
 
 
-@pytest.mark.long(reason="it measures three contenders in turn")
+@pytest.mark.long(reason="it measures five contenders in three cells")
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="not the Spark of Spark's own sink")
 @pytest.mark.parametrize("sink", [THEIRS], indirect=True)
 def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
-    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
+    jars = ",".join(map(str, (*fetch_kafka.jvm_sink_jars(), *fetch_kafka.jvm_avro_jars())))
     command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
     command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf"]
     command += [ROOT / "benchmarks/run.py"]
     command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
-    command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
+    command += ["avro-flat", "avro-nested", "--contenders", "R1", "R2", "R2t", "R1j", "R3a"]
+    command += ["--scale", "0.001", "--rounds", "1"]
     command += ["--warm-up", "1"]
     done = subprocess.run(
         command,
@@ -39,12 +40,22 @@ def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_
         timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (cell,) = json.loads((tmp_path / "results.json").read_text())["cells"].values()
-    results = {result["name"]: result for result in cell["results"]}
-    assert results.keys() == {"R1", "R2", "R2t"}
-    for result in results.values():
-        assert result["rows"] == cell["cell"]["rows"]
-        (measured,) = result["measurements"]
-        assert measured["seconds"] > 0
+    cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+    took_part = {
+        "100B": {"R1", "R2", "R2t"},
+        "avro-flat": {"R1", "R1j", "R3a"},
+        "avro-nested": {"R1", "R1j", "R3a"},
+    }
+    assert cells.keys() == took_part.keys()
+    for name, cell in cells.items():
+        results = {result["name"]: result for result in cell["results"]}
+        for contender, result in results.items():
+            assert result["rows"] == cell["cell"]["rows"]
+            if contender not in took_part[name]:
+                assert result["not_run"] is not None
+                continue
+            assert result["not_run"] is None
+            (measured,) = result["measurements"]
+            assert measured["seconds"] > 0
     table = (tmp_path / "results.md").read_text()
     assert "| R2t |" in table

@@ -1,4 +1,4 @@
-"""The jars for the tests: Apache Kafka of four versions, and Spark's Kafka sink.
+"""The jars for the tests: Apache Kafka of four versions, Spark's Kafka sink, and its to_avro.
 
 `python -m support.brokers.fetch_kafka` fetches all of them. A test is skipped with a reason if its
 jars are missing; with REQUIRE_KAFKA=1 it fails.
@@ -57,6 +57,11 @@ def takes_jvm_sink() -> bool:
 def jvm_sink_jars() -> list[Path]:
     """Return the jars of Spark's Kafka sink; the list is empty if they were not fetched."""
     return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
+
+
+def jvm_avro_jars() -> list[Path]:
+    """Return the jar of Spark's Avro functions; the list is empty if it was not fetched."""
+    return sorted(kafka_jars.SPARK_AVRO.path.glob("*.jar"))
 
 
 def missing_jvm_sink() -> str | None:

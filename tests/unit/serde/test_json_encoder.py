@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft7Validator
+from jsonschema.protocols import Validator  # type: ignore[import-untyped]
+from jsonschema.validators import Draft7Validator  # type: ignore[import-untyped]
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
@@ -121,7 +121,9 @@ def a_schema(chance: random.Random, kind: pa.DataType, definitions: dict[str, An
         definitions[name] = found
         return {"$ref": f"#/definitions/{name}"}
     if choice == 1:
-        return {"oneOf": [{"type": "null"}, found]}
+        # Exactly one of them has to accept a null.
+        is_one = isinstance(found["type"], str)
+        return {"oneOf": [{"type": "null"}, found]} if is_one else found
     if choice == 2:
         return {"allOf": [found, True, {"type": found["type"]}]}
     if choice == 3:

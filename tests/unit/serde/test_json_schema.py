@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from jsonschema.validators import validator_for
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
