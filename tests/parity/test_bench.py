@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink and functions: they are measured in the cells of this sink."""
+"""The benchmark with Spark's own sink and functions: they are measured beside this one."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
@@ -156,7 +155,7 @@ def test_a_type_without_schema_is_refused_before_anything_is_registered(
     assert server.asked() == [LATEST]
 
 
-class Celsius(T.UserDefinedType[Any]):
+class Celsius(T.UserDefinedType):
     """A type of a user, which the process that plans does not need to import."""
 
     @classmethod
