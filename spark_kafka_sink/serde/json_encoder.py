@@ -34,7 +34,7 @@ from spark_kafka_sink.serde.row_rules import Fault
 # The texts by which to_json writes the numbers that JSON does not have.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 # Each row that breaks a rule has one of these texts; other rows may have them, too.
-_SIGNS: Final = {RowRule.FINITE: ('"NaN"', 'Infinity"'), RowRule.NOT_NULL: ("null",)}
+_SIGNS: Final = {RowRule.FINITE: (b'"NaN"', b'Infinity"'), RowRule.NOT_NULL: (b"null",)}
 _FAULTS: Final = {
     RowRule.PRESENT: Fault.NULL_IN_REQUIRED,
     RowRule.NOT_NULL: Fault.NULL_IN_REQUIRED,
@@ -63,14 +63,16 @@ def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []
-    good = np.ones(len(texts), np.bool_)
-    # Numbers come first, because pyarrow does not read texts in place of numbers.
-    for rule in sorted(plan.rules, key=lambda each: each.rule is not RowRule.FINITE):
-        if _is_read_by_text(rule):
-            _blame(rule, _broken_by_text(rule, texts, good), good, faults)
-    others = [rule for rule in plan.rules if not _is_read_by_text(rule)]
+    good = ~_nulls(texts)
+    by_text = [rule for rule in plan.rules if _is_found_by_text(rule)]
+    suspects = {kind: _suspects(kind, texts) for kind in {rule.rule for rule in by_text}}
+    for rule in by_text:
+        rows = np.flatnonzero(suspects[rule.rule] & good)
+        _blame(rule, rows[_is_broken_in(rule, texts.take(pa.array(rows)))], good, faults)
+    others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
     if others:
-        rows = np.flatnonzero(good & ~_nulls(texts))
+        # Only good rows: pyarrow does not read the text NaN in place of a number.
+        rows = np.flatnonzero(good)
         parts = _read(texts.take(pa.array(rows)), others)
         for rule in others:
             _blame(rule, rows[_lacks(parts, rule.steps)], good, faults)
@@ -110,24 +112,39 @@ def _nulls(texts: pa.Array) -> Bools:
 # -- rules about numbers and values of maps: found by a text --------------------------------------
 
 
-def _is_read_by_text(rule: JsonRule) -> bool:
+def _is_found_by_text(rule: JsonRule) -> bool:
     """Return whether pyarrow cannot read what a rule is about: it has no maps."""
     return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
 
 
-def _broken_by_text(rule: JsonRule, texts: pa.Array, good: Bools) -> Int64s:
-    """Return the rows that break a rule. Only those that have a sign of it are parsed."""
-    suspects = ~_nulls(texts) & good
-    if rule.rule in _SIGNS:
-        has_sign = np.zeros(len(texts), np.bool_)
-        for sign in _SIGNS[rule.rule]:
-            found = pc.match_substring(texts, sign).fill_null(fill_value=False)
-            has_sign |= found.to_numpy(zero_copy_only=False)
-        suspects &= has_sign
-    rows = np.flatnonzero(suspects)
-    parsed = map(_parsed, texts.take(pa.array(rows)).to_pylist())
-    broken = [any(_is_broken(rule, part) for part in _parts(row, rule.steps)) for row in parsed]
-    return rows[np.array(broken, np.bool_)]
+def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
+    """Return a mask of the rows that have a sign of a broken rule, and perhaps of others."""
+    if rule not in _SIGNS:
+        return np.ones(len(texts), np.bool_)
+    column = BinaryColumn.of(texts)
+    suspects = np.zeros(len(texts), np.bool_)
+    for sign in _SIGNS[rule]:
+        suspects[list(_rows_with(sign, column))] = True
+    return suspects
+
+
+def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
+    """Return a mask of the rows that break a rule, which are parsed."""
+    rows = map(_parsed, texts.to_pylist())
+    broken = [any(_is_broken(rule, part) for part in _parts(row, rule.steps)) for row in rows]
+    return np.array(broken, np.bool_)
+
+
+def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
+    """Yield the rows that have a text, and perhaps others. The bytes are searched as one text."""
+    offsets = column.offsets
+    first = int(offsets[0])
+    data = column.data[first : int(offsets[-1])].tobytes()
+    place = data.find(sign)
+    while place >= 0:
+        row = int(np.searchsorted(offsets, place + first, side="right")) - 1
+        yield row
+        place = data.find(sign, int(offsets[row + 1]) - first)
 
 
 def _parsed(text: bytes) -> object:
