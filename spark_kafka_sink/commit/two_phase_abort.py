@@ -145,10 +145,11 @@ def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
 def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
     """Go on without the reply to a request that is not sent again."""
     if machine.state is _S.CLEANING:
-        return _cleaned(_missing(machine, at, "a transaction of its tasks cannot be aborted"), at)
+        missed = at.failure("a transaction of its tasks cannot be aborted")
+        return _cleaned(replace(machine, missed=missed), at)
     if machine.is_proved:
-        machine = _missing(machine, at, "the open transactions of its tasks cannot be aborted")
-        return _aborted(machine, may_be_open=True)
+        missed = at.failure("the open transactions of its tasks cannot be aborted")
+        return _aborted(replace(machine, missed=missed), may_be_open=True)
     failure = at.failure(f"the transactions of {machine.plan.run.owner} could not be aborted")
     return _over(machine, _S.FAILED, failure)
 
@@ -158,7 +159,8 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
     The transactions that are known are aborted first. Only then is the request sent again.
     """
-    machine = _missing(machine, at, "the open transactions of its tasks cannot be found")
+    missed = at.failure("the open transactions of its tasks cannot be found")
+    machine = replace(machine, missed=missed)
     if not machine.is_proved:
         return _prove(machine)
     if at.asks_again and at.now < machine.deadline and not _may_abort(machine, at):
@@ -172,10 +174,6 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 def _may_abort(machine: Aborting, at: Received) -> bool:
     """Return whether transactions are known, and all other requests have their replies."""
     return bool(machine.leftovers) and machine.waiting == {at.ask}
-
-
-def _missing(machine: Aborting, at: Received, what: str) -> Aborting:
-    return replace(machine, missed=at.failure(what))
 
 
 def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
