@@ -296,7 +296,8 @@ def test_an_abort_ends_the_transactions_of_other_coordinators_than_the_silent_on
             is_open.discard(ask.transactional_id)
         return Described(ONGOING, LOSER) if isinstance(ask, DescribeTransaction) else LogRead()
 
-    now, left = 0.0, []
+    now = 0.0
+    left: list[Question] = []
     machine, questions = two_phase_abort.begin(PLAN, (), level=2, deadline=20.0)
     while machine.outcome is None:
         left += questions
@@ -305,6 +306,7 @@ def test_an_abort_ends_the_transactions_of_other_coordinators_than_the_silent_on
         machine, questions = two_phase_abort.step(machine, Answer(ask, reply(ask)), now)
     assert is_open == {TASK}
     assert until <= now <= until + 5
+    assert isinstance(machine.outcome, Aborted)
     assert machine.outcome.missed.startswith(CANNOT_BE_FOUND)
 
 
