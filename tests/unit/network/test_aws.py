@@ -71,7 +71,8 @@ def config(broker: MskBroker, **more: str) -> Any:  # noqa: ANN401 - a configura
             "bootstrap.servers": broker.address,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "AWS_MSK_IAM",
-            "max.block.ms": "20000",
+            # No test waits for it; botocore alone takes long to import on a busy machine.
+            "max.block.ms": "60000",
         }
         | {name.replace("_", "."): value for name, value in more.items()}
     )
