@@ -427,7 +427,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "plugins/interceptors.py:load_interceptors",
                 "plugins/interceptors.py:_Adapted.__init__",
                 "plugins/serializers.py:load_serializer",
-                "network/token_callable.py:load_callable",
+                "network/token_callable.py:_load",
             ),
             tests=(
                 "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",

@@ -25,7 +25,6 @@ from support.pure.planned_run import PLAN
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.delegation_tokens import FRESH_MS, delegation_token
-from spark_kafka_sink.auth.oauthbearer import subject
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -65,8 +64,8 @@ PASSWORD = b"hunter2"
 def user_of(config: ProducerConfig) -> str:
     """Return the user that logs in, as brokers see it."""
     values = OptionValues(config)
-    if (config.sasl_oauthbearer_token_endpoint_url or "").startswith("file:"):
-        return subject(OAuth(config, values).file_token().value)
+    if config.sasl_mechanism == "OAUTHBEARER":
+        return OAuth(config, values).subject_of_file()
     if config.sasl_jaas_config is not None:
         entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)
         return entry.options["username"]
@@ -305,6 +304,14 @@ CHANGED_FILES: dict[str, tuple[dict[str, str], Callable[[str], str]]] = {
         {
             "kafka.sasl.mechanism": "OAUTHBEARER",
             "kafka.sasl.oauthbearer.token.endpoint.url": "file://PATH",
+        },
+        jwt,
+    ),
+    "assertion": (
+        {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token",
+            "kafka.sasl.oauthbearer.assertion.file": "PATH",
         },
         jwt,
     ),
