@@ -49,7 +49,7 @@ def limit_arrow_batches(spark: SparkSession) -> None:
 # Spark's own pattern for secrets, and the names of secret options of Kafka and of schema
 # registries. The URL of a registry may have a user and a password in it.
 _SECRET: Final = (
-    "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
+    "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key|key[.]pem"  # noqa: S105 - words
     "|user[.]info|registry[.]url"
 )
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
