@@ -140,7 +140,7 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
 
 
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
-    jars = ",".join(map(str, (*fetch_kafka.jvm_sink_jars(), *fetch_kafka.jvm_avro_jars())))
+    jars = ",".join(map(str, fetch_kafka.spark_jars()))
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
     submit += ["--jars", jars]
     for setting in (*_SPARK_SETTINGS, *settings):

@@ -73,7 +73,7 @@ KAFKA_4_4: Final = Jars("Apache Kafka 4.4.0", "kafka-4.4.0")
 KAFKA_3: Final = Jars("Apache Kafka 3.9.2", "kafka-3.9.2")
 KAFKA_0_10: Final = Jars("Apache Kafka 0.10.2.2", "kafka-0.10.2.2")
 SPARK_KAFKA: Final = Jars("Spark's Kafka sink 4.2.0", "spark-sql-kafka-4.2.0")
-SPARK_AVRO: Final = Jars("Spark's Avro functions 4.2.0", "spark-avro-4.2.0")
+SPARK_AVRO: Final = Jars("Spark's Avro 4.2.0", "spark-avro-4.2.0")
 ALL: Final = (KAFKA, KAFKA_4_4, KAFKA_3, KAFKA_0_10, SPARK_KAFKA, SPARK_AVRO)
 
 

@@ -88,11 +88,16 @@ class SchemaRegistryClient:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
-        """Register a schema as a version of a subject, unless it is one, and return its id."""
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register a schema as a version of a subject, unless it is one, and return it."""
         path = f"/subjects/{path_encoded(subject)}/versions{_normalized(normalize)}"
         what = f"register a schema in subject {subject!r}"
-        return _id(self._call("POST", path, what, _request_of(schema)), what)
+        found = self._call("POST", path, what, _request_of(schema))
+        # New registries also return the version, which may have the rules of an earlier one.
+        has_rules = bool(found.get("ruleSet"))
+        return RegisteredSchema(schema, _id(found, what), subject, has_rules=has_rules)
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -203,6 +208,7 @@ class SchemaRegistryClient:
         """
         reasons: list[str] = []
         delays: list[float] = []
+        may_retry = False
         for url, name in self._urls:
             try:
                 headers = {"Accept": f"{_MEDIA_TYPE}, application/json", **self._headers(url)}
@@ -222,9 +228,11 @@ class SchemaRegistryClient:
                     delays.append(answer.retry_after_s)
                 reason, is_final = _said(answer), False
             reasons.append(f"{name}: {reason}")
-            if is_final:
-                raise RestClientException(f"the schema registry at {reasons[-1]}")
-        return None, "; ".join(reasons), max(delays, default=None)
+            may_retry = may_retry or not is_final
+        why = "; ".join(reasons)
+        if not may_retry:
+            raise RestClientException(f"the schema registry at {why}")
+        return None, why, max(delays, default=None)
 
 
 def _normalized(normalize: bool) -> str:  # noqa: FBT001 - one caller's argument

@@ -45,7 +45,7 @@ _TOKEN: Final = "bearer.auth.token"  # noqa: S105 - a name
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _CLIENT_ID: Final = "bearer.auth.client.id"
 _CLIENT_SECRET: Final = "bearer.auth.client.secret"  # noqa: S105 - a name
-_SECRETS: Final = (URL_OPTION, _USER_INFO, _TOKEN, _CLIENT_SECRET)
+_SECRETS: Final = (_USER_INFO, _TOKEN, _CLIENT_SECRET)
 _HEADERS: Final = {
     "bearer.auth.logical.cluster": "target-sr-cluster",
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
@@ -72,9 +72,9 @@ class _Connection:
         self._values = OptionValues(config)
         self._given = {name: secret.value for name, secret in settings.connection}
         self._users: dict[str, str] = {}
-        self._urls = [
-            self._url(each) for each in self._given[URL_OPTION].split(",") if each.strip()
-        ]
+        listed = self._given[URL_OPTION].split(",")
+        self._given_urls = [each.strip() for each in listed if each.strip()]
+        self._urls = [self._url(each) for each in self._given_urls]
         self._context = self._tls_context()
 
     def client(self) -> SchemaRegistryClient:
@@ -89,7 +89,6 @@ class _Connection:
         return self._values.text(name, self._given.get(name)) or None
 
     def _url(self, given: str) -> RegistryUrl:
-        given = given.strip()
         has_reference = self._values.has_reference(given)
         text = self._values.resolved(URL_OPTION, given)
         if not is_url(text) or " " in text:
@@ -151,7 +150,10 @@ class _Connection:
         plain = [u for u in self._urls if not is_encrypted(u.address) and is_remote(u.address)]
         if not plain:
             return
-        if any(self._values.has_reference(self._given.get(name, "")) for name in _SECRETS[1:]):
+        secrets = [self._given.get(name, "") for name in _SECRETS]
+        # A URL that is one variable has a host and a user of the same origin.
+        secrets += [url for url in self._given_urls if not self._values.is_reference(url)]
+        if any(map(self._values.has_reference, secrets)):
             message = (
                 f"a variable (${{…}}) in the credentials cannot be used with {plain[0].shown}, to "
                 f"which its value would be sent unencrypted: use https in {URL_OPTION}"

@@ -22,7 +22,7 @@ TIMEOUT_S = 240
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="not the Spark of Spark's own sink")
 @pytest.mark.parametrize("sink", [THEIRS], indirect=True)
 def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
-    jars = ",".join(map(str, (*fetch_kafka.jvm_sink_jars(), *fetch_kafka.jvm_avro_jars())))
+    jars = ",".join(map(str, fetch_kafka.spark_jars()))
     command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
     command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf"]
     command += [ROOT / "benchmarks/run.py"]

@@ -274,7 +274,7 @@ def check_environment(
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     # Last, because it may register a schema.
-    return with_registered_encodings(options, schema)
+    return with_registered_encodings(options, schema, may_remember=may_remember)
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:

@@ -42,13 +42,8 @@ from spark_kafka_sink.spark.planning.given_schemas import (
     record_name,
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
-from spark_kafka_sink.spark.planning.registered_schemas import (
-    ChosenSchema,
-    SchemaFormat,
-    choose_schema,
-    registered_id,
-    subject_of,
-)
+from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
+from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
 
 
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
@@ -83,36 +78,27 @@ def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
     return [column.name for column in _columns(chosen, schema)]
 
 
-def with_registered_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
+def with_registered_encodings(
+    options: SinkOptions, schema: T.StructType, *, may_remember: bool
+) -> SinkOptions:
     """Ask the schema registry, and return the options with the encodings, without the registry.
 
-    Raise the exceptions of `choose_schema`.
+    may_remember: whether a schema that was chosen before may be used again, for
+    latest.cache.ttl.sec, and longer while the registry does not respond. Raise the exceptions of
+    `choose_schema`.
     """
     settings = options.registry
     if settings is None:
         return options
-    from spark_kafka_sink.schema_registry.connection import connect  # noqa: PLC0415 - imports urllib
-
     chosen = chosen_formats(options.formats, schema)
-    client = connect(settings, options.producer)
-    found: list[tuple[SchemaFormat, ChosenSchema]] = []
+    questions = []
     for column in _columns(chosen, schema):
         schema_format = _FORMATS[chosen[column.name]](column, options.formats)
         own = settings
         if not _has_id(settings, column.name, chosen):
             own = replace(settings, schema_id=None)
-        schema_of_column = choose_schema(client, own, column.name, options.topic, schema_format)
-        # Every column is checked before a schema is registered.
-        schema_format.encoding(schema_of_column.text, schema_of_column.referenced)
-        found.append((schema_format, schema_of_column))
-    encodings = [
-        schema_format.encoding(
-            each.text,
-            each.referenced,
-            registered_id(client, settings, each, schema_format.schema_type),
-        )
-        for schema_format, each in found
-    ]
+        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format))
+    encodings = answers(questions, options.producer, may_remember=may_remember)
     return replace(options, encodings=tuple(encodings), registry=None)
 
 

@@ -124,17 +124,23 @@ def choose_schema(
             "register a schema, or remove the option"
         )
         raise ConfigException(message)
-    return _written(client, settings, subject, Schema(schema_format.derived(), kind))
+    derived = schema_format.derived()
+    if not settings.auto_register:
+        raise _not_registered(subject, derived)
+    return ChosenSchema(derived, None, subject=subject)
 
 
 def registered_id(
     client: SchemaRegistryClient, settings: RegistrySettings, chosen: ChosenSchema, schema_type: str
 ) -> int:
-    """Return the id of a chosen schema, which is registered now if it has none."""
-    if chosen.schema_id is not None:
-        return chosen.schema_id
+    """Register a chosen schema, and return its id.
+
+    Raise RestClientException, and DataException if the registry adds rules to the schema.
+    """
     schema = Schema(chosen.text, schema_type)
-    return client.register(chosen.subject, schema, normalize=settings.normalize)
+    found = client.register(chosen.subject, schema, normalize=settings.normalize)
+    _check_rules(found, f"the new version of subject {chosen.subject!r}")
+    return found.schema_id
 
 
 def _written(
@@ -145,13 +151,17 @@ def _written(
         return ChosenSchema(schema.text, None, subject=subject)
     found = client.lookup(subject, schema, normalize=settings.normalize)
     if found is None:
-        message = (
-            f"the schema is not registered in subject {subject!r}, and auto.register.schemas is "
-            f"false: register it, which is {schema.text}"
-        )
-        raise ConfigException(message)
+        raise _not_registered(subject, schema.text)
     _check_rules(found, f"the version of subject {subject!r}")
     return ChosenSchema(schema.text, found.schema_id)
+
+
+def _not_registered(subject: str, text: str) -> ConfigException:
+    message = (
+        f"the schema is not registered in subject {subject!r}, and auto.register.schemas is false: "
+        f"register it, which is {text}"
+    )
+    return ConfigException(message)
 
 
 def _accepted(

@@ -1,4 +1,4 @@
-"""The jars for the tests: Apache Kafka of four versions, Spark's Kafka sink, and its to_avro.
+"""The jars for the tests: Apache Kafka of four versions, Spark's Kafka sink, and Spark's Avro.
 
 `python -m support.brokers.fetch_kafka` fetches all of them. A test is skipped with a reason if its
 jars are missing; with REQUIRE_KAFKA=1 it fails.
@@ -59,16 +59,23 @@ def jvm_sink_jars() -> list[Path]:
     return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
 
 
-def jvm_avro_jars() -> list[Path]:
-    """Return the jar of Spark's Avro functions; the list is empty if it was not fetched."""
-    return sorted(kafka_jars.SPARK_AVRO.path.glob("*.jar"))
+def spark_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka sink and of its Avro, as far as they were fetched."""
+    return [*jvm_sink_jars(), *sorted(kafka_jars.SPARK_AVRO.path.glob("*.jar"))]
 
 
 def missing_jvm_sink() -> str | None:
     """Return why Spark's Kafka sink is not available, None if it is."""
-    if kafka_jars.SPARK_KAFKA.are_there:
-        return None
-    return f"{kafka_jars.SPARK_KAFKA.name} is not there: run 'make kafka' to fetch it."
+    return _missing(kafka_jars.SPARK_KAFKA)
+
+
+def missing_spark_avro() -> str | None:
+    """Return why Spark's Avro is not available, None if it is."""
+    return _missing(kafka_jars.SPARK_AVRO)
+
+
+def _missing(jars: kafka_jars.Jars) -> str | None:
+    return None if jars.are_there else f"{jars.name} is not there: run 'make kafka' to fetch it."
 
 
 def main() -> int:

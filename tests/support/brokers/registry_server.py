@@ -6,7 +6,7 @@ import base64
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,16 +17,16 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Call(NamedTuple):
-    """A request that came in. path: decoded, without the query."""
+    """A request that came in. path: the parts of the path, decoded."""
 
     method: str
-    path: str
+    path: tuple[str, ...]
     query: dict[str, list[str]]
     headers: dict[str, str]
     body: Json
 
     def __str__(self) -> str:
-        return f"{self.method} {self.path}"
+        return f"{self.method} /{'/'.join(self.path)}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Reply:
     """A response. body: a JSON object, or the bytes to send, one after the other, as they are."""
 
     status: int
-    body: Json | Iterable[bytes]
+    body: Json | list[bytes] | Iterator[bytes]
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -113,7 +113,7 @@ class RegistryServer:
             return self._true(call)
 
     def _true(self, call: Call) -> Reply:
-        match [call.method, *call.path.strip("/").split("/")]:
+        match [call.method, *call.path]:
             case ["GET", "schemas", "ids", number]:
                 found = self.schemas.get(int(number))
                 return Reply(200, found) if found else error(404, 40403, "Schema not found")
@@ -158,7 +158,7 @@ class RegistryServer:
         versions = self.subjects.get(subject, [])
         if versions and not self.is_compatible(new, _parsed(self.schemas[versions[-1]])):
             return error(409, 409, "Schema being registered is incompatible with an earlier schema")
-        return Reply(200, {"id": self.add(subject, body.pop("schema"), **body)})
+        return Reply(200, {"id": self.add(subject, **body)})
 
 
 def _parsed(schema: Json) -> Json:
@@ -175,21 +175,21 @@ def _handler(outer: RegistryServer) -> type[BaseHTTPRequestHandler]:
             self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def _answer(self, body: Json) -> None:
-            parts = urlsplit(self.path)
+            url = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            path = unquote(parts.path)
-            reply = outer.reply(Call(self.command, path, parse_qs(parts.query), headers, body))
+            path = tuple(map(unquote, url.path.strip("/").split("/")))
+            reply = outer.reply(Call(self.command, path, parse_qs(url.query), headers, body))
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            if isinstance(reply.body, dict):
-                content = json.dumps(reply.body).encode()
-                self.send_header("Content-Length", str(len(content)))
-                reply = Reply(reply.status, [content])
+            parts = reply.body
+            if isinstance(parts, dict):
+                parts = [json.dumps(parts).encode()]
+                self.send_header("Content-Length", str(len(parts[0])))
             self.end_headers()
             try:
-                for part in reply.body:
-                    self.wfile.write(bytes(part))
+                for part in parts:
+                    self.wfile.write(part)
             except OSError:
                 self.close_connection = True
 

@@ -93,7 +93,8 @@ def test_a_schema_is_registered_once_and_found(
     subject = "a/b ü-value"
     assert client.latest(subject) is None
     assert client.lookup(subject, LONG) is None
-    assert [client.register(subject, each) for each in (LONG, RECORD, LONG)] == [1, 2, 1]
+    registered = [client.register(subject, each) for each in (LONG, RECORD, LONG)]
+    assert [each.schema_id for each in registered] == [1, 2, 1]
     assert client.latest(subject) == RegisteredSchema(RECORD, 2, subject, 2)
     assert client.version(subject, 1) == RegisteredSchema(LONG, 1, subject, 1)
     assert client.version(subject, 3) is None
@@ -137,6 +138,8 @@ def test_rules_are_noticed(server: RegistryServer, client: SchemaRegistryClient)
     server.add("u", "long", ruleSet=None)
     found = [client.latest(subject) for subject in ("t", "u")]
     assert [each and each.has_rules for each in found] == [True, False]
+    server.fault = lambda call: Reply(200, {"id": 7, "ruleSet": {"domainRules": []}})
+    assert client.register("t", LONG) == RegisteredSchema(LONG, 7, "t", has_rules=True)
 
 
 def test_referenced_schemas_come_before_those_that_use_them(
@@ -213,7 +216,7 @@ def test_a_call_is_tried_again_at_most_three_times(
     status: int, server: RegistryServer, client: SchemaRegistryClient, clock: Clock
 ) -> None:
     server.faults = [error(status, 50002, "busy")] * 3
-    assert client.register("t", LONG) == 1
+    assert client.register("t", LONG).schema_id == 1
     assert clock.waits == [1.0, 2.0, 4.0]
     server.fault = lambda call: error(status, 50002, "busy")
     with pytest.raises(RestClientException, match=r"after 4 attempts: .*error code 50002 \(busy\)"):
@@ -225,7 +228,7 @@ def test_a_registry_says_when_to_come_again_within_limits(
     server: RegistryServer, client: SchemaRegistryClient, clock: Clock
 ) -> None:
     server.faults = [Reply(429, {}, {"Retry-After": each}) for each in ("7", "0", "86400")]
-    assert client.register("t", LONG) == 1
+    assert client.register("t", LONG).schema_id == 1
     assert clock.waits == [7.0, 0.0, 20.0]
     # The third wait of these would end later than a minute after the first attempt.
     server.faults = [Reply(503, {}, {"Retry-After": "20"})] * 4
@@ -246,7 +249,7 @@ def test_each_url_is_asked_before_a_wait(server: RegistryServer, clock: Clock) -
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         away = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        assert client_of(away, f"{server.url}/", clock=clock).register("t", LONG) == 1
+        assert client_of(away, f"{server.url}/", clock=clock).register("t", LONG).schema_id == 1
         assert clock.waits == []
         server.fault = lambda call: error(500, 50001, "store")
         with pytest.raises(RestClientException) as caught:
@@ -289,7 +292,7 @@ def test_ids_and_texts_are_as_json_has_them(
     server: RegistryServer, client: SchemaRegistryClient
 ) -> None:
     text = json.dumps({"type": "enum", "name": "E", "symbols": ["A"], "doc": "é😀"})
-    assert client.register("t", Schema(text, AVRO)) == 1
+    assert client.register("t", Schema(text, AVRO)).schema_id == 1
     found = client.schema_of_id(1)
     assert found is not None
     assert found.schema.text == text

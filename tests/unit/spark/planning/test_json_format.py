@@ -16,6 +16,8 @@ from spark_kafka_sink.serde.json_schema import JsonPlan, derive_json_schema, fit
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding, as_metadata
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning import kept_schemas
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.column_types import column_type
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
@@ -39,6 +41,11 @@ def server() -> Iterator[RegistryServer]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+
+
 def rows(made_of: T.StructType | None = ORDER) -> T.StructType:
     """Return the schema of what to_kafka makes of columns; None for a string of anything."""
     metadata = None if made_of is None else as_metadata("json_sr", made_of)
@@ -55,7 +62,7 @@ def checked(schema: T.StructType, **options: str) -> SinkOptions:
 def asked(server: RegistryServer, schema: T.StructType, **options: str) -> list[ColumnEncoding]:
     """Return how a write encodes its columns, after the registry was asked."""
     found = checked(schema, schema_registry_url=server.url, **options)
-    return list(with_registered_encodings(found, schema).encodings)
+    return list(with_registered_encodings(found, schema, may_remember=False).encodings)
 
 
 def encoding(schema: object, schema_id: int, made_of: T.StructType = ORDER) -> ColumnEncoding:
