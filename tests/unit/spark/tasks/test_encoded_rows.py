@@ -149,8 +149,7 @@ def test_json_gets_the_prefix_and_a_dead_letter_is_the_row_without_it() -> None:
     kind = pa.struct([("n", pa.float64()), ("name", pa.string())])
     schema = {"required": ["name"]}
     plan = fit_json(column_type(kind), schema, "value")
-    given = {"onError": "deadLetter", "deadLetterTopic": "dead"}
-    chosen = options(**given)
+    chosen = options(onError="deadLetter", deadLetterTopic="dead")
     chosen = replace(chosen, encodings=(ColumnEncoding("value", plan, b"\0\0\0\0\5"),))
     texts = ['{"n":0.5,"name":"a"}', None, '{"n":"NaN","name":"b"}', '{"n":1.0}']
     sent, report = written(texts, chosen, pa.string())
