@@ -384,8 +384,8 @@ def _is_of_type(column: ColumnType, accepted: object) -> bool:
     found = JSON_TYPES[column.kind]
     if accepted == "number" and found == "integer":
         return True
-    is_whole = column.kind is Kind.DECIMAL and column.scale <= 0
-    return accepted == found or (accepted == "integer" and is_whole)
+    has_no_decimals = column.kind is Kind.DECIMAL and column.scale <= 0
+    return accepted == found or (accepted == "integer" and has_no_decimals)
 
 
 def _schemas(schema: Mapping[str, Any], keyword: str) -> list[JsonSchema]:

@@ -57,7 +57,7 @@ def found_values(kafka: KafkaCluster, topic: str, registry: RegistryServer) -> d
     )
     context = SerializationContext(topic, MessageField.VALUE)
     return {
-        each.key or b"": deserializer(each.value, context)  # type: ignore[arg-type]
+        each.key or b"": deserializer(each.value, context)
         for each in read_with_confluent(kafka.bootstrap, topic)
     }
 

@@ -77,7 +77,7 @@ def nested_rows(rows: int) -> pa.StructArray:
             "sku": _texts("sku", items),
             "count": pa.array((items % 9).astype(np.int32)),
             "price": pa.array(items / 7),
-            "tags": pa.ListArray.from_arrays(np.arange(0, len(tags) + 1, 2, np.int32), tags),
+            "tags": pa.ListArray.from_arrays(np.arange(0, len(tags) + 1, 2, dtype=np.int32), tags),
         }
     )
     address = _struct({"street": _texts("street ", numbers), "city": _texts("city ", numbers)})
@@ -88,9 +88,13 @@ def nested_rows(rows: int) -> pa.StructArray:
             "id": pa.array(numbers + 10**9),
             "at": pa.array(16 * 10**14 + numbers, pa.timestamp("us", "UTC")),
             "customer": customer,
-            "items": pa.ListArray.from_arrays(np.arange(0, len(items) + 1, ITEMS, np.int32), item),
+            "items": pa.ListArray.from_arrays(
+                np.arange(0, len(items) + 1, ITEMS, dtype=np.int32), item
+            ),
             "attributes": pa.MapArray.from_arrays(
-                np.arange(0, len(keys) + 1, 2, np.int32), keys, _texts("c", np.arange(len(keys)))
+                np.arange(0, len(keys) + 1, 2, dtype=np.int32),
+                keys,
+                _texts("c", np.arange(len(keys))),
             ),
         }
     )
