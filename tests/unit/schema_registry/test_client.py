@@ -117,14 +117,14 @@ def test_type_references_and_normalize_are_sent(
     client.register("t", schema, normalize=True)
     client.lookup("t", schema, normalize=True)
     client.register("t", LONG)
-    whole = {
+    sent = {
         "schema": schema.text,
         "schemaType": "JSON",
         "references": [{"name": "com.shop.Id", "subject": "ids", "version": 1}],
     }
     assert [(call.query, call.body) for call in server.calls] == [
-        ({"normalize": ["true"]}, whole),
-        ({"normalize": ["true"]}, whole),
+        ({"normalize": ["true"]}, sent),
+        ({"normalize": ["true"]}, sent),
         ({}, {"schema": '"long"'}),
     ]
     (call, *_) = server.calls

@@ -214,7 +214,7 @@ def test_references_are_resolved(server: RegistryServer) -> None:
         .add("name", T.StringType())
     )
     (found,) = asked(server, rows(kind)).encodings
-    whole = {
+    inline = {
         "type": "record",
         "name": "R",
         "namespace": "com",
@@ -226,7 +226,7 @@ def test_references_are_resolved(server: RegistryServer) -> None:
             fields[1],
         ],
     }
-    assert found == encoding(json.dumps(whole), 2, kind)
+    assert found == encoding(json.dumps(inline), 2, kind)
     assert server.asked() == [LATEST, "GET /subjects/ids/versions/1"]
 
 
