@@ -301,6 +301,21 @@ def test_tasks_get_neither_url_nor_secret(server: RegistryServer) -> None:
     assert schema_id_prefix(1) in found
 
 
+def test_a_writer_that_only_commits_has_neither_url_nor_secret() -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": "http://registry.invalid",
+        "basic.auth.user.info": "user-x:s3cret",
+        "checkpointLocation": "/checkpoints/c",
+    }
+    for more in ({}, {"exactlyOnce": "true"}):
+        copy = pickle.loads(pickle.dumps(KafkaDataSource({**given, **more})))
+        found = pickle.dumps(copy.streamWriter(rows(), overwrite=False))
+        assert not any(secret in found for secret in (b"s3cret", b"registry.invalid"))
+
+
 # -- streams --------------------------------------------------------------------------------------
 
 
