@@ -81,9 +81,10 @@ def test_the_index_links_to_every_page_for_users() -> None:
     assert [page for page in pages.USER_PAGES if page not in linked] == []
 
 
-def test_the_first_screen_of_the_readme_names_exactly_once_and_security() -> None:
+def test_the_first_screen_of_the_readme_names_exactly_once_security_and_avro() -> None:
     first_screen = pages.README.read_text().partition("\n## ")[0]
     assert "exactlyOnce" in first_screen
+    assert "docs/reference/avro.md" in first_screen
     assert "docs/how-to/secure.md" in first_screen
 
 
