@@ -265,8 +265,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Rows that were laid out for something else",
             (
-                "`atomic_layout` ran with other options or before another change of the rows or of "
-                "the topic."
+                "`atomic_layout` was called with other options, or the rows or the topic were changed "
+                "after it."
             ),
             (
                 "Call `atomic_layout` as the last step before the write, with the options of the "
@@ -907,7 +907,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Options of exactly once",
-            "An option is missing or invalid, or does not go with the kind of the write.",
+            "An option is missing or invalid, or this kind of write does not allow it.",
             "Set the options that the message names.",
             places=(
                 "spark/exactly_once.py:exactly_once",
