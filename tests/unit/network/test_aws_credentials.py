@@ -308,7 +308,7 @@ def test_a_role_that_is_refused_and_one_that_ends_are_told(broker: MskBroker, st
 
 @contextlib.contextmanager
 def refused_source(given: ProducerConfig) -> Iterator[None]:
-    """Have the source of a configuration ask for credentials, until it has been refused once."""
+    """Make the source of a configuration ask for credentials, until it is refused once."""
     made = Security(given)
     refused = threading.Event()
     made.wake = refused.set
