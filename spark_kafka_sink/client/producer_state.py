@@ -278,8 +278,10 @@ class ProducerState(ProducerLock):
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Protect the partitions' open batches from changes, and return how full they are."""
         with self.lock:
-            # An interrupted append may still hold the same partitions.
+            # An interrupted append may still hold the same partitions. If these rows were held
+            # before, the I/O thread must not end the new hold.
             self._clean_up()
+            self.left_behind.pop(pending, None)
             pending.partitions = partitions
             return self.accumulator.hold(partitions)
 

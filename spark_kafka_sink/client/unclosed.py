@@ -64,7 +64,8 @@ def _close_at_exit() -> None:
     """Deliver the rows of producers that are still open, and print how many are lost.
 
     For each producer, this takes at most delivery.timeout.ms, and at most `AT_EXIT_S` for all of
-    them together. A callback that runs longer is not waited for.
+    them together. A callback that runs longer is not waited for. Only the ``close`` methods of
+    the user's serializers, interceptors and partitioner have no limit.
 
     In Java, such rows are lost silently. Python calls this function after all non-daemon threads of
     the user have ended, which may send rows until then. The I/O threads are daemon threads, and

@@ -34,7 +34,7 @@ from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import unclosed
+from spark_kafka_sink.client import appender, unclosed
 from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.client.io_thread import Feeder, ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
@@ -44,10 +44,11 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TransactionAbortedException,
 )
-from spark_kafka_sink.model import AppendFailure, RecordMetadata
+from spark_kafka_sink.model import AppendFailure, RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
 from spark_kafka_sink.producer.transactions.state import TransactionState
+from spark_kafka_sink.records.encoder import encode_rows
 
 # How many moments of each call are tried; all with 0.
 MOMENTS = int(os.environ.get("INTERRUPTS", "30"))
@@ -431,6 +432,30 @@ def test_what_two_interrupts_leave_behind_is_cleaned_up_by_the_io_thread(
             return
         state.give_up(KafkaException("the end"))
         assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+
+
+def test_cleaning_up_after_an_interrupted_caller_does_not_disturb_the_one_that_takes_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now) as (producer, _):
+        send_row(producer)
+        held: list[set[TopicPartition]] = []
+
+        def encode(*args: Any) -> Any:  # noqa: ANN401 - handed on
+            if not held:
+                held.append(set())
+                raise InterruptError
+            clean_up(producer)
+            held.append(set(producer._state.accumulator._held))
+            return encode_rows(*args)
+
+        monkeypatch.setattr(appender, "encode_rows", encode)
+        with pytest.raises(InterruptError):
+            producer._feeder.drain()
+        producer._feeder.drain()
+        assert held == [set(), {TopicPartition(TOPIC, 0)}]
+        assert producer._state.accumulator._held == set()
 
 
 @pytest.mark.parametrize("gap", [1, 4])
