@@ -498,7 +498,7 @@ def test_only_an_append_of_a_callback_calls_the_partitioner_in_the_io_thread() -
         in_io_thread.setdefault(topic, set()).add(producer._thread.is_current)
         return [0] * batch.num_rows
 
-    def send_more(*_: object) -> None:
+    def send_more(*_args: object) -> None:
         for _ in range(3):  # they fill more than a chunk
             producer.send(OTHER, BIG)
         append(producer, TOPIC)
