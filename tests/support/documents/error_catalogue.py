@@ -412,6 +412,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/planning/test_planning.py::test_a_partitioner_written_in_java_is_told_to_be_one",
+                "unit/spark/planning/test_planning.py::test_a_name_that_may_be_of_java_or_of_python_is_answered_for_both",
                 "unit/spark/planning/test_planning.py::test_a_serializer_written_in_java_is_answered_with_functions_of_spark",
                 "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",
                 "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
