@@ -125,7 +125,7 @@ def login_identity(config: ProducerConfig) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their variables (``${…}``) resolved now.
 
-    For a file with an OAuth token, the digest includes the subject of the token. With equal
+    For a file with an OAuth token or an assertion, the digest includes its subject. With equal
     digests, equal configurations log in as the same user, apart from `login_identity`. Raise
     KafkaException if a variable has no value, or if the file has no token.
     """

@@ -40,6 +40,7 @@ _SECRETS = [
     "kafka.sasl.oauthbearer.client.credentials.client.secret",
     "kafka.sasl.password",  # not an option of Java's; people write it
     "kafka.ssl.key.password",
+    "kafka.ssl.key.pem",  # librdkafka's
     "kafka.ssl.keystore.key",
     "kafka.ssl.keystore.password",
     "kafka.ssl.truststore.password",

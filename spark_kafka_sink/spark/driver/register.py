@@ -47,7 +47,9 @@ def limit_arrow_batches(spark: SparkSession) -> None:
 
 
 # Spark's own pattern for secrets, and Kafka's names of secret options.
-_SECRET: Final = "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
+_SECRET: Final = (
+    "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key|key[.]pem"  # noqa: S105 - words
+)
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its
 # own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the last quote of

@@ -85,7 +85,7 @@ def main() -> int:
         needed.remove(kafka_jars.KAFKA_4_4)
     with ThreadPoolExecutor() as pool:
         problems = [each for each in pool.map(_problem, needed) if each is not None]
-    for problem in problems:
+    for problem in dict.fromkeys(problems):  # one reason may stand against all
         print(problem, file=sys.stderr)
     return 1 if problems and os.environ.get("REQUIRE_KAFKA") == "1" else 0
 

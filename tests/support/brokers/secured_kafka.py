@@ -47,13 +47,15 @@ _LISTENERS: Final = {
     "NOINTERMEDIATE": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
-    # Takes OAuth tokens that are signed by the key of `jwt_key`.
+    # Both take OAuth tokens that are signed by the key of `jwt_key`.
     "JWT": "SASL_SSL",
+    "JWT_PLAINTEXT": "SASL_PLAINTEXT",
     # Each takes one mechanism alone: SCRAM-SHA-512 or PLAIN.
     "SCRAM": "SASL_SSL",
     "SCRAM_PLAINTEXT": "SASL_PLAINTEXT",
     "PLAIN_PLAINTEXT": "SASL_PLAINTEXT",
 }
+_OF_SIGNED_TOKENS: Final = ("jwt", "jwt_plaintext")
 _PAST: Final = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC))
 # Any: what it re-exports, type checkers do not see.
 _CONFLUENT: Final[Any] = confluent_kafka.admin
@@ -69,7 +71,7 @@ def quoted(text: str) -> str:
 def guarded(session_ms: int) -> dict[str, object]:
     """Return settings: logins are valid for this time, and whatever has no ACL is denied."""
     prefixes = [f"{each}.{mechanism}".lower() for each in LISTENERS for mechanism in MECHANISMS]
-    prefixes.append("jwt.oauthbearer")
+    prefixes += [f"{each}.oauthbearer" for each in _OF_SIGNED_TOKENS]
     sessions = {f"listener.name.{each}.connections.max.reauth.ms": session_ms for each in prefixes}
     return sessions | {"allow.everyone.if.no.acl.found": "false"}
 
@@ -103,7 +105,7 @@ class SecuredKafka(KafkaCluster):
         authority = Authority()
         signer = authority.intermediate()
         ports = iter(free_ports(nodes * len(_LISTENERS)))
-        names = [name for name in _LISTENERS if has_tokens or name != "JWT"]
+        names = [name for name in _LISTENERS if has_tokens or name.lower() not in _OF_SIGNED_TOKENS]
         self._secured_ports = {node: dict(zip(names, ports, strict=False)) for node in self.ports}
         self.ca = self._written("ca.pem", authority.root.certificate)
         self.other_ca = self._written("other.pem", Authority("other").root.certificate)
@@ -258,14 +260,15 @@ class SecuredKafka(KafkaCluster):
 
     def _token_settings(self) -> dict[str, object]:
         bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
-        jwt = "listener.name.jwt"
-        return {
-            "delegation.token.secret.key": "of-tests",
-            f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
-            f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
-            f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
-            "CallbackHandler",
-            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys_url,
-            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
-            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
-        }
+        found: dict[str, object] = {"delegation.token.secret.key": "of-tests"}
+        for jwt in (f"listener.name.{each}" for each in _OF_SIGNED_TOKENS):
+            found |= {
+                f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
+                f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
+                f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
+                "CallbackHandler",
+                f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys_url,
+                f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
+                f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
+            }
+        return found

@@ -427,7 +427,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "plugins/interceptors.py:load_interceptors",
                 "plugins/interceptors.py:_Adapted.__init__",
                 "plugins/serializers.py:load_serializer",
-                "network/token_callable.py:load_callable",
+                "network/token_callable.py:_load",
             ),
             tests=(
                 "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",
@@ -1045,7 +1045,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "commit/two_phase.py:_look_again",
                 "commit/two_phase.py:_read",
                 "commit/two_phase.py:_not_ended",
-                "commit/two_phase_abort.py:step",
+                "commit/two_phase_abort.py:_not_done",
+                "commit/two_phase_abort.py:_not_seen",
                 "commit/two_phase_abort.py:_read",
                 "commit/two_phase_claim.py:step",
                 "commit/single.py:_not_written",

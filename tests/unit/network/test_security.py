@@ -30,8 +30,10 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.login import TokenSource
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
+from spark_kafka_sink.network.ssl_options import tls_settings
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
@@ -132,6 +134,30 @@ def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path:
         ssl_key_password=f"${{directory:{tmp_path}:password}}",
     )
     assert made.layer(Node(id=1, host="h", port=1)) is not None
+
+
+@pytest.mark.parametrize("suites", [REFERENCE, ("${env:NO_SUITE}", REFERENCE)])
+def test_cipher_suites_may_be_references_that_each_connection_resolves(
+    monkeypatch: pytest.MonkeyPatch, suites: object
+) -> None:
+    given = {"bootstrap.servers": "h:1", "security.protocol": "SSL", "ssl.cipher.suites": suites}
+    config = producer_config(given)
+    monkeypatch.setenv("NO_SUITE", " ")
+    for java, openssl_name in (
+        ("TLS_RSA_WITH_AES_128_CBC_SHA, TLS_RSA_WITH_AES_256_CBC_SHA\n", "AES128-SHA:AES256-SHA"),
+        ("AES256-SHA", "AES256-SHA"),
+    ):
+        monkeypatch.setenv("SECRET_OF_A_TEST", java)
+        assert tls_settings(config, OptionValues(config)).ciphers == openssl_name
+    assert "AES" not in repr(config)
+    monkeypatch.setenv("SECRET_OF_A_TEST", SECRET)
+    with pytest.raises(ConfigException) as caught:
+        Security.of(config)
+    said = "".join(traceback.format_exception(caught.value))
+    assert (
+        f"ssl.cipher.suites has a suite of '{config.ssl_cipher_suites}', which is unknown" in said
+    )
+    assert SECRET not in said
 
 
 @pytest.mark.parametrize(
