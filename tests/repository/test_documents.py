@@ -216,7 +216,7 @@ def test_the_guide_to_migrating_has_the_options_of_today() -> None:
 def test_the_defaults_that_the_guide_gives_for_the_older_client_are_its_own() -> None:
     old, new = (
         dict(line.split("\t") for line in run_java("ProducerConfigs", version=each).splitlines())
-        for each in (fetch_kafka.OLD, fetch_kafka.NEXT)
+        for each in (fetch_kafka.OLD, fetch_kafka.NEXT_CLIENTS)
     )
     required = {"bootstrap.servers"}
     own = {
