@@ -80,7 +80,10 @@ def _signed(
     issuer, signing = subject, key
     if signer is not None:
         issuer = x509.load_pem_x509_certificate(signer.certificate.encode()).subject
-        signing = keys.loaded(signer.key, ec.EllipticCurvePrivateKey)
+        signing = keys.loaded(
+            signer.key,
+            ec.EllipticCurvePrivateKey,  # type: ignore[type-abstract] # for isinstance only
+        )
     now = datetime.now(UTC)
     start, end = dates or (now - _BEFORE, now + timedelta(days=_DAYS))
     builder = (

@@ -265,8 +265,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Rows that were laid out for something else",
             (
-                "`atomic_layout` was called with other options, or the rows or the topic were changed "
-                "after it."
+                "`atomic_layout` was called with other options, or the rows or the topic were "
+                "changed after it."
             ),
             (
                 "Call `atomic_layout` as the last step before the write, with the options of the "
