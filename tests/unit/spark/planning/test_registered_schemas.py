@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import RegistryServer, error, registry_server
 
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.serde.avro_plan import Form, fit
 from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
@@ -57,6 +58,7 @@ def server() -> Iterator[RegistryServer]:
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    _warn.cache_clear()
 
 
 def rows(value: T.DataType = ORDER, key: T.DataType | None = None) -> T.StructType:
