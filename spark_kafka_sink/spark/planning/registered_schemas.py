@@ -20,7 +20,7 @@ from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectN
 from spark_kafka_sink.spark.formats import ColumnEncoding
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.schema_registry.client import SchemaRegistryClient
+    from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
 
 _ID: Final = "use.schema.id"
 

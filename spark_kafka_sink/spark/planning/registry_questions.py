@@ -33,7 +33,7 @@ from spark_kafka_sink.spark.planning.registered_schemas import (
 )
 
 if TYPE_CHECKING:
-    from spark_kafka_sink.schema_registry.client import SchemaRegistryClient
+    from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class _Connection:
     def _client(self, settings: RegistrySettings) -> SchemaRegistryClient:
         found = self._clients.get(settings.connection)
         if found is None:
-            from spark_kafka_sink.schema_registry.connection import connect  # noqa: PLC0415 - imports urllib
+            from spark_kafka_sink.schema_registry.registry_connection import connect  # noqa: PLC0415 - imports urllib
 
             found = self._clients[settings.connection] = connect(settings, self._config)
         return found

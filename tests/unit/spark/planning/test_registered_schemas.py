@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from support.brokers.registry_server import RegistryServer, error, registry_server
 
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
+from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.serde.avro_plan import Form, fit
 from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
@@ -55,6 +56,7 @@ def server() -> Iterator[RegistryServer]:
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    _warn.cache_clear()
 
 
 def rows(value: T.DataType = ORDER, key: T.DataType | None = None) -> T.StructType:
@@ -297,6 +299,21 @@ def test_tasks_get_neither_url_nor_secret(server: RegistryServer) -> None:
     for secret in (b"s3cret", b"user-x", server.url.encode(), b"127.0.0.1"):
         assert secret not in found
     assert schema_id_prefix(1) in found
+
+
+def test_a_writer_that_only_commits_has_neither_url_nor_secret() -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": "http://registry.invalid",
+        "basic.auth.user.info": "user-x:s3cret",
+        "checkpointLocation": "/checkpoints/c",
+    }
+    for more in ({}, {"exactlyOnce": "true"}):
+        copy = pickle.loads(pickle.dumps(KafkaDataSource({**given, **more})))
+        found = pickle.dumps(copy.streamWriter(rows(), overwrite=False))
+        assert not any(secret in found for secret in (b"s3cret", b"registry.invalid"))
 
 
 # -- streams --------------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ from spark_kafka_sink.network.http import (
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.ssl_options import tls_settings
-from spark_kafka_sink.schema_registry.client import RegistryUrl, SchemaRegistryClient
+from spark_kafka_sink.schema_registry.schema_registry_client import (
+    RegistryUrl,
+    SchemaRegistryClient,
+)
 from spark_kafka_sink.schema_registry.settings import TLS_PREFIX, URL_OPTION, RegistrySettings
 
 if TYPE_CHECKING:

@@ -16,7 +16,10 @@ from support.brokers.registry_server import Call, RegistryServer, Reply, error, 
 
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import MOST_BYTES, HttpLimits
-from spark_kafka_sink.schema_registry.client import RegistryUrl, SchemaRegistryClient
+from spark_kafka_sink.schema_registry.schema_registry_client import (
+    RegistryUrl,
+    SchemaRegistryClient,
+)
 from spark_kafka_sink.schema_registry.schemas import (
     AVRO,
     JSON,

@@ -22,8 +22,9 @@ from support.brokers.token_server import (
 
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import ConfigException, RestClientException
-from spark_kafka_sink.schema_registry.client import SchemaRegistryClient
-from spark_kafka_sink.schema_registry.connection import connect
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.schema_registry.registry_connection import connect
+from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
 from spark_kafka_sink.schema_registry.settings import registry_settings
 
 # A host that is never asked.
@@ -207,6 +208,7 @@ def test_variables_are_not_sent_unencrypted(
     assert (
         "a variable (${…}) in the credentials cannot be used with http://registry.invalid" in said
     )
+    _warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         client_of(REMOTE, basic_auth_user_info="u:s3cret")
     assert "schema.registry.url is http: the credentials travel unencrypted" in caplog.text
@@ -222,7 +224,7 @@ def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.Monk
 
 
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = Authority()
     context = server_context(
         tmp_path, authority.leaf("localhost"), clients=authority.root.certificate
     )
