@@ -246,7 +246,7 @@ class ColumnProducer:
         self._appender = appender
         self._caller = caller
         self._config = config
-        self._limits = limits
+        self.limits = limits
         self._refresh: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
@@ -260,7 +260,7 @@ class ColumnProducer:
         limits = dict(max_message_bytes)  # the user's mapping may run code: not under the lock
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
-        self._limits = self._limits.with_topics(limits if is_plain else {})
+        self.limits = self.limits.with_topics(limits if is_plain else {})
         self._refresh = refresh
         self._state.limit_messages(limits)
 
@@ -406,16 +406,16 @@ class ColumnProducer:
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
-        if self._limits.fit(sizes):
+        if self.limits.fit(int(sizes.max(initial=0))):
             return
         try:
-            self._limits.check(rows, sizes)
+            self.limits.check(rows, sizes)
         except RecordTooLargeException as error:
             # The topic's max.message.bytes may have been raised since it was read.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)
-            self._limits.check(rows, sizes)
+            self.limits.check(rows, sizes)
 
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call

@@ -148,12 +148,12 @@ class ChunkFeeder:
         except BaseException:
             if mine is not None:
                 if mine.pending.is_in_batches:
-                    self._state.left_behind[mine] = self._leave_unpacked
+                    self._state.left_behind[mine] = self._give_to_io_thread
                 self._state.packed(mine.pending)  # the I/O thread packs the rest
                 self._end_if_given_up(mine)
             raise
 
-    def _leave_unpacked(self, chunk: RowChunk) -> None:
+    def _give_to_io_thread(self, chunk: RowChunk) -> None:
         self._state.packed(chunk.pending)
 
     def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
