@@ -50,7 +50,7 @@ from spark_kafka_sink.records.compression import codec
 from spark_kafka_sink.serde.avro_schema import derive_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.driver import register as arrow_batches
-from spark_kafka_sink.spark.planning.column_types import column_type
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 BEFORE_FORMAT: Final = "pykafka_before"
 _PACKAGE: Final = "spark_kafka_sink"

@@ -35,7 +35,6 @@ from spark_kafka_sink.spark.formats import (
     json_type,
 )
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.planning.column_types import column_type
 from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
@@ -44,6 +43,7 @@ from spark_kafka_sink.spark.planning.given_schemas import (
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
 from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
 from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:

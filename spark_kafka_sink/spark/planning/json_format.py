@@ -22,8 +22,8 @@ from spark_kafka_sink.serde.json_schema import (
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type
-from spark_kafka_sink.spark.planning.column_types import column_type
 from spark_kafka_sink.spark.planning.given_schemas import full_record_name, given_schema
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
 class JsonFormat:
