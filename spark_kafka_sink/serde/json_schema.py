@@ -353,8 +353,9 @@ class _Fitter:
         rules: list[JsonRule] = []
         value, inside, further = column.fields[1], f"{path}[]", (*steps, Each.VALUE)
         properties, more = _properties(schema), schema.get("additionalProperties", True)
-        required = _required(schema)
-        is_closed = more is False and not schema.get("patternProperties")
+        required, is_closed = _required(schema), more is False
+        if is_closed and schema.get("patternProperties"):
+            more, is_closed = True, False
         if required or is_closed:
             what = f"the property {required[0]!r}" if required else "no further properties"
             raise _misfit(column, path, f"an object with {what}, which a struct has")
