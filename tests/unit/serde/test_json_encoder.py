@@ -1,4 +1,4 @@
-"""JSON rows with a prefix: their bytes, and the rows that do not fit, as a validator finds them."""
+"""JSON rows with a prefix: read back, and the rows that do not fit, as a validator finds them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.schema_registry import topic_subject_name_strategy
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from jsonschema.protocols import Validator  # type: ignore[import-untyped]
@@ -27,6 +30,8 @@ from spark_kafka_sink.serde.row_rules import Fault
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 
 PREFIX: Final = schema_id_prefix(7)
+BY_TOPIC: Final = {"subject.name.strategy": topic_subject_name_strategy}
+CONTEXT: Final = SerializationContext("t", MessageField.VALUE)
 TEXTS: Final = ('{"a":1}', None, "", "é😀" * 40, '{"a":null}', None)
 
 
@@ -186,6 +191,11 @@ def check(seed: int, *, derived: bool) -> None:
         for number, row in enumerate(rows)
         if row is not None and not is_good(row, kind, validator)
     }
+    if derived:
+        deserializer = JSONDeserializer(text, conf=BY_TOPIC)
+        for number, data in enumerate(encoded.array.to_pylist()):
+            if number not in bad:
+                assert deserializer(data, CONTEXT) == rows[number]
 
 
 # A failure names its seed, which is as small as can be.
