@@ -53,6 +53,7 @@ _HEADERS: Final = {
     "bearer.auth.logical.cluster": "target-sr-cluster",
     "bearer.auth.identity.pool.id": "Confluent-Identity-Pool-Id",
 }
+_OF_BROKERS: Final = "kafka.".__add__
 _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 
 
@@ -195,12 +196,12 @@ class _Connection:
     def _inherited(self) -> str:
         """Return the user and the password of the brokers."""
         config, values = self._config, self._values
-        user, password = values.text("sasl.username", config.sasl_username), None
-        if config.sasl_password is not None:
+        with name_options(_OF_BROKERS):
+            user = values.text("sasl.username", config.sasl_username)
             password = values.text("sasl.password", config.sasl_password)
-        if config.sasl_jaas_config is not None:
-            found = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism).options
-            user, password = found.get("username"), found.get("password")
+            if config.sasl_jaas_config is not None:
+                found = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism).options
+                user, password = found.get("username"), found.get("password")
         if not user or password is None:
             message = (
                 f"{_BASIC} is SASL_INHERIT, but the options of the brokers have no user and "
@@ -243,8 +244,14 @@ class _Connection:
 
     def _inherited_token(self) -> Callable[[], str]:
         """Return a function that returns a token for the brokers."""
-        oauth = OAuth(self._config, self._values)
-        return lambda: oauth.new_token().value
+        with name_options(_OF_BROKERS):
+            oauth = OAuth(self._config, self._values)
+
+        def fetch() -> str:
+            with name_options(_OF_BROKERS):
+                return oauth.new_token().value
+
+        return fetch
 
     def _token_of_endpoint(self) -> Callable[[], str]:
         """Return a function that gets a token from bearer.auth.issuer.endpoint.url."""

@@ -89,12 +89,12 @@ def decoded(registry: RegistryServer, data: bytes | None, topic: str, field: str
     """Return what Confluent's deserializer reads."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
-    from confluent_kafka.serialization import SerializationContext
+    from confluent_kafka.serialization import MessageField, SerializationContext
 
     client = SchemaRegistryClient(
         {"url": registry.url, "basic.auth.user.info": "user-of-test:s3cret"}
     )
-    return AvroDeserializer(client)(data, SerializationContext(topic, field))
+    return AvroDeserializer(client)(data, SerializationContext(topic, MessageField(field)))
 
 
 def without_nan(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

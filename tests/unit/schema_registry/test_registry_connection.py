@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -39,10 +39,14 @@ def server() -> Iterator[RegistryServer]:
 
 
 def client_of(
-    url: str, kafka: dict[str, str] | None = None, **options: str
+    url: str,
+    kafka: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
+    **options: str,
 ) -> SchemaRegistryClient:
     """Return a client; the names of its options have _ for a dot."""
-    given = {name.replace("_", "."): value for name, value in options.items()}
+    every = {**(more or {}), **options}
+    given = {name.replace("_", "."): value for name, value in every.items()}
     settings = registry_settings({"schema.registry.url": url, **given})
     assert settings is not None
     return connect(settings, producer_config({"bootstrap.servers": "b:1", **(kafka or {})}))
@@ -57,7 +61,7 @@ def authorization(server: RegistryServer, client: SchemaRegistryClient) -> str |
 def refusal(url: str = "http://localhost:8081", **options: str) -> str:
     """Return why a client cannot be made."""
     with pytest.raises(ConfigException) as caught:
-        client_of(url, **options)
+        client_of(url, more=options)
     return str(caught.value)
 
 
@@ -112,7 +116,7 @@ def test_wrong_credentials_are_an_error_without_them(server: RegistryServer) -> 
 
 def test_a_token_is_sent_with_the_headers_of_confluent_cloud(server: RegistryServer) -> None:
     more = {"bearer_auth_logical_cluster": "lsrc-1", "bearer_auth_identity_pool_id": "pool-1"}
-    client = client_of(server.url, bearer_auth_token="t0k", **more)
+    client = client_of(server.url, bearer_auth_token="t0k", more=more)
     assert authorization(server, client) == "Bearer t0k"
     headers = server.calls[-1].headers
     assert headers["target-sr-cluster"] == "lsrc-1"
@@ -127,14 +131,14 @@ def test_a_token_is_fetched_once_for_all_calls(server: RegistryServer) -> None:
             "bearer_auth_client_secret": CLIENT_SECRET,
             "bearer_auth_scope": "schemas",
         }
-        client = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", **options)
+        client = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", more=options)
         assert issuer.asked == []
         assert authorization(server, client) == authorization(server, client)
         assert server.calls[-1].headers["authorization"] == f"Bearer {issuer.tokens[0]}"
         (asked,) = issuer.asked
         assert asked.form == {"grant_type": "client_credentials", "scope": "schemas"}
         options["bearer_auth_client_secret"] = "s3cret"
-        wrong = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", **options)
+        wrong = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", more=options)
         with pytest.raises(RestClientException, match=r"no OAuth token: it answered 401") as caught:
             wrong.latest("t")
         assert "s3cret" not in str(caught.value)
@@ -155,18 +159,18 @@ def test_a_token_comes_from_where_tokens_for_the_brokers_come_from(
             "sasl.oauthbearer.token.endpoint.url": f"file://{token}",
         }
         source = {"bearer_auth_credentials_source": "SASL_OAUTHBEARER_INHERIT"}
-        client = client_of(server.url, kafka, **source)
+        client = client_of(server.url, kafka, source)
         assert authorization(server, client) == f"Bearer {token.read_text()}"
         kafka |= {
             "sasl.oauthbearer.token.endpoint.url": issuer.url,
             "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
             "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
         }
-        client = client_of(server.url, kafka, **source)
+        client = client_of(server.url, kafka, source)
         assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
         issuer.answer = lambda asked: Answer(400, {"error": "invalid_scope"})
         with pytest.raises(RestClientException, match=r"it answered 400 \(invalid_scope\)"):
-            client_of(server.url, kafka, **source).latest("t")
+            client_of(server.url, kafka, source).latest("t")
 
 
 WRONG = {
@@ -235,7 +239,7 @@ def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     own = {"schema.registry.ssl.keystore.location": str(tmp_path / "client.pem")}
     with registry_server(context) as server:
         url = server.url.replace("127.0.0.1", "localhost")
-        assert client_of(url, **trust, **own).latest("t") is None
+        assert client_of(url, more=trust | own).latest("t") is None
         with pytest.raises(RestClientException, match="its certificate is refused here") as caught:
-            client_of(url, **own).latest("t")
+            client_of(url, more=own).latest("t")
         assert "set schema.registry.ssl.truststore.location" in str(caught.value)

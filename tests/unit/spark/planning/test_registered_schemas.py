@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,19 +68,20 @@ def rows(value: T.DataType = ORDER, key: T.DataType | None = None) -> T.StructTy
 def asked(
     server: RegistryServer,
     schema: T.StructType | None = None,
+    more: Mapping[str, str] | None = None,
     *,
     may_remember: bool = False,
     **options: str,
 ) -> SinkOptions:
     """Return the options of a write after the registry was asked. Names have _ for a dot."""
     schema = rows() if schema is None else schema
-    more = {name.replace("_", "."): value for name, value in options.items()}
+    every = {**(more or {}), **options}
     given = {
         "kafka.bootstrap.servers": "b:1",
         "topic": "t",
         "valueFormat": "avro",
         "schema.registry.url": server.url,
-        **more,
+        **{name.replace("_", "."): value for name, value in every.items()},
     }
     given = {name: value for name, value in given.items() if value}
     before = len(server.calls)
@@ -129,17 +130,17 @@ def test_a_given_schema_is_registered_even_if_there_is_another(server: RegistryS
 def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer) -> None:
     off = {"auto_register_schemas": "false"}
     with pytest.raises(ConfigException) as refused:
-        asked(server, **off)
+        asked(server, more=off)
     assert str(refused.value) == (
         "the schema is not registered in subject 't-value', and auto.register.schemas is false: "
         f"register it, which is {DERIVED}"
     )
     assert server.asked() == [LATEST]
     with pytest.raises(ConfigException, match="register it, which is"):
-        asked(server, valueSchema=HAND_MADE, **off)
+        asked(server, valueSchema=HAND_MADE, more=off)
     assert server.asked() == [LOOKUP]
     server.add("t-value", HAND_MADE)
-    assert asked(server, valueSchema=HAND_MADE, **off).encodings == (encoding(HAND_MADE, 1),)
+    assert asked(server, valueSchema=HAND_MADE, more=off).encodings == (encoding(HAND_MADE, 1),)
     assert server.asked() == [LOOKUP]
     assert server.subjects == {"t-value": [1]}
 
@@ -167,7 +168,7 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
     only_key = T.StructType().add("value", T.StringType()).add("key", T.LongType())
     options = {"valueFormat": "", "keyFormat": "avro", "use_schema_id": "1"}
     server.asked()
-    (key,) = asked(server, only_key, **options).encodings
+    (key,) = asked(server, only_key, more=options).encodings
     assert key.prefix == schema_id_prefix(1)
 
 
@@ -192,7 +193,7 @@ STRATEGIES: dict[str, tuple[dict[str, str], str]] = {
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_the_subject_is_named_by_a_strategy(name: str, server: RegistryServer) -> None:
     options, subject = STRATEGIES[name]
-    asked(server, rows().add("topic", T.StringType()), **options)
+    asked(server, rows().add("topic", T.StringType()), more=options)
     assert list(server.subjects) == [subject]
 
 
@@ -272,13 +273,13 @@ def test_what_is_wrong_is_refused_and_nothing_is_registered(
 ) -> None:
     version, options, kind, words = REFUSED[name]
     options = dict(options)
-    value = T.StringType() if options.get("valueFormat") == "" else ORDER
+    value: T.DataType = T.StringType() if options.get("valueFormat") == "" else ORDER
     value = T.DayTimeIntervalType() if options.pop("kind", "") else value
     if version:
         server.add("t-value", **version)
     there = {subject: list(ids) for subject, ids in server.subjects.items()}
     with pytest.raises(kind) as refused:
-        asked(server, rows(value).add("topic", T.StringType()), **options)
+        asked(server, rows(value).add("topic", T.StringType()), more=options)
     assert words in str(refused.value)
     assert server.subjects == there
 
@@ -339,39 +340,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Now:
 
 
 def batch(
-    server: RegistryServer, schema: T.StructType | None = None, **options: str
+    server: RegistryServer,
+    schema: T.StructType | None = None,
+    more: Mapping[str, str] | None = None,
+    **options: str,
 ) -> ColumnEncoding:
     """Return how the value of a micro-batch is encoded."""
-    (found,) = asked(server, schema, may_remember=True, **options).encodings
+    (found,) = asked(server, schema, {**(more or {}), **options}, may_remember=True).encodings
     return found
 
 
 def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: Now) -> None:
     server.add("t-value", DERIVED)
     ttl = {"latest_cache_ttl_sec": "60"}
-    first = batch(server, **ttl)
+    first = batch(server, more=ttl)
     clock.now += 59
-    assert batch(server, **ttl) == first
+    assert batch(server, more=ttl) == first
     assert server.asked() == [LATEST]
     server.add("t-value", HAND_MADE)
-    assert batch(server, **ttl) == first
+    assert batch(server, more=ttl) == first
     clock.now += 1
-    assert batch(server, **ttl) == encoding(HAND_MADE, 2)
+    assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
     assert server.asked() == [LATEST]
     # Without a limit, it never asks again.
     clock.now += 1e9
     assert batch(server) == encoding(HAND_MADE, 2)
     assert server.asked() == []
     # A batch job asks each time.
-    asked(server, **ttl)
+    asked(server, more=ttl)
     assert server.asked() == [LATEST]
 
 
 def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock: Now) -> None:
     options = {"valueSchema": HAND_MADE, "latest_cache_ttl_sec": "0"}
-    first = batch(server, **options)
+    first = batch(server, more=options)
     clock.now += 1e6
-    assert batch(server, **options) == first
+    assert batch(server, more=options) == first
     assert server.asked() == [REGISTER]
     assert batch(server, use_schema_id="1", latest_cache_ttl_sec="0") == first
     clock.now += 1e6
@@ -383,34 +387,34 @@ def test_a_stream_survives_a_registry_that_is_away(
     server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
 ) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
-    first = batch(server, **ttl)
+    first = batch(server, more=ttl)
     server.asked()
     clock.now += 60
     server.fault = lambda call: error(401, 401, "Unauthorized")
     with caplog.at_level(logging.WARNING):
-        assert batch(server, **ttl) == first
-        assert batch(server, **ttl) == first
+        assert batch(server, more=ttl) == first
+        assert batch(server, more=ttl) == first
     # It asks again only after the time has passed once more.
     assert server.asked() == [LATEST]
     assert "column value is still written with the schema that has id 1" in caplog.text
     clock.now += 60
     server.fault = lambda call: None
     server.add("t-value", HAND_MADE)
-    assert batch(server, **ttl) == encoding(HAND_MADE, 2)
+    assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
 
 
 def test_a_new_version_that_does_not_fit_ends_no_stream(
     server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
 ) -> None:
     ttl = {"latest_cache_ttl_sec": "60"}
-    first = batch(server, **ttl)
+    first = batch(server, more=ttl)
     server.add("t-value", '"long"')
     clock.now += 60
     with caplog.at_level(logging.WARNING):
-        assert batch(server, **ttl) == first
+        assert batch(server, more=ttl) == first
     assert "because no newer one can be used: column value is of type struct" in caplog.text
     with pytest.raises(DataException, match="column value is of type struct"):
-        asked(server, **ttl)
+        asked(server, more=ttl)
 
 
 def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
