@@ -409,8 +409,8 @@ def _newer_format(machine: Planning, reading: LogReading) -> Failure:
 
 def _below_floor(version: int, record: CommitRecord) -> Failure:
     sentence = (
-        f"version {version} is below {record.versions.floor}: for such old versions, the commit "
-        "log no longer knows whether they were written"
+        f"version {version} is below {record.versions.lowest}: for such old versions, the commit "
+        "log does not keep whether they were written"
     )
     return Failure(FailureKind.BELOW_FLOOR, sentence)
 

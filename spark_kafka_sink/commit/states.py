@@ -189,8 +189,8 @@ COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
     _C.CLEANING: frozenset({_C.DONE}),
 }
 ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
-    _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED, _A.FAILED}),
-    _A.DESCRIBING: frozenset({_A.PROVING, _A.FAILED}),
+    _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED}),
+    _A.DESCRIBING: frozenset({_A.PROVING, _A.ABORTED}),
     _A.PROVING: frozenset(
         {
             _A.ASKING,
@@ -206,7 +206,7 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
     _A.READING: frozenset(
         {_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
     ),
-    _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
+    _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED}),
 }
 SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.CHECKING: frozenset({_1.WRITING, _1.EXPLAINING, _1.ABORTING}),

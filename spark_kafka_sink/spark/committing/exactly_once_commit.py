@@ -237,13 +237,16 @@ def abort_batch(
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
+    *,
+    is_replay: bool = False,
 ) -> None:
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
-    batch_id: as in `commit_batch`.
+    batch_id: as in `commit_batch`. is_replay: whether the job only counted the rows of a
+    micro-batch that was written before.
     """
     if isinstance(plan, Plan):
-        _abort(options, plan, messages)
+        _abort(options, plan, messages, is_replay=is_replay)
         _publish_failure(options, messages, batch_id)
 
 
@@ -260,6 +263,13 @@ def abort_micro_batch(
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
         _abort(options, plan, messages)
+    else:
+        say(
+            f"pykafka: the write of {_owner(options)} is not aborted now, because its plan is not "
+            "in the folder of the driver; if a transaction is open, brokers abort it within "
+            f"{options.producer.transaction_timeout_ms} ms, and read_committed consumers may have "
+            "to wait until then"
+        )
     _publish_failure(options, messages, batch_id)
 
 
@@ -323,9 +333,17 @@ def _commit(
 
 
 def _abort(
-    options: SinkOptions, plan: Plan, messages: Sequence[WriterCommitMessage | None]
+    options: SinkOptions,
+    plan: Plan,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    is_replay: bool = False,
 ) -> None:
     try:
+        if is_replay or _is_replay(messages):
+            # Its rows are visible, so it would be wrong to say that nothing of it is.
+            _end_unused(options, plan)
+            return
         if _mode(options) is Mode.SINGLE:
             line = single_commit.abort_run(options, plan)
         else:
@@ -338,6 +356,12 @@ def _abort(
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = not_aborted_now(plan.run, error)
     say(f"pykafka: {line}")
+
+
+def _is_replay(messages: Sequence[WriterCommitMessage | None]) -> bool:
+    """Return whether the tasks of a micro-batch only counted rows that were written before."""
+    reported = [message for message in messages if message is not None]
+    return bool(reported) and all(isinstance(message, SkippedMessage) for message in reported)
 
 
 def _version(options: SinkOptions) -> int:

@@ -188,6 +188,18 @@ def test_a_version_below_the_floor_is_refused_with_both_numbers() -> None:
     assert kinds(asked) == [ReadLog]
 
 
+def test_a_version_that_the_record_has_no_room_for_is_refused_and_not_written_and_forgotten() -> (
+    None
+):
+    full = replace(DONE, versions=VersionSet(tuple((2 * n, 2 * n) for n in range(10, 10_010))))
+    outcome, asked = plan({ReadLog: [logged(full)]}, version=7)
+    assert outcome.kind is FailureKind.BELOW_FLOOR
+    assert "version 7 is below 19" in outcome.sentence
+    assert kinds(asked) == [ReadLog]
+    outcome, _ = plan({ReadLog: [logged(full)]}, version=19)
+    assert isinstance(outcome, Planned)
+
+
 def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:
     listed = Listed(frozenset({OpenTransaction(TASK, 20)}))
     script: dict[Any, list[Reply]] = {

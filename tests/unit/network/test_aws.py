@@ -71,7 +71,8 @@ def config(broker: MskBroker, **more: str) -> Any:  # noqa: ANN401 - a configura
             "bootstrap.servers": broker.address,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "AWS_MSK_IAM",
-            "max.block.ms": "20000",
+            # No test waits for it; botocore alone takes long to import on a busy machine.
+            "max.block.ms": "60000",
         }
         | {name.replace("_", "."): value for name, value in more.items()}
     )
@@ -307,7 +308,7 @@ def test_a_role_that_is_refused_and_one_that_ends_are_told(broker: MskBroker, st
 
 @contextlib.contextmanager
 def refused_source(given: ProducerConfig) -> Iterator[None]:
-    """Have the source of a configuration ask for credentials, until it has been refused once."""
+    """Make the source of a configuration ask for credentials, until it is refused once."""
     made = Security(given)
     refused = threading.Event()
     made.wake = refused.set

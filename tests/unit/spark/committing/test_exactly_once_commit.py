@@ -32,6 +32,7 @@ from spark_kafka_sink.spark.report import (
     SkippedMessage,
     TaskReport,
 )
+from spark_kafka_sink.spark.writer import ExactlyOnceMicroBatchWriter
 
 PRODUCER = ProducerIdAndEpoch(9, 4)
 OWNER = checked_owner("p", "app", "t")
@@ -299,6 +300,44 @@ def test_an_abort_says_what_came_of_it_and_raises_nothing(
     abort_batch(options(mode, 7), PLAN, [None])
     said = capsys.readouterr().err
     assert "could not be aborted now (nobody answers); the brokers abort it within 1000 ms" in said
+
+
+@MODES
+@pytest.mark.parametrize("has_messages", [True, False])
+@pytest.mark.parametrize("level", [1, 2])
+def test_the_abort_of_a_replay_does_not_say_that_its_rows_are_not_visible(
+    modes: Modes,
+    mode: Mode,
+    level: int,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    has_messages: bool,
+) -> None:
+    plan = replace(PLAN, run=replace(PLAN.run, level=level))
+    skipped = [replace(each, plan=plan) for each in skips(1, 2)]
+    if has_messages:
+        abort_micro_batch(options(mode), [*skipped, None], 6)
+    else:
+        ExactlyOnceMicroBatchWriter(
+            options(mode), plan, MICRO_BATCH._replace(batch_id=6), is_written=True
+        ).abort([None, None])
+    assert capsys.readouterr().err == ""
+    # At level 1, the plan of mode single has begun a transaction.
+    is_open = mode is Mode.SINGLE and level == 1
+    assert modes.aborted == [(mode.value, plan)] * is_open
+
+
+@MODES
+def test_an_abort_without_a_plan_says_until_when_a_transaction_may_be_open(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exactly_once_commit, "kept_plan", lambda _: None)
+    abort_micro_batch(options(mode), [None], 6)
+    assert modes.aborted == []
+    said = capsys.readouterr().err
+    assert "its plan is not in the folder of the driver" in said
+    timeout_ms = options().producer.transaction_timeout_ms
+    assert f"brokers abort it within {timeout_ms} ms, and read_committed consumers may" in said
 
 
 @MODES

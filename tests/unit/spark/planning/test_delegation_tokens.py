@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 from pyspark import SparkFiles
+from support.pure.planned_run import PLAN
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.delegation_tokens import FRESH_MS, delegation_token
@@ -37,14 +38,15 @@ from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import session
-from spark_kafka_sink.spark.committing import job_token
+from spark_kafka_sink.spark import writer as writer_module
+from spark_kafka_sink.spark.committing import exactly_once_commit, job_token
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.planning import delegation_tokens
 from spark_kafka_sink.spark.planning.delegation_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
-from spark_kafka_sink.spark.writer import KafkaArrowWriter
+from spark_kafka_sink.spark.writer import ExactlyOnceWriter, KafkaArrowWriter
 
 HOUR_MS = 3_600_000
 GIVEN = {
@@ -527,6 +529,26 @@ def test_the_token_of_a_job_ends_with_it(brokers: Brokers, tmp_path: Path, end: 
     brokers.calls.clear()
     committed_elsewhere(writer).abort([])
     assert brokers.calls == []
+
+
+@pytest.mark.parametrize("is_exactly_once", [False, True])
+def test_the_token_of_a_failed_job_ends_though_its_abort_or_its_report_fails(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, *, is_exactly_once: bool
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        message = "no report"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(writer_module, "failure_report", fails)
+    monkeypatch.setattr(exactly_once_commit, "abort_batch", fails)
+    checked, token = with_job_token(options())
+    assert len(brokers.tokens) == 1
+    writer: KafkaArrowWriter | ExactlyOnceWriter = KafkaArrowWriter(checked, token)
+    if is_exactly_once:
+        writer = ExactlyOnceWriter(checked, PLAN, token=token)
+    with pytest.raises(RuntimeError, match="no report"):
+        writer.abort([None])
+    assert brokers.tokens == {}
 
 
 def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(
