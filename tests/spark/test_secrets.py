@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.brokers import keys
 from support.brokers.access import allow_only
-from support.brokers.certificates import openssl
 from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
@@ -92,7 +92,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.options import sink_options
 
 # Less than who started this waits.
-faulthandler.dump_traceback_later(200, exit=True)
+faulthandler.dump_traceback_later(400, exit=True)
 folder, given = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 settings, unknown, marker = given["settings"], given["unknown"], given["marker"]
 builder = SparkSession.builder
@@ -267,9 +267,7 @@ class Scene:
         self._topic = self._new_topic()
         self._kdc = kafka.kdc
         self._keys_of_keytabs: list[bytes] = []
-        self._key = openssl(
-            "pkcs8", "-topk8", "-passout", f"pass:{_MARKER}-key", given=kafka.client.key
-        )
+        self._key = keys.pkcs8(kafka.client.key, f"{_MARKER}-key")
         kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
         server.answer = self._answer
 
@@ -452,7 +450,7 @@ class Scene:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=440,
         )
         (self.folder / "its output").write_text(done.stdout)
         (self.folder / "its log").write_text(done.stderr)

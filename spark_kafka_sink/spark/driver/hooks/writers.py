@@ -456,7 +456,7 @@ def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool
     )
     if not is_batch or is_off(write.options):
         return False
-    from spark_kafka_sink.spark.driver.hooks.versions import is_written  # noqa: PLC0415 - most writes do not need it
+    from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 
     return is_written(write.options)
 
