@@ -92,7 +92,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.options import sink_options
 
 # Less than who started this waits.
-faulthandler.dump_traceback_later(400, exit=True)
+faulthandler.dump_traceback_later(270, exit=True)
 folder, given = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 settings, unknown, marker = given["settings"], given["unknown"], given["marker"]
 builder = SparkSession.builder
@@ -450,7 +450,7 @@ class Scene:
             capture_output=True,
             text=True,
             check=False,
-            timeout=440,
+            timeout=285,
         )
         (self.folder / "its output").write_text(done.stdout)
         (self.folder / "its log").write_text(done.stderr)
