@@ -147,6 +147,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A listener that removes itself over Spark Connect",
+            "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
+            "Call `removeListener` in another thread, for example at the end of the program.",
+            places=("spark/driver/listener_bus.py:remove",),
+            tests=(
+                "unit/spark/driver/test_listener_bus.py::test_a_listener_that_removes_itself_is_told_so",
+            ),
+        ),
+        Entry(
             "A variable or a file that an option refers to",
             (
                 "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
