@@ -43,6 +43,11 @@ from spark_kafka_sink.config import (
 from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.schema_registry.settings import (
+    REGISTRY_OPTIONS,
+    RegistrySettings,
+    registry_settings,
+)
 from spark_kafka_sink.spark.exactly_once import (
     APPLICATION_OPTION,
     EXACTLY_ONCE_OPTIONS,
@@ -87,7 +92,7 @@ _OWN: Final = {
         "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "fullTraceback",
         "openTelemetry", "progress", "quiet", "reportPath", "topic", "topic.partitions",
         "topic.replication", "traceparent", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS, *REGISTRY_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -152,7 +157,8 @@ class SinkOptions:
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
     job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
-    full_traceback: whether tracebacks of exceptions have the frames of the sink.
+    full_traceback: whether tracebacks of exceptions have the frames of the sink. registry: the
+    settings of the schema registry that the driver asks; tasks get None.
 
     The driver adds the following before tasks start. encodings: the columns that tasks encode,
     and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
@@ -175,6 +181,7 @@ class SinkOptions:
     traceparent: str | None = None
     write_id: str | None = None
     formats: FormatOptions = field(default_factory=FormatOptions)
+    registry: RegistrySettings | None = None
     encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
@@ -268,6 +275,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         traceparent=_given_traceparent(given),
         write_id=given.get(WRITE_ID_OPTION),
         formats=format_options(given),
+        registry=registry_settings(given),
         full_traceback=_is_on(given, "fullTraceback"),
     )
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from support.brokers import keys
 from support.brokers.access import allow_only
+from support.brokers.registry_server import RegistryServer, basic, registry_server
 from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
@@ -35,6 +36,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 _MARKER = "hunter2"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _SECRETS = [
+    "basic.auth.user.info",
+    "bearer.auth.client.secret",
+    "bearer.auth.token",
     "kafka.sasl.jaas.config",
     "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
     "kafka.sasl.oauthbearer.client.credentials.client.secret",
@@ -44,6 +48,8 @@ _SECRETS = [
     "kafka.ssl.keystore.key",
     "kafka.ssl.keystore.password",
     "kafka.ssl.truststore.password",
+    "schema.registry.ssl.keystore.key",
+    "schema.registry.url",
 ]
 # It is unknown: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
@@ -195,6 +201,8 @@ calls = [
     *(partial(succeed, options) for options in given["succeed"]),
     *(partial(fail, *each) for each in given["fail"]),
     *(partial(fail, given["succeed"][0], text, rows) for rows, text in in_tasks),
+    *(partial(succeed, options) for options in given["by_registry"]),
+    partial(fail, given["refused_by_registry"], "it answered 401"),
 ]
 if is_registered:
     with ThreadPoolExecutor(4) as pool:
@@ -218,6 +226,7 @@ for options, _ in given["fail"]:
         show(error)
     else:
         raise AssertionError("not refused")
+print(repr(sink_options({**where, **given["refused_by_registry"]})))
 planned = KafkaDataSource({**where, **given["succeed"][0]}).writer(frame.schema, False)
 message = planned.write(iter([row]))
 Path(folder, "commit message").write_bytes(pickle.dumps(message))
@@ -259,17 +268,26 @@ print("all tried")
 class Scene:
     """A folder in which everything is left, and what the script writes."""
 
-    def __init__(self, folder: Path, kafka: SecuredKafka, server: TokenServer, given: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kafka: SecuredKafka,
+        server: TokenServer,
+        registry: RegistryServer,
+        given: Path,
+    ) -> None:
         self.folder = folder
+        self._registry = registry
         self._kafka = kafka
         self._server = server
         self._given = given
-        self._topic = self._new_topic()
+        self._topic, self._avro_topic = self._new_topic(), self._new_topic()
         self._kdc = kafka.kdc
         self._keys_of_keytabs: list[bytes] = []
         self._key = keys.pkcs8(kafka.client.key, f"{_MARKER}-key")
         kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
         server.answer = self._answer
+        registry.authorization = basic("user", f"{_MARKER}-registry")
 
     def _new_topic(self) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
@@ -425,9 +443,22 @@ class Scene:
         by_kerberos, not_by_kerberos = self._by_kerberos()
         return [scram(), self._plain(), mutual, oauth, *by_kerberos], fail + not_by_kerberos
 
+    def _writes_by_registry(self) -> list[dict[str, str]]:
+        """Return options with the credentials of a schema registry, the last ones wrong."""
+        url = self._registry.url
+        options = self._scram(topic=self._avro_topic)
+        options |= {"valueFormat": "avro", "valueSchema": '"bytes"', "schema.registry.url": url}
+        user = f"user:{_MARKER}-registry"
+        return [
+            options | {"basic.auth.user.info": user},
+            options | {"schema.registry.url": url.replace("//", f"//{user}@")},
+            options | {"basic.auth.user.info": f"user:{_MARKER}-wrong"},
+        ]
+
     def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
         """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
         succeed, fail = self._writes()
+        *by_registry, refused_by_registry = self._writes_by_registry()
         given = {
             "settings": settings,
             "address": address,
@@ -439,6 +470,8 @@ class Scene:
             "succeed": succeed,
             "by_token": self._scram(delegationToken="true"),
             "fail": fail,
+            "by_registry": by_registry,
+            "refused_by_registry": refused_by_registry,
             "forms": self._forms,
         }
         # Secrets are in it: it is not searched.
@@ -457,6 +490,8 @@ class Scene:
         assert done.stdout.endswith("all tried\n"), done.stdout[-3000:] + done.stderr[-5000:]
         rows = [record.value for record in read_with_confluent(self._kafka.bootstrap, self._topic)]
         assert rows == [b"v"] * (3 + len(succeed) + 1)
+        encoded = read_with_confluent(self._kafka.bootstrap, self._avro_topic)
+        assert [record.value for record in encoded] == [b"\0\0\0\0\x01v"] * 2
 
     @property
     def _forms(self) -> list[str]:
@@ -510,8 +545,11 @@ def scene(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
-    with TokenServer(secured_kafka.jwt_key.read_text()) as server:
-        yield Scene(folder, secured_kafka, server, tmp_path / "given.json")
+    with (
+        TokenServer(secured_kafka.jwt_key.read_text()) as server,
+        registry_server() as registry,
+    ):
+        yield Scene(folder, secured_kafka, server, registry, tmp_path / "given.json")
 
 
 def _events(left: dict[str, bytes]) -> bytes:

@@ -26,7 +26,11 @@ from spark_kafka_sink.spark.micro_batch import (
     micro_batch_in,
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
-from spark_kafka_sink.spark.planning.encodings import with_encodings
+from spark_kafka_sink.spark.planning.encodings import (
+    encoded_columns,
+    with_encodings,
+    with_registered_encodings,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -163,6 +167,9 @@ class KafkaDataSource(DataSource):
         """
         freeze_imports()
         options = _traced(self.check_stream(schema))
+        if self._is_copy:
+            # Nothing asks the schema registry, so no writer may have its credentials.
+            options = replace(options, registry=None)
         if options.exactly_once is None:
             if not self._is_copy:
                 options = _checked_micro_batch(options, schema)
@@ -232,7 +239,7 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = with_encodings(sink_options(given), schema)
-    check_schema(schema, options.topic, [each.column for each in options.encodings])
+    check_schema(schema, options.topic, encoded_columns(options, schema))
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})
@@ -266,7 +273,8 @@ def check_environment(
     check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
-    return options
+    # Last, because it may register a schema.
+    return with_registered_encodings(options, schema, may_remember=may_remember)
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:

@@ -1,10 +1,12 @@
 """The plans by which tasks encode keys and values, made on the driver before any row.
 
-A schema comes from an option, or is derived from the column. Tasks get the plan and not the schema.
+A schema comes from an option, from a schema registry, or is derived from the column. Tasks get the
+plan and not the schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,10 +14,21 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
-from spark_kafka_sink.serde.avro_plan import fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
+from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
+from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
+from spark_kafka_sink.serde.avro_schema import (
+    AvroType,
+    EnumType,
+    Fixed,
+    Record,
+    derive_schema,
+    parse_schema,
+)
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
+    AVRO,
     COLUMNS_WITH_FORMAT,
     ColumnEncoding,
     FormatOptions,
@@ -23,6 +36,8 @@ from spark_kafka_sink.spark.formats import (
 )
 from spark_kafka_sink.spark.on_error import local_path
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
+from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
 
 _KINDS: Final[dict[type[T.DataType], Kind]] = {
     T.NullType: Kind.NULL,
@@ -50,11 +65,72 @@ _SCHEMA: Final = "an Avro schema as JSON, or a file on the driver that contains 
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
-    Raise ConfigException for a schema or an option that is invalid, and DataException for a column
-    that does not fit its schema.
+    With a schema registry, `with_registered_encodings` adds them. Raise ConfigException for a
+    schema or an option that is invalid, and DataException for a column that does not fit its
+    schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
+    _check_effects(options, chosen, schema)
+    encodings = []
+    for column in _columns(chosen, schema):
+        schema_format = _FORMATS[chosen[column.name]](column, given)
+        text = schema_format.given()
+        if options.registry is None:
+            encodings.append(
+                schema_format.encoding(schema_format.derived() if text is None else text)
+            )
+            continue
+        if text is not None:
+            schema_format.encoding(text)
+        if not _has_id(options.registry, column.name, chosen):
+            subject_of(options.registry, column.name, options.topic, schema_format.given_name())
+    return replace(options, encodings=tuple(encodings))
+
+
+def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
+    """Return the names of the columns that tasks encode."""
+    chosen = chosen_formats(options.formats, schema)
+    return [column.name for column in _columns(chosen, schema)]
+
+
+def with_registered_encodings(
+    options: SinkOptions, schema: T.StructType, *, may_remember: bool
+) -> SinkOptions:
+    """Ask the schema registry, and return the options with the encodings, without the registry.
+
+    may_remember: whether a schema that was chosen before may be used again, for
+    latest.cache.ttl.sec, and longer while the registry does not respond. Raise the exceptions of
+    `choose_schema`.
+    """
+    settings = options.registry
+    if settings is None:
+        return options
+    chosen = chosen_formats(options.formats, schema)
+    questions = []
+    for column in _columns(chosen, schema):
+        schema_format = _FORMATS[chosen[column.name]](column, options.formats)
+        own = settings
+        if not _has_id(settings, column.name, chosen):
+            own = replace(settings, schema_id=None)
+        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format))
+    encodings = answers(questions, options.producer, may_remember=may_remember)
+    return replace(options, encodings=tuple(encodings), registry=None)
+
+
+def _columns(chosen: Mapping[str, str], schema: T.StructType) -> list[T.StructField]:
+    columns = {each.name: each for each in schema.fields}
+    return [columns[name] for name in COLUMNS_WITH_FORMAT if name in chosen and name in columns]
+
+
+def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) -> bool:
+    """Return whether use.schema.id is the id of a column's schema: of the value, if it has one."""
+    return settings.schema_id is not None and (column == "value" or "value" not in chosen)
+
+
+def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
+    """Raise ConfigException for options about columns without a format, and contradictions."""
+    given, registry = options.formats, options.registry
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"
@@ -70,12 +146,24 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
         if name not in columns and name != "value":
             message = f"option {name}Format is set, but the data has no column {name}"
             raise ConfigException(message)
-    encodings = (
-        _encoding(columns[name], given)
-        for name in COLUMNS_WITH_FORMAT
-        if name in chosen and name in columns
-    )
-    return replace(options, encodings=tuple(encodings))
+    if registry is not None:
+        _check_effects_of_registry(registry, given, chosen)
+
+
+def _check_effects_of_registry(
+    registry: RegistrySettings, given: FormatOptions, chosen: Mapping[str, str]
+) -> None:
+    if not chosen:
+        message = f"option {URL_OPTION} has no effect: set valueFormat or keyFormat, or remove it"
+        raise ConfigException(message)
+    for name in given.schemas:
+        for option, is_set in (
+            ("use.latest.version", registry.use_latest),
+            ("use.schema.id", _has_id(registry, name, chosen)),
+        ):
+            if is_set:
+                message = f"both {name}Schema and {option} choose a schema: remove one of them"
+                raise ConfigException(message)
 
 
 def _names_given(options: FormatOptions) -> list[str]:
@@ -83,20 +171,60 @@ def _names_given(options: FormatOptions) -> list[str]:
     return [name for name, value in names.items() if value is not None]
 
 
-def _encoding(column: T.StructField, options: FormatOptions) -> ColumnEncoding:
-    name, kind = column.name, column_type(column.dataType)
-    given = options.schemas.get(name)
-    if given is None:
-        text = derive_schema(
-            kind, name, _record_name(name, options), options.record_namespace or ""
-        )
-    else:
-        text = _read(f"{name}Schema", given)
-    try:
-        schema = parse_schema(text)
-    except DataException as error:
-        raise ConfigException(f"option {name}Schema: {error.message}") from None
-    return ColumnEncoding(name, fit(kind, schema, name))
+class _AvroFormat:
+    """Avro, for one column; see `SchemaFormat`."""
+
+    schema_type = AVRO_TYPE
+
+    def __init__(self, column: T.StructField, options: FormatOptions) -> None:
+        self._name = column.name
+        self._kind = column_type(column.dataType)
+        self._options = options
+
+    def given(self) -> str | None:
+        """Return the schema in the option, None if it is not set."""
+        text = self._options.schemas.get(self._name)
+        return None if text is None else _read(f"{self._name}Schema", text)
+
+    def derived(self) -> str:
+        """Return a schema for the type of the column."""
+        name = _record_name(self._name, self._options)
+        return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
+
+    def given_name(self) -> str | None:
+        """Return the full name of the record by the options alone."""
+        text = self.given()
+        if text is not None:
+            schema = self._parsed(text, ())
+            return schema.name if isinstance(schema, Record | EnumType | Fixed) else None
+        if self._options.record_name is None:
+            return None
+        parts = (self._options.record_namespace, _record_name(self._name, self._options))
+        return ".".join(part for part in parts if part)
+
+    def encoding(
+        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+    ) -> ColumnEncoding:
+        """Return how tasks encode the column with a schema."""
+        plan = fit(self._kind, self._parsed(text, referenced), self._name)
+        if schema_id is None:
+            return ColumnEncoding(self._name, plan)
+        # Confluent's clients write bytes that are not inside another type without their length.
+        if isinstance(plan, Leaf) and plan.form is Form.BYTES:
+            plan = replace(plan, form=Form.RAW)
+        return ColumnEncoding(self._name, plan, schema_id_prefix(schema_id))
+
+    def _parsed(self, text: str, referenced: Sequence[str]) -> AvroType:
+        try:
+            return parse_schema(text, referenced)
+        except DataException as error:
+            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
+            raise ConfigException(f"{origin}{error.message}") from None
+
+
+_FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]]] = {
+    AVRO: _AvroFormat
+}
 
 
 def _record_name(column: str, options: FormatOptions) -> str:

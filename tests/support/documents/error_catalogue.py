@@ -1133,9 +1133,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The schema is not JSON, or breaks a rule of the Avro specification.",
             "Correct the schema at the place that the message names.",
             places=(
-                "serde/avro_schema.py:parse_schema",
+                "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_encoding",
+                "spark/planning/encodings.py:_AvroFormat._parsed",
                 "spark/planning/encodings.py:_read",
             ),
             tests=(
@@ -1175,7 +1175,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "spark/formats.py:format_options",
                 "spark/formats.py:chosen_formats",
-                "spark/planning/encodings.py:with_encodings",
+                "spark/planning/encodings.py:_check_effects",
             ),
             tests=(
                 "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
@@ -1200,6 +1200,103 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/options.py:_given_traceparent",
             ),
             tests=("unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",),
+        ),
+    ),
+    "Schema registry": (
+        Entry(
+            "Options of a schema registry that are wrong",
+            "An option is invalid, has no effect, or contradicts another option.",
+            "Set the option as the message says, or remove it.",
+            places=(
+                "schema_registry/settings.py:registry_settings",
+                "schema_registry/settings.py:_flag",
+                "schema_registry/settings.py:_subject",
+                "schema_registry/settings.py:_strategy",
+                "schema_registry/settings.py:_seconds",
+                "schema_registry/settings.py:_schema_id",
+                "spark/planning/encodings.py:_check_effects_of_registry",
+                "spark/planning/registered_schemas.py:subject_of",
+            ),
+            tests=(
+                "unit/schema_registry/test_settings.py::test_an_invalid_value_is_refused",
+                "unit/schema_registry/test_settings.py::test_without_a_url_there_is_no_registry",
+                "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
+            ),
+        ),
+        Entry(
+            "URLs and credentials of a schema registry that cannot be used",
+            (
+                "The URL or the credentials are incomplete or contradict each other, or a secret "
+                "in a variable would be sent unencrypted."
+            ),
+            "Set the options of one way to authenticate, and use https.",
+            places=(
+                "schema_registry/registry_connection.py:_Connection._url",
+                "schema_registry/registry_connection.py:_Connection._headers",
+                "schema_registry/registry_connection.py:_Connection._check_encryption",
+                "schema_registry/registry_connection.py:_Connection._source",
+                "schema_registry/registry_connection.py:_Connection._basic",
+                "schema_registry/registry_connection.py:_Connection._inherited",
+                "schema_registry/registry_connection.py:_Connection._header",
+                "schema_registry/registry_connection.py:_Connection._bearer",
+                "schema_registry/registry_connection.py:_Connection._token_of_endpoint",
+            ),
+            tests=(
+                "unit/schema_registry/test_registry_connection.py::test_what_is_wrong_is_refused_without_a_call",
+                "unit/schema_registry/test_registry_connection.py::test_variables_are_not_sent_unencrypted",
+            ),
+        ),
+        Entry(
+            "A schema registry that refuses a call",
+            (
+                "The registry does not know the credentials, does not allow the call, or does not "
+                "accept the schema; or the URL is not that of a registry."
+            ),
+            "Do what the message advises for the status or the error code.",
+            places=(
+                "schema_registry/schema_registry_client.py:_object",
+                "schema_registry/schema_registry_client.py:_no_answer",
+                "schema_registry/schema_registry_client.py:SchemaRegistryClient._ask_each",
+            ),
+            tests=(
+                "unit/schema_registry/test_schema_registry_client.py::test_an_error_is_raised_at_once_with_its_code_and_advice",
+                "unit/schema_registry/test_registry_connection.py::test_wrong_credentials_are_an_error_without_them",
+            ),
+        ),
+        Entry(
+            "A schema registry that does not respond",
+            "No URL of the registry responded in time, or all responded that they are too busy.",
+            (
+                "Check `schema.registry.url`, and whether the driver reaches the registry. A "
+                "stream that has an id already goes on without the registry."
+            ),
+            places=("schema_registry/schema_registry_client.py:SchemaRegistryClient._call",),
+            tests=(
+                "unit/schema_registry/test_schema_registry_client.py::test_a_call_is_tried_again_at_most_three_times",
+                "unit/schema_registry/test_schema_registry_client.py::test_each_url_is_asked_before_a_wait",
+                "unit/schema_registry/test_schema_registry_client.py::test_a_slow_registry_and_an_endless_body_have_an_end",
+            ),
+        ),
+        Entry(
+            "A schema that cannot be chosen",
+            (
+                "The registry does not have the schema, or its schema is of another format or has "
+                "rules, which this sink does not execute."
+            ),
+            "Register the schema that the message prints, or choose another one.",
+            places=(
+                "spark/planning/registered_schemas.py:choose_schema",
+                "spark/planning/registered_schemas.py:_not_registered",
+                "spark/planning/registered_schemas.py:_accepted",
+                "spark/planning/registered_schemas.py:_check_rules",
+                "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
+            ),
+            tests=(
+                "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
+                "unit/spark/planning/test_registered_schemas.py::test_without_auto_register_schemas_are_only_looked_up",
+                "unit/spark/planning/test_registered_schemas.py::test_an_id_chooses_a_schema",
+                "unit/schema_registry/test_schema_registry_client.py::test_referenced_schemas_come_before_those_that_use_them",
+            ),
         ),
     ),
     "`KafkaProducer`": (
