@@ -13,7 +13,6 @@ from typing import Final
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.logs import masked
 from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
@@ -25,41 +24,26 @@ from spark_kafka_sink.serde.avro_schema import (
     derive_schema,
     parse_schema,
 )
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
     COLUMNS_WITH_FORMAT,
+    JSON_SR,
     ColumnEncoding,
     FormatOptions,
     chosen_formats,
+    json_type,
 )
-from spark_kafka_sink.spark.on_error import local_path
 from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning.given_schemas import (
+    full_record_name,
+    given_schema,
+    record_name,
+)
+from spark_kafka_sink.spark.planning.json_format import JsonFormat
 from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
 from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
-
-_KINDS: Final[dict[type[T.DataType], Kind]] = {
-    T.NullType: Kind.NULL,
-    T.BooleanType: Kind.BOOLEAN,
-    T.ByteType: Kind.INT,
-    T.ShortType: Kind.INT,
-    T.IntegerType: Kind.INT,
-    T.LongType: Kind.LONG,
-    T.FloatType: Kind.FLOAT,
-    T.DoubleType: Kind.DOUBLE,
-    T.StringType: Kind.STRING,
-    T.BinaryType: Kind.BINARY,
-    T.DateType: Kind.DATE,
-    T.TimestampType: Kind.TIMESTAMP,
-    T.TimestampNTZType: Kind.TIMESTAMP_NTZ,
-    T.DayTimeIntervalType: Kind.DURATION,
-}
-# Spark has times since 4.1.
-_TIME: Final = getattr(T, "TimeType", None)
-# The name of a derived record.
-_RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
-_SCHEMA: Final = "an Avro schema as JSON, or a file on the driver that contains one"
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
@@ -137,7 +121,7 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
             raise ConfigException(message)
     columns = {each.name: each for each in schema.fields}
     derived = [name for name in chosen if name not in given.schemas]
-    if not any(name in columns and _has_record(columns[name].dataType) for name in derived):
+    if not any(name in columns and _has_name(columns[name], chosen[name]) for name in derived):
         for option in ("recordName", "recordNamespace"):
             if option.lower() in _names_given(given):
                 message = f"option {option} has no effect, because no schema is derived: remove it"
@@ -146,8 +130,20 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
         if name not in columns and name != "value":
             message = f"option {name}Format is set, but the data has no column {name}"
             raise ConfigException(message)
-    if registry is not None:
+    if registry is None:
+        _check_works_without_registry(chosen)
+    else:
         _check_effects_of_registry(registry, given, chosen)
+
+
+def _check_works_without_registry(chosen: Mapping[str, str]) -> None:
+    for name, each in chosen.items():
+        if each == JSON_SR:
+            message = (
+                f"the format of column {name} is {JSON_SR}, which needs a schema registry: set "
+                f'{URL_OPTION}, or write JSON without it by to_kafka(df, value="json")'
+            )
+            raise ConfigException(message)
 
 
 def _check_effects_of_registry(
@@ -183,12 +179,11 @@ class _AvroFormat:
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        text = self._options.schemas.get(self._name)
-        return None if text is None else _read(f"{self._name}Schema", text)
+        return given_schema(self._name, self._options, "an Avro schema")
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
-        name = _record_name(self._name, self._options)
+        name = record_name(self._name, self._options)
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 
     def given_name(self) -> str | None:
@@ -197,10 +192,8 @@ class _AvroFormat:
         if text is not None:
             schema = self._parsed(text, ())
             return schema.name if isinstance(schema, Record | EnumType | Fixed) else None
-        if self._options.record_name is None:
-            return None
-        parts = (self._options.record_namespace, _record_name(self._name, self._options))
-        return ".".join(part for part in parts if part)
+        is_named = self._options.record_name is not None
+        return full_record_name(self._name, self._options) if is_named else None
 
     def encoding(
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
@@ -223,56 +216,13 @@ class _AvroFormat:
 
 
 _FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]]] = {
-    AVRO: _AvroFormat
+    AVRO: _AvroFormat,
+    JSON_SR: JsonFormat,
 }
 
 
-def _record_name(column: str, options: FormatOptions) -> str:
-    if options.record_name is None:
-        return _RECORD_NAMES[column]
-    return options.record_name if column == "value" else f"{options.record_name}_{column}"
-
-
-def _read(option: str, given: str) -> str:
-    """Return the text of a schema, which is the value of an option or in the file it names."""
-    if given.lstrip()[:1] in ("{", "[", '"'):
-        return given
-    path = local_path(option, given, "which is not on the driver", _SCHEMA)
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        message = (
-            f"option {option} is {masked(given)!r}, which cannot be read as a file ({reason}): "
-            f"expected {_SCHEMA}"
-        )
-        raise ConfigException(message) from None
-
-
-def _has_record(kind: T.DataType) -> bool:
-    """Return whether a schema that is derived from a type has a record."""
-    return '"type":"struct"' in kind.json()
-
-
-def column_type(kind: T.DataType) -> ColumnType:
-    """Return the type of a column of Spark; kind OTHER if no schema fits it."""
-    if isinstance(kind, T.UserDefinedType):
-        kind = kind.sqlType()
-    text = kind.simpleString()
-    if isinstance(kind, T.DecimalType):
-        return ColumnType(Kind.DECIMAL, text, kind.precision, kind.scale)
-    if isinstance(kind, T.StructType):
-        fields = tuple(
-            ColumnField(each.name, column_type(each.dataType), each.nullable)
-            for each in kind.fields
-        )
-        return ColumnType(Kind.STRUCT, "struct", fields=fields)
-    if isinstance(kind, T.ArrayType):
-        element = ColumnField("element", column_type(kind.elementType), kind.containsNull)
-        return ColumnType(Kind.ARRAY, text, fields=(element,))
-    if isinstance(kind, T.MapType):
-        key = ColumnField("key", column_type(kind.keyType), is_nullable=False)
-        value = ColumnField("value", column_type(kind.valueType), kind.valueContainsNull)
-        return ColumnType(Kind.MAP, text, fields=(key, value))
-    is_time = _TIME is not None and isinstance(kind, _TIME)
-    return ColumnType(Kind.TIME if is_time else _KINDS.get(type(kind), Kind.OTHER), text)
+def _has_name(column: T.StructField, chosen: str) -> bool:
+    """Return whether a schema that is derived from a column has the name of a record."""
+    if chosen == JSON_SR:
+        return json_type(column) is not None
+    return '"type":"struct"' in column.dataType.json()

@@ -1136,7 +1136,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
                 "spark/planning/encodings.py:_AvroFormat._parsed",
-                "spark/planning/encodings.py:_read",
+                "spark/planning/given_schemas.py:given_schema",
             ),
             tests=(
                 "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
@@ -1166,6 +1166,64 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/spark/tasks/test_encoded_rows.py::test_the_first_row_that_cannot_be_encoded_fails_the_task_before_its_batch_is_sent",
                 "unit/serde/test_avro_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
                 "unit/serde/test_avro_schema.py::test_what_has_no_schema_is_refused_with_its_path",
+            ),
+        ),
+        Entry(
+            "A JSON Schema that is not valid",
+            "The schema is not JSON, or a `$ref` in it leads nowhere.",
+            "Correct the schema.",
+            places=(
+                "serde/json_schema.py:parse_json_schema",
+                "serde/json_schema.py:fit_json",
+                "serde/json_schema.py:_Fitter._target",
+                "spark/planning/json_format.py:JsonFormat._parsed",
+            ),
+            tests=(
+                "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
+                "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+                "unit/spark/planning/test_json_format.py::test_a_given_schema_and_an_id_are_compared",
+            ),
+        ),
+        Entry(
+            "Columns or rows that do not fit the JSON Schema",
+            (
+                "A column has another type than the schema, the schema and the data have other "
+                "fields, or the value of a row is null, NaN or infinite where the schema or JSON "
+                "does not accept it."
+            ),
+            (
+                "Cast, add, rename or drop the column, correct the value, or change the schema. "
+                "`onError` can skip rows that do not fit, or keep them as dead letters."
+            ),
+            places=(
+                "serde/json_schema.py:_check_types",
+                "serde/json_schema.py:_Fitter.fit",
+                "serde/json_schema.py:_Fitter._one_of",
+                "serde/json_schema.py:_Fitter._object",
+                "serde/json_schema.py:_misfit",
+            ),
+            tests=(
+                "unit/serde/test_json_schema.py::test_types_without_a_schema_are_refused_with_their_path",
+                "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+            ),
+        ),
+        Entry(
+            "A column of JSON whose type is not known, or is another one",
+            (
+                "The format `json_sr` is for rows that are JSON already. A schema is derived only "
+                "for columns that `to_kafka` has made, and that were not changed since."
+            ),
+            'Call `to_kafka(df, value="json_sr")` last, right before the write, or set a schema.',
+            places=(
+                "spark/planning/json_format.py:JsonFormat.__init__",
+                "spark/planning/json_format.py:JsonFormat.derived",
+                "spark/planning/encodings.py:_check_works_without_registry",
+                "serde/json_encoder.py:_is_no_json",
+            ),
+            tests=(
+                "unit/spark/planning/test_json_format.py::test_what_cannot_be_written_is_refused",
+                "unit/spark/planning/test_json_format.py::test_other_strings_and_bytes_need_a_schema_that_is_not_compared",
+                "unit/serde/test_json_encoder.py::test_rows_that_to_json_has_not_made_fail_the_task",
             ),
         ),
         Entry(

@@ -25,10 +25,8 @@ from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning import kept_schemas, registry_questions
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-from spark_kafka_sink.spark.planning.encodings import (
-    column_type,
-    with_registered_encodings,
-)
+from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
 DERIVED = derive_schema(column_type(ORDER), "value", "Value")
