@@ -45,6 +45,10 @@ _WITH_LEVEL_1_OF_KAFKA_4 = (
     "test_crashes.py",
     "test_end_txn.py",
     "test_joined_transactions.py",
+    "test_recover.py",
+    "test_single_batches.py",
+    "test_streams.py",
+    "test_two_phase_batches.py",
 )
 
 
