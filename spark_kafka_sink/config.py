@@ -877,11 +877,20 @@ PARTITIONERS: Final = {
 
 # A class in a package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z][\w$]*")
+_PACKAGED_CLASS: Final = re.compile(r"\w+(\.\w+)+\.[A-Z][\w$]*")
 
 
 def is_java_class(given: object) -> bool:
     """Return whether the value of an option looks like the name of a Java class."""
     return isinstance(given, str) and _JAVA_CLASS.fullmatch(given.strip()) is not None
+
+
+def may_be_java_class(given: object) -> bool:
+    """Return whether the value of an option may be the name of a Java class in any package.
+
+    A Python class may have such a name, too.
+    """
+    return isinstance(given, str) and _PACKAGED_CLASS.fullmatch(given.strip()) is not None
 
 
 def names_own_partitioner(given: object) -> bool:

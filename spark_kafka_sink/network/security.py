@@ -58,7 +58,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
-from spark_kafka_sink.network.aws import AwsTokens
+from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth, subject_of_file

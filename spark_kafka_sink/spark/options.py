@@ -34,8 +34,8 @@ from spark_kafka_sink.config import (
     ProducerConfig,
     check_names,
     check_options,
-    is_java_class,
     java_names,
+    may_be_java_class,
     nearest,
     of_other_client,
     producer_config,
@@ -220,7 +220,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
     lenient = _lenient(given.get("unknownoptions", "error"))
     for name, reason in _REFUSED.items():
         if name in given:
-            is_java = name.endswith("serializer") and is_java_class(given[name])
+            is_java = name.endswith("serializer") and may_be_java_class(given[name])
             raise ConfigException(f"{reason}. {_NO_JAVA_SERIALIZER}" if is_java else reason)
     ignored = sorted(_SOURCE_ONLY[name] for name in given if name in _SOURCE_ONLY)
     if ignored:

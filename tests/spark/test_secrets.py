@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.brokers import keys
 from support.brokers.access import allow_only
-from support.brokers.certificates import openssl
 from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
@@ -252,9 +252,7 @@ class Scene:
         self._server = server
         self._given = given
         self._topic = self._new_topic()
-        self._key = openssl(
-            "pkcs8", "-topk8", "-passout", f"pass:{_MARKER}-key", given=kafka.client.key
-        )
+        self._key = keys.pkcs8(kafka.client.key, f"{_MARKER}-key")
         kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
         server.answer = self._answer
 

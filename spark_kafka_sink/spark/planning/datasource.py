@@ -27,10 +27,6 @@ from spark_kafka_sink.spark.micro_batch import (
     micro_batch_in,
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
-from spark_kafka_sink.spark.planning.delegation_tokens import (
-    checked_with_shared_token,
-    with_job_token,
-)
 from spark_kafka_sink.spark.planning.encodings import with_encodings
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
@@ -41,6 +37,10 @@ from spark_kafka_sink.spark.planning.preflight import (
 )
 from spark_kafka_sink.spark.planning.schema import check_schema, warn_of_unsent_columns
 from spark_kafka_sink.spark.planning.single_checks import check_layout, check_targets
+from spark_kafka_sink.spark.planning.task_tokens import (
+    checked_with_shared_token,
+    with_job_token,
+)
 from spark_kafka_sink.spark.tracebacks import short_tracebacks
 from spark_kafka_sink.spark.tracing import begin_job
 from spark_kafka_sink.spark.worker import freeze_imports

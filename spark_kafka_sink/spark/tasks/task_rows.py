@@ -185,7 +185,6 @@ class TaskRows:
             self._producer.record_limits,
             self._partition_counts,
             time.time_ns() // 1_000_000,
-            self._limit.bytes if self._is_plain else None,
         )
 
     def _refuse_dead_letters_own(

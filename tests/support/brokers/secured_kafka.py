@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin
 
 from support.brokers import token_server
-from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers.certificates import Authority, Certificate
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
 from support.brokers.token_server import TokenServer
@@ -55,7 +56,7 @@ _LISTENERS: Final = {
     "PLAIN_PLAINTEXT": "SASL_PLAINTEXT",
 }
 _OF_SIGNED_TOKENS: Final = ("jwt", "jwt_plaintext")
-_PAST: Final = ("20200101000000Z", "20200201000000Z")
+_PAST: Final = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC))
 # Any: what it re-exports, type checkers do not see.
 _CONFLUENT: Final[Any] = confluent_kafka.admin
 _SCRAM: Final[Any] = _CONFLUENT.ScramMechanism
@@ -101,13 +102,13 @@ class SecuredKafka(KafkaCluster):
         if kdc is not None:
             self._java_options.append(f"-Djava.security.krb5.conf={kdc.config}")
         folder.mkdir(parents=True)
-        authority = Authority(folder)
+        authority = Authority()
         signer = authority.intermediate()
         ports = iter(free_ports(nodes * len(_LISTENERS)))
         names = [name for name in _LISTENERS if has_tokens or name.lower() not in _OF_SIGNED_TOKENS]
         self._secured_ports = {node: dict(zip(names, ports, strict=False)) for node in self.ports}
         self.ca = self._written("ca.pem", authority.root.certificate)
-        self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
+        self.other_ca = self._written("other.pem", Authority("other").root.certificate)
         self.client = authority.leaf("client", signer)
         self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
         expired = authority.leaf("expired-client", signer, dates=_PAST)
@@ -115,7 +116,7 @@ class SecuredKafka(KafkaCluster):
         server = authority.leaf("localhost", signer)
         self._server = self._store(server)
         self._bad_stores = {
-            "othername": self._store(authority.leaf("other", signer, names=("DNS:other",))),
+            "othername": self._store(authority.leaf("other", signer, names=("other",))),
             "expired": self._store(authority.leaf("expired", signer, dates=_PAST)),
             "nointermediate": self._store(replace(server, name="alone", chain=server.certificate)),
         }
@@ -151,8 +152,7 @@ class SecuredKafka(KafkaCluster):
         return path
 
     def _store(self, server: Certificate) -> Path:
-        key = openssl("pkcs8", "-topk8", "-nocrypt", given=server.key)
-        return self._written(f"{server.name}-store.pem", key + server.chain)
+        return self._written(f"{server.name}-store.pem", server.key + server.chain)
 
     def start(self) -> None:
         """Start the nodes, and create the users of SCRAM."""

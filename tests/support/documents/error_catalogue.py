@@ -103,8 +103,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/test_on_error.py::test_what_makes_no_sense_is_refused",
-                "unit/spark/planning/test_delegation_tokens.py::test_options_that_mean_nothing_are_refused",
-                "unit/spark/planning/test_delegation_tokens.py::test_tasks_need_a_listener_with_logins",
+                "unit/spark/planning/test_task_tokens.py::test_options_that_mean_nothing_are_refused",
+                "unit/spark/planning/test_task_tokens.py::test_tasks_need_a_listener_with_logins",
                 "unit/spark/test_exactly_once.py::test_what_is_wrong_is_refused",
                 "spark/test_refusals.py::test_a_wrong_option_is_refused_on_the_driver",
             ),
@@ -265,8 +265,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "Rows that were laid out for something else",
             (
-                "`atomic_layout` ran with other options or before another change of the rows or of "
-                "the topic."
+                "`atomic_layout` was called with other options, or the rows or the topic were "
+                "changed after it."
             ),
             (
                 "Call `atomic_layout` as the last step before the write, with the options of the "
@@ -412,6 +412,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/spark/planning/test_planning.py::test_a_partitioner_written_in_java_is_told_to_be_one",
+                "unit/spark/planning/test_planning.py::test_a_name_that_may_be_of_java_or_of_python_is_answered_for_both",
                 "unit/spark/planning/test_planning.py::test_a_serializer_written_in_java_is_answered_with_functions_of_spark",
                 "unit/plugins/test_interceptors.py::test_what_is_no_interceptor_is_refused",
                 "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
@@ -450,7 +451,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Code that raises an exception",
-            "A partitioner, a serializer or `close` of your own failed.",
+            "Your own partitioner, serializer or `close` raised an exception.",
             "See the frames of your code in the traceback.",
             places=(
                 "plugins/loading.py:name_user_code",
@@ -482,7 +483,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A partitioner that takes too long",
-            "The partitioner of your own has not returned in time.",
+            "Your own partitioner has not returned in time.",
             "Make it faster, or raise `delivery.timeout.ms`.",
             places=(
                 "client/chunk_feeder.py:ChunkFeeder._late",
@@ -525,8 +526,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "errors.py:NO_BROKER",
                 "network/request_client.py:RequestFuture.fail",
                 "producer/sender.py:Sender._request_failed",
-                "commit_client/client.py:CommitClient._connect",
-                "commit_client/client.py:CommitClient._until",
+                "commit_client/commit_client.py:CommitClient._connect",
+                "commit_client/commit_client.py:CommitClient._until",
             ),
             tests=(
                 "spark/test_causes.py::test_a_fault_has_the_same_class_and_words_everywhere",
@@ -579,8 +580,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Rows that brokers refuse or do not acknowledge",
             "Brokers answered with an error, or not before `delivery.timeout.ms`.",
             (
-                "Do what the message says about the error. The table of error codes below has each "
-                "code."
+                "Look for the error's name in the table of error codes below. It says what to do "
+                "about each code."
             ),
             places=(
                 "producer/batch_errors.py:error_of_batch",
@@ -868,14 +869,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "auth/aws.py:aws_options",
                 "auth/aws.py:checked_region",
-                "network/aws.py:AwsTokens.__init__",
-                "network/aws.py:AwsTokens._region",
+                "network/aws_credentials.py:AwsTokens.__init__",
+                "network/aws_credentials.py:AwsTokens._region",
             ),
             tests=(
                 "unit/auth/test_aws.py::test_jaas_names_whose_credentials_are_used",
                 "unit/auth/test_aws.py::test_a_region_becomes_no_other_part_of_the_url",
-                "unit/network/test_aws.py::test_what_is_missing_is_told_before_any_connection",
-                "unit/network/test_aws.py::test_options_that_cannot_be_are_refused",
+                "unit/network/test_aws_credentials.py::test_what_is_missing_is_told_before_any_connection",
+                "unit/network/test_aws_credentials.py::test_options_that_cannot_be_are_refused",
             ),
         ),
         Entry(
@@ -888,12 +889,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "admin/token_requests.py:_token_error",
                 "auth/delegation_tokens.py:checked_token_mechanism",
-                "spark/planning/delegation_tokens.py:_locked_file",
+                "spark/planning/task_tokens.py:_locked_file",
                 "spark/options.py:_delegation_token_mechanism~needs brokers",
             ),
             tests=(
                 "integration/test_delegation_tokens.py::test_brokers_without_tokens_say_which_setting_they_lack",
-                "unit/spark/planning/test_delegation_tokens.py::test_tasks_need_a_listener_with_logins",
+                "unit/spark/planning/test_task_tokens.py::test_tasks_need_a_listener_with_logins",
             ),
         ),
     ),
@@ -907,7 +908,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "Options of exactly once",
-            "An option is missing or invalid, or does not go with the kind of the write.",
+            "An option is missing or invalid, or this kind of write does not allow it.",
             "Set the options that the message names.",
             places=(
                 "spark/exactly_once.py:exactly_once",
@@ -991,7 +992,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A micro-batch with other rows than before",
-            "After a restart, the source gave other rows for the same offsets.",
+            "After a restart, the source returned other rows for the same offsets.",
             "Use a source that can be replayed, and do not change the query between runs.",
             places=("spark/committing/exactly_once_commit.py:_compare",),
             tests=("unit/spark/committing/test_exactly_once_commit.py::test_a_replay_is_compared",),
@@ -1214,7 +1215,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "client/chunk_feeder.py:ChunkFeeder.begin",
                 "client/row_producer.py:RowProducer._check_process",
                 "network/request_client.py:OneCaller.run",
-                "admin/requests.py:AdminRequests._wait_for",
+                "admin/admin_requests.py:AdminRequests._wait_for",
             ),
             tests=(
                 "unit/test_arguments.py::test_nothing_is_read_after_close",
@@ -1330,7 +1331,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "The records were deleted or are corrupt, the user may not read them, or no "
                 "broker answers."
             ),
-            "Begin at another offset, or do what the message says about the error.",
+            "Begin at another offset, or do what the message advises.",
             places=(
                 "consumer/list_offsets.py:partition_error",
                 "consumer/reading.py:Reading.reset",
@@ -1355,7 +1356,7 @@ INTERNAL: Final[Mapping[str, str]] = {
     "wire/frames.py:response_correlation_id": BROKEN_PROTOCOL,
     "wire/frames.py:decode_response": BROKEN_PROTOCOL,
     "wire/primitives.py:": BROKEN_PROTOCOL,
-    "wire/schema.py:": "a bug",
+    "wire/message_codecs.py:": "a bug",
     "admin/token_requests.py:TokenRequests._about_tokens.answer": BROKEN_PROTOCOL,
     "network/connection.py:Connection.send": "a bug",
     "network/connection.py:Connection.received": BROKEN_PROTOCOL,

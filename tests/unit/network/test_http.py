@@ -237,8 +237,8 @@ def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
         post("http://nobody.invalid/", {}, {}, LIMITS)
 
 
-def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def test_a_handshake_of_tls_that_stalls_is_given_up() -> None:
+    authority = Authority()
     context = client_context(TlsSettings(truststore=authority.root.certificate)).context
     with peer(half_a_handshake) as url, pytest.raises(HttpException) as caught:
         post(url.replace("http:", "https:"), {}, {}, SHORT, context)
@@ -246,12 +246,12 @@ def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
 
 
 def test_tls_is_checked_against_what_is_trusted(tmp_path: Path) -> None:
-    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    authority, other = Authority(), Authority("other")
     store = tmp_path / "server.pem"
     leaf = authority.leaf("localhost")
     store.write_text(leaf.key + leaf.chain)
     wrong = tmp_path / "wrong.pem"
-    named = authority.leaf("elsewhere", names=("DNS:elsewhere",))
+    named = authority.leaf("elsewhere", names=("elsewhere",))
     wrong.write_text(named.key + named.chain)
     trusted = client_context(TlsSettings(truststore=authority.root.certificate)).context
     with TokenServer(new_key(), tls=store) as server:

@@ -298,7 +298,7 @@ def test_what_signs_is_needed_on_the_driver(
 
 
 def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = Authority()
     leaf = authority.leaf("localhost")
     (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
     (tmp_path / "ca.pem").write_text(authority.root.certificate)
@@ -316,7 +316,7 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
 def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ca.pem").write_text(Authority(tmp_path).root.certificate)
+    (tmp_path / "ca.pem").write_text(Authority().root.certificate)
     monkeypatch.setenv("CA_OF_TEST", str(tmp_path / "ca.pem"))
     url = "https://localhost:1/token"
     trusted = f'{MODULE} required ssl.truststore.location="${{env:CA_OF_TEST}}";'

@@ -11,7 +11,8 @@ import traceback
 from pathlib import Path
 
 import pytest
-from support.brokers.certificates import Authority, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority
 from support.programs.forked import in_child
 
 from spark_kafka_sink import error_codes as codes
@@ -123,9 +124,9 @@ def first_token(**options: str) -> bytes:
 
 
 def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path: Path) -> None:
-    client = Authority(tmp_path).leaf("client")
+    client = Authority().leaf("client")
     (tmp_path / "password").write_text("of-the-key\n")
-    key = openssl("pkcs8", "-topk8", "-passout", "pass:of-the-key", given=client.key)
+    key = keys.pkcs8(client.key, "of-the-key")
     made = security(
         security_protocol="SSL",
         ssl_keystore_key=key,
@@ -337,7 +338,7 @@ def test_a_device_is_no_store() -> None:
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
 def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:
-        file.write(Authority(tmp_path).root.certificate)
+        file.write(Authority().root.certificate)
         file.flush()
         made = security(security_protocol="SSL", ssl_truststore_location=file.name)
         assert made.layer(Node(id=1, host="h", port=1)) is not None
@@ -658,7 +659,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
     shipped: Path,
 ) -> None:
-    (shipped / "ca.pem").write_text(Authority(shipped.parent).root.certificate)
+    (shipped / "ca.pem").write_text(Authority().root.certificate)
     (shipped / "secrets.properties").write_text(f"password={SECRET}")
     (shipped / "alice.keytab").write_text("no keytab")
     security(security_protocol="SSL", ssl_truststore_location="ca.pem")

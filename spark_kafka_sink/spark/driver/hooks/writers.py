@@ -486,7 +486,7 @@ def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool
     """Return whether a job's version is already written. session: None over Spark Connect."""
     if not _is_own_job(kind, session, write):
         return False
-    from spark_kafka_sink.spark.driver.hooks.versions import is_written  # noqa: PLC0415 - most writes do not need it
+    from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 
     return is_written(write.options)
 

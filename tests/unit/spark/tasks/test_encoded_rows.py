@@ -15,6 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
@@ -46,7 +47,7 @@ ROWS = [
 class Recording:
     """A producer that records what it gets, and to which topic."""
 
-    record_limits: Final = {"max.request.size": 1_000_000}
+    record_limits: Final = RecordLimits.of(max_request_size=1_000_000, buffer_memory=1_000_000)
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []

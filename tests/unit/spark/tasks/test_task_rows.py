@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
 from spark_kafka_sink.task_producer import TaskProducer
@@ -20,7 +21,7 @@ HOUR_MS = 3_600_000
 class AllTaken:
     """A producer that takes all rows, for topics of one partition."""
 
-    record_limits: Final = {"max.request.size": 1_000_000}
+    record_limits: Final = RecordLimits.of(max_request_size=1_000_000, buffer_memory=1_000_000)
 
     def limit_messages(self, *_: object) -> None:
         """Do nothing."""

@@ -30,7 +30,7 @@ from spark_kafka_sink.errors import (
     SaslAuthenticationException,
 )
 from spark_kafka_sink.model import Node
-from spark_kafka_sink.network.aws import AwsTokens, _botocore_credentials
+from spark_kafka_sink.network.aws_credentials import AwsTokens, _botocore_credentials
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.security import Security
@@ -102,7 +102,7 @@ def test_keys_of_the_environment_sign_a_token_that_the_broker_takes(
     broker: MskBroker, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # They need nothing of AWS's.
-    monkeypatch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
+    monkeypatch.setattr("spark_kafka_sink.network.aws_credentials.find_spec", lambda name: None)
     log_in(broker, **options)
     assert set(broker.mechanisms) == {"OAUTHBEARER"}
     assert len(set(broker.tokens)) == 1, "connections share a token"
@@ -324,7 +324,7 @@ def test_what_is_missing_is_told_before_any_connection(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.delenv("AWS_SECRET_ACCESS_KEY")
-        patch.setattr("spark_kafka_sink.network.aws.find_spec", lambda name: None)
+        patch.setattr("spark_kafka_sink.network.aws_credentials.find_spec", lambda name: None)
         with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[msk\]"'):
             log_in(broker)
     with monkeypatch.context() as patch:

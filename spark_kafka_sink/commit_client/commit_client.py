@@ -55,7 +55,7 @@ from spark_kafka_sink.commit_client.generators import (
     look_up_wait_s,
     pause_until,
 )
-from spark_kafka_sink.commit_client.partitions import Partitions
+from spark_kafka_sink.commit_client.leader_requests import Partitions
 from spark_kafka_sink.commit_client.required_versions import check_versions, transaction_version
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
