@@ -271,7 +271,7 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         bad_rows=bad_rows,
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
-        exactly_once=_exactly_once(given, producer, bad_rows),
+        exactly_once=_exactly_once(given, producer, topic or None, bad_rows),
         traceparent=_given_traceparent(given),
         write_id=given.get(WRITE_ID_OPTION),
         formats=format_options(given),
@@ -302,7 +302,7 @@ def has_full_traceback(options: Mapping[str, str]) -> bool:
 
 
 def _exactly_once(
-    given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
+    given: Mapping[str, str], producer: ProducerConfig, topic: str | None, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
     """Return the exactly-once options, None if exactlyOnce is off.
 
@@ -311,7 +311,7 @@ def _exactly_once(
     selected = exactly_once(given)
     if selected is None:
         return None
-    check_exactly_once(selected, producer, bad_rows.topic)
+    check_exactly_once(selected, producer, topic, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
             "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "

@@ -36,12 +36,17 @@ _LEVELS = ["level 2", "level 1"]
 _LEVEL_1_OF_KAFKA_4 = "level 1 of Kafka 4"
 if IS_ALL:
     _LEVELS.append(_LEVEL_1_OF_KAFKA_4)
-# Its brokers answer as those of Kafka 3.9 do at that level: these files ask them for all answers.
+# Its brokers answer as those of Kafka 3.9 do at that level: these files ask them for all answers,
+# or are short.
 _WITH_LEVEL_1_OF_KAFKA_4 = (
     "test_attempts.py",
     "test_crashes.py",
     "test_end_txn.py",
     "test_joined_transactions.py",
+    "test_recover.py",
+    "test_single_batches.py",
+    "test_streams.py",
+    "test_two_phase_batches.py",
 )
 
 

@@ -1,6 +1,6 @@
 """``register(spark)``: registers the sink with a session, and changes settings of the session.
 
-`hooks.writers` describes how Spark's writers behave afterwards.
+`hooks.writers` and `hooks.queries` describe how Spark's writers and queries behave afterwards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.compat import register_source
 from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
+from spark_kafka_sink.spark.driver.hooks.queries import hook_queries
 from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
 from spark_kafka_sink.spark.driver.worker_python import choose_worker_python, is_same_python
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -138,5 +139,6 @@ def register(spark: SparkSession) -> None:
     if is_connect(spark) or not _is_registered(spark, KafkaDataSource.name()):
         register_source(spark, KafkaDataSource)
     hook_writers(KafkaDataSource.name(), is_connect=is_connect(spark))
+    hook_queries(is_connect=is_connect(spark))
     mask_secrets(spark)
     limit_arrow_batches(spark)

@@ -23,6 +23,7 @@ from spark_kafka_sink.spark.micro_batch import (
     QUERY_OPTION,
     MicroBatch,
     batch_id_of,
+    is_of_save,
     micro_batch_in,
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
@@ -138,12 +139,14 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns. Return the options, and the batch id of `write_batch`.
+        """Check options and columns. Return the options, and the number of the micro-batch.
 
-        The batch id is None for other writes. Raise ConfigException and DataException.
+        The number is None if no micro-batch is saved. Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
+        if is_of_save(given):
+            given.pop("txnversion", None)  # it is the number of the micro-batch
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
             given.pop(name, None)
         options = _checked_options(given, schema)
@@ -221,7 +224,7 @@ def _of_stream(
 
 
 def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
-    """Plan a micro-batch that `write_batch` writes as a job."""
+    """Plan a micro-batch that is written as a job, in the function of foreachBatch."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
     from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
 

@@ -147,6 +147,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A listener that removes itself over Spark Connect",
+            "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
+            "Call `removeListener` in another thread, for example at the end of the program.",
+            places=("spark/driver/listener_bus.py:remove",),
+            tests=(
+                "unit/spark/driver/test_listener_bus.py::test_a_listener_that_removes_itself_is_told_so",
+            ),
+        ),
+        Entry(
             "A variable or a file that an option refers to",
             (
                 "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
@@ -918,6 +927,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/exactly_once.py:ExactlyOnce.of_batch",
                 "spark/exactly_once.py:check_exactly_once",
                 "spark/options.py:_exactly_once",
+                "spark/tasks/task_rows.py:TaskRows._refuse_commit_logs_own",
                 "commit/names.py:checked_owner",
                 "commit/names.py:check_prefix",
                 "commit/names.py:check_app_id",
@@ -926,6 +936,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/spark/test_exactly_once.py::test_what_is_wrong_is_refused",
                 "unit/spark/test_exactly_once.py::test_a_stream_is_checked_as_a_stream_before_it_starts",
                 "unit/spark/test_exactly_once.py::test_a_micro_batch_is_named_by_its_query_or_by_its_number",
+                "unit/spark/tasks/test_task_rows.py::test_a_topic_column_may_not_name_the_commit_log",
                 "unit/commit/test_names.py::test_what_no_owner_can_have_is_refused",
             ),
         ),
