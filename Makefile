@@ -22,6 +22,9 @@ TESTS_PATH := PYTHONPATH=benchmarks:tests:jobs
 ifneq ($(filter-out 0 1,$(STREAM)),)
 $(error STREAM is '$(STREAM)': expected 1, for streams too, or 0)
 endif
+ifneq ($(filter-out 0 1,$(KEEP)),)
+$(error KEEP is '$(KEEP)': expected 1, to keep the topics on a broker of your own, or 0)
+endif
 ifneq ($(filter-out 0 1,$(ALL)),)
 $(error ALL is '$(ALL)': expected 1, for exactly once and TLS too, or 0)
 endif
@@ -45,26 +48,26 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench docs audit clean java openssl python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench docs audit clean java jdk python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
 
-demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, STREAM=1 for streams too, ALL=1 for exactly once and TLS
-	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(STREAM)),--stream) $(if $(filter 1,$(ALL)),--all)
+demo: java $(VENV)/.demo  ## real flights through Spark into Kafka and back; BOOTSTRAP=host:port for your own broker, with KEEP=1 to keep the topics there, STREAM=1 for streams too, ALL=1 for exactly once and TLS
+	@exec $(BIN)/python jobs/demo.py $(if $(BOOTSTRAP),--bootstrap $(BOOTSTRAP)) $(if $(filter 1,$(KEEP)),--keep) $(if $(filter 1,$(STREAM)),--stream) $(if $(filter 1,$(ALL)),--all)
 
-broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port
+broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; PORT=n for another port, KAFKA_JARS_MIRROR=url for another Maven repository
 	@PYTHONPATH=jobs exec $(BIN)/python -m job.broker $(if $(PORT),--port='$(PORT)')
 
-test: java openssl $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
+test: jdk $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
 	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-faults and make soak run."
 
-test-long: java openssl $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
+test-long: jdk $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --durations 15 $(ARGS)
 
-test-security: java openssl $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
+test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
 
 # What make test begins with waits for different things: disk, network, JVMs.
@@ -79,18 +82,18 @@ test-faults: java $(VENV)/.test  ## many random faults of network and brokers, o
 
 # Two workers, file by file. A test that hangs is interrupted by a signal, and the next one runs: by a
 # thread, the timeout would end the worker, and pytest-xdist would let the next worker hang there, too.
-test-exactly-once: java openssl $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, two files of tests at a time; up to 90 minutes
+test-exactly-once: java $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, two files of tests at a time; up to 90 minutes
 	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --dist loadfile --no-loadscope-reorder -n 2 --timeout 900 --timeout-method signal --durations 15 tests/exactly_once tests/simulation/exactly_once tests/unit/commit tests/unit/commit_client tests/unit/spark/test_exactly_once.py $(ARGS)
 
-test-matrix: java openssl $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
-	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
+test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka next
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.matrix $(ARGS)
 
-test-places: java openssl $(VENV)/.test  ## Declarative Pipelines, Databricks' Python and Sail, each in an environment of its own with its Python, where that is here
+test-places: java $(VENV)/.test  ## Declarative Pipelines, Databricks' Python and Sail, each in an environment of its own with its Python, where that is here
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.places $(ARGS)
 
-test-lowest: java openssl .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
+test-lowest: jdk .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
 	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions
 	@$(JAVA_PATH) $(TESTS_PATH) .venv-lowest/bin/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) .venv-lowest/bin/python -P -m pytest $(PARALLEL) -m "not kafka and not spark and not long" tests/unit $(ARGS)
@@ -107,7 +110,7 @@ check: $(VENV)/.test  ## format, lint, types, layers, spelling, words
 dist: java .venv-dist/.dist  ## the wheel and the sdist of a release in dist/, built twice, and installed on each Python that is supported and here
 	@$(JAVA_PATH) $(TESTS_PATH) exec .venv-dist/bin/python -m support.programs.dist
 
-mutants: java openssl kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
+mutants: jdk kafka  ## faults put into the code one by one, and the tests that find each; ARGS="--list", "--only NAME", "--output FILE"
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m mutants $(ARGS)
 
 soak: $(VENV)/.test  ## the producer in simulated clusters with faults, plain, transactional and with logins that end, jobs with exactly once, its threads in any order and with Ctrl-C, then damaged and random answers, on every core; SEEDS=n FIRST=0 INPUTS=100000 damaged for each decoder, and fewer random
@@ -134,12 +137,12 @@ audit: .venv-audit/.audit  ## known vulnerabilities of what the package installs
 clean:  ## remove the virtual environment and caches of tools
 	rm -rf $(VENV) .venv-audit .venv-bench .venv-dist .venv-docs .venv-lowest build/docs build/doctrees .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-# The tests make their certificates with it.
-openssl:
-	@command -v openssl > /dev/null || { echo "The command openssl is missing: install it (Debian: apt install openssl)." >&2; exit 1; }
-
 java: python
 	@$(PYTHON) jobs/job/java_version.py
+
+# The tests compile programs in Java.
+jdk: python
+	@$(PYTHON) jobs/job/java_version.py jdk
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null || { echo "Python 3.11 or newer is missing: install it, or name one with 'make PYTHON=/path/to/python3'." >&2; exit 1; }

@@ -1,8 +1,9 @@
 """The demo: a Kafka broker, real flights, every job, and a check of every topic.
 
 `make demo` runs it with the Python of the virtual environment. `make demo BOOTSTRAP=host:port` uses
-an existing broker. Exit code 0: all topics have exactly the source's records; 1: a topic has other
-records; 2: the demo could not run.
+an existing broker, and deletes the demo's topics there at the end; with KEEP=1, or if the records
+differ, the topics stay. Exit code 0: all topics have exactly the source's records; 1: a topic has
+other records; 2: the demo could not run.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ _READ_TIMEOUT_S: Final = 30.0
 _EXACTLY_ONCE: Final = {"exactlyOnce": "true", "txnAppId": "flights", "txnVersion": "1"}
 _ANSWER_TIMEOUT_S: Final = 5.0
 _CREATE_TIMEOUT_S: Final = 30.0
+_DELETE_TIMEOUT_S: Final = 10.0
 # The command sets PYSPARK_PYTHON, because spark-submit does not use the Python of its own folder.
 _NEXT: Final = """
 What to type next:
@@ -96,6 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--bootstrap", metavar="HOST:PORT", help="use your own broker instead of starting one"
     )
     parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the topics on your own broker, so that you can look at them",
+    )
+    parser.add_argument(
         "--stream", action="store_true", help="run stream.py too, in both of its modes"
     )
     parser.add_argument(
@@ -112,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     steps = Steps(time.monotonic(), count=4 + 2 * len(modes) + 3 * has_rounds)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(broker.scratch_folder("demo"))
+        removal = stack.enter_context(contextlib.ExitStack())
         processes = stack.enter_context(Children())
         end_with_parent()
         if given.bootstrap is None:
@@ -126,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = (_KILLED_ROUND, "tls") if has_rounds else ()
         topics = make_topics(address, (*modes, *more), steps)
         if given.bootstrap is not None:
-            say_how_to_delete(address, topics)
+            removal.callback(delete_topics, address, topics)
         run = Demo(processes, folder, address, steps)
         agreed = run.run(topics[: 1 + len(modes)])
         if secured is not None:
@@ -139,6 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "\nNot shown: exactly once and TLS. These rounds kill a job and need a listener "
                 "with a certificate, so they run on the demo's own broker: make demo ALL=1"
             )
+        if given.bootstrap is not None and (given.keep or not agreed):
+            removal.pop_all()
+            say_how_to_delete(address, topics)
     print(
         f"\n{'All topics hold exactly the source' if agreed else 'Something DIFFERS, see above'}; "
         f"{time.monotonic() - steps.started:.0f} s in all."
@@ -216,16 +227,33 @@ def _admin(address: str) -> tuple[Any, Any]:
 
 def what_next() -> str:
     """Return a text with commands to try after the demo, which work in a new shell."""
+    return _NEXT.format(folder=shlex.quote(str(_folder())))
+
+
+def _folder() -> Path:
+    """Return the folder of this Python, from the clone if it is inside."""
     folder = Path(sys.executable).parent
-    inside = folder.is_relative_to(_ROOT)
-    return _NEXT.format(folder=shlex.quote(str(folder.relative_to(_ROOT) if inside else folder)))
+    return folder.relative_to(_ROOT) if folder.is_relative_to(_ROOT) else folder
+
+
+def delete_topics(address: str, topics: Sequence[str]) -> None:
+    """Delete the demo's topics on the user's broker, and print that; print also what failed."""
+    kafka, admin = _admin(address)
+    asked = admin.delete_topics(list(topics), request_timeout=_DELETE_TIMEOUT_S)
+    for topic, future in asked.items():
+        try:
+            future.result()
+            print(f"topic {topic} is deleted; KEEP=1 keeps it")
+        except kafka.KafkaException as error:
+            print(f"topic {topic} could not be deleted at {address}: {error.args[0].str()}")
 
 
 def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
-    """Print the commands that delete the demo's topics on the user's broker."""
-    print("the topics stay on your broker; to delete them when the demo has ended:")
-    for topic in topics:
-        print(f"  kafka-topics.sh --bootstrap-server {address} --delete --topic {topic}")
+    """Print the command that deletes the demo's topics on the user's broker."""
+    program = f"import demo; demo.delete_topics({address!r}, {list(topics)})"
+    python = shlex.quote(str(_folder() / "python"))
+    print("\nthe topics stay on your broker; to delete them:\n")
+    print(f"  PYTHONPATH=jobs {python} -c {shlex.quote(program)}")
 
 
 class Demo:

@@ -684,14 +684,14 @@ def _normal(name: str, value: Any) -> Any:
 
     This concerns letter case, blanks, lists and numbers.
     """
-    if name == "bootstrap.servers" and value is not None:
-        return ",".join(_entries(value))
     if name in _options_of(int) or name in _UNSET_NUMBERS:
         return integer(value)
     if name in _options_of(float):
         return _number(value)
     if name in _LISTS and value is not None:
         return ",".join(_entries(value))
+    if name == "ssl.cipher.suites" and isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
     if not isinstance(value, str):
         return str(value) if name == "acks" else value
     return _normal_text(name, trimmed(value))
@@ -847,7 +847,7 @@ _UPPER_CASE: Final = (
     "ssl.keystore.type",
     "ssl.truststore.type",
 )
-_LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
+_LISTS: Final = ("bootstrap.servers", "ssl.enabled.protocols")
 # Options whose values must not be shown.
 SECRETS: Final = frozenset(
     {
@@ -877,11 +877,20 @@ PARTITIONERS: Final = {
 
 # A class in a package that begins with a reversed domain name, as usual in Java.
 _JAVA_CLASS: Final = re.compile(r"([a-z]{2}|app|com|dev|edu|gov|net|org)(\.\w+)+\.[A-Z][\w$]*")
+_PACKAGED_CLASS: Final = re.compile(r"\w+(\.\w+)+\.[A-Z][\w$]*")
 
 
 def is_java_class(given: object) -> bool:
     """Return whether the value of an option looks like the name of a Java class."""
     return isinstance(given, str) and _JAVA_CLASS.fullmatch(given.strip()) is not None
+
+
+def may_be_java_class(given: object) -> bool:
+    """Return whether the value of an option may be the name of a Java class in any package.
+
+    A Python class may have such a name, too.
+    """
+    return isinstance(given, str) and _PACKAGED_CLASS.fullmatch(given.strip()) is not None
 
 
 def names_own_partitioner(given: object) -> bool:

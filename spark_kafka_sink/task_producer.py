@@ -42,6 +42,7 @@ from spark_kafka_sink.plugins.batch_partitioner import PARTITIONER_CLASS, load_p
 from spark_kafka_sink.plugins.loading import close_plugin
 from spark_kafka_sink.producer.completion import PartitionDelivery
 from spark_kafka_sink.producer.delivery_progress import DeliveryProgress
+from spark_kafka_sink.records.record_limits import RecordLimits
 
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedPartition, JoinedTransaction
@@ -203,10 +204,10 @@ class TaskProducer(BaseProducer):
         self._state.forget_topics()
 
     @property
-    def record_limits(self) -> Mapping[str, int]:
-        """The largest size in bytes of a batch with one record, by the option that sets it."""
+    def record_limits(self) -> RecordLimits:
+        """How large a record may be."""
         self._caller.check_process()
-        return self._limits.by_option
+        return self._columns.limits
 
     @property
     def topics_written(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from job import running
 from kafka.admin import KafkaAdminClient
@@ -99,7 +99,16 @@ class Topics:
         ]
 
     def contents(self, topic: str) -> Contents:
-        """Return the contents of a topic from which nothing was deleted."""
+        """Return the contents of a topic from which nothing was deleted.
+
+        A commit is answered before the last marker is written, so this waits for the markers.
+        """
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._ends(topic, IsolationLevel.READ_COMMITTED) != self._ends(topic):
+            if time.monotonic() > deadline:
+                message = f"topic {topic} has a transaction that stays open"
+                raise running.JobError(message)
+            time.sleep(_POLL_S)
         return Contents(self.records(topic), self._log_bytes(topic))
 
     def records(self, topic: str) -> int:
@@ -140,13 +149,21 @@ class Topics:
         message = f"topic {topic} has no leaders for its {partitions} partitions"
         raise running.JobError(message)
 
-    def _ends(self, topic: str) -> list[int]:
-        return self._offsets(topic, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+    def _ends(
+        self, topic: str, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> list[int]:
+        return self._offsets(topic, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
 
-    def _offsets(self, topic: str, which: OffsetSpec) -> list[int]:
+    def _offsets(
+        self,
+        topic: str,
+        which: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> list[int]:
         partitions = [number for numbers in self.leaders(topic).values() for number in numbers]
         asked = {TopicPartition(topic, number): which for number in partitions}
-        return [future.result().offset for future in self._admin.list_offsets(asked).values()]
+        found = self._admin.list_offsets(asked, isolation_level=isolation)
+        return [future.result().offset for future in found.values()]
 
 
 class RoundTopics:

@@ -26,7 +26,7 @@ from errno import EADDRINUSE
 from pathlib import Path
 from typing import Final
 
-from job import disk_limits, java_version, kafka_jars
+from job import children, disk_limits, java_version, kafka_jars
 from job.children import Children, end_with_parent
 from job.secured_listener import ListenerError, SecuredListener
 
@@ -305,7 +305,8 @@ def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
     for left in Path(place or tempfile.gettempdir()).glob(f"{_PREFIX}{purpose}-*"):
         with contextlib.suppress(OSError), (left / _LOCK).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            if children.END_WITH_PARENT or not _is_used(left):
+                shutil.rmtree(left, ignore_errors=True)
     # The folder gets its final name after it is locked, so no other program removes it before.
     made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}{purpose}-", dir=place))
     folder = made.with_name(made.name[1:])
@@ -316,6 +317,17 @@ def scratch_folder(purpose: str, place: str | None = None) -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_used(folder: Path) -> bool:
+    """Return whether the command line of a process names the folder, as those of JVMs do."""
+    listing = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "args="],  # noqa: S607 - a command of every such system
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return str(folder) in listing.stdout
 
 
 def _port(given: str) -> int:

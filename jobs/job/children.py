@@ -24,7 +24,9 @@ from typing import IO, Final, Self
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+# Whether the kernel kills the children of a program that was killed.
+END_WITH_PARENT: Final = sys.platform == "linux"
+_libc = ctypes.CDLL(None, use_errno=True) if END_WITH_PARENT else None
 
 
 class Children:

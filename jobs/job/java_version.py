@@ -1,7 +1,7 @@
 """Checks the Java that Spark will use: it must exist, and be new enough for Spark and Kafka.
 
 `make` runs this check before anything is installed, so the module imports only Python's own
-modules.
+modules. With the argument `jdk`, Java must also have its compiler, which the tests need.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 
 _OLDEST: Final = 17
 _ADVICE: Final = f"install a JDK or JRE of version {_OLDEST} or newer"
+_COMPILER: Final = re.compile(r"^jdk\.compiler@", re.MULTILINE)
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -25,17 +26,18 @@ def command() -> str:
     return str(Path(home, "bin", "java")) if home else "java"
 
 
-def problem() -> str | None:
-    """Return a sentence that says what is wrong with Java, None if nothing is wrong."""
+def problem(*, must_compile: bool = False) -> str | None:
+    """Return a sentence that says what is wrong with Java, None if nothing is wrong.
+
+    must_compile: whether Java must be a JDK, which has the compiler.
+    """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(command())
     if found is None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
         return f"Java is missing: {where}; {_ADVICE}"
     try:
-        said = subprocess.run(  # noqa: S603 - the user's Java
-            [found, "-version"], capture_output=True, text=True, check=False
-        ).stderr
+        said = _run(found, "-version").stderr
     except OSError as error:  # the file is for another processor, or not a program
         said = str(error.strerror)
     version = _VERSION.search(said)
@@ -44,8 +46,19 @@ def problem() -> str | None:
         return f"Java does not print its version: {found} -version says {first_line!r}; {_ADVICE}"
     if int(version[1]) < _OLDEST:
         return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_ADVICE}"
+    if must_compile and not _COMPILER.search(_run(found, "--list-modules").stdout):
+        return (
+            f"the tests compile programs in Java, and {found} has no compiler, as it is a JRE: "
+            f"install a JDK of version {_OLDEST} or newer"
+        )
     return None
 
 
+def _run(java: str, argument: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - the user's Java
+        [java, argument], capture_output=True, text=True, check=False
+    )
+
+
 if __name__ == "__main__":
-    sys.exit(problem())
+    sys.exit(problem(must_compile=sys.argv[1:] == ["jdk"]))

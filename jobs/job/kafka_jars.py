@@ -3,7 +3,8 @@
 Ivy, which is part of every pyspark, fetches the jars. `kafka_jars.toml` lists the jars with their
 SHA-256. The environment variable KAFKA_JARS_MIRROR names another Maven repository. The folder for
 the jars gets its final name when it has all jars with the right checksums, so later starts never
-use the files of an interrupted download.
+use the files of an interrupted download. If a program that cleans caches removed some of the jars,
+the next start fetches all of them again.
 """
 
 from __future__ import annotations
@@ -64,22 +65,40 @@ class Jars:
 
     @property
     def are_there(self) -> bool:
-        """Whether the jars have been fetched."""
-        return self.path.is_dir()
+        """Whether the folder has every jar. Their checksums were checked at the download."""
+        folder = self.path
+        return all((folder / name).is_file() for name in self.file_names)
+
+    @property
+    def file_names(self) -> list[str]:
+        """The names of the jars' files."""
+        return [_file_name(each) for each in _checksums(self)]
 
 
 KAFKA: Final = Jars("Apache Kafka 4.3.1", "kafka-4.3.1")
 KAFKA_4_4: Final = Jars("Apache Kafka 4.4.0", "kafka-4.4.0")
+CLIENTS_4_4: Final = Jars("the clients of Apache Kafka 4.4.0", "kafka-clients-4.4.0")
 KAFKA_3: Final = Jars("Apache Kafka 3.9.2", "kafka-3.9.2")
 KAFKA_0_10: Final = Jars("Apache Kafka 0.10.2.2", "kafka-0.10.2.2")
 SPARK_KAFKA: Final = Jars("Spark's Kafka sink 4.2.0", "spark-sql-kafka-4.2.0")
-ALL: Final = (KAFKA, KAFKA_4_4, KAFKA_3, KAFKA_0_10, SPARK_KAFKA)
+SPARK_AVRO: Final = Jars("Spark's Avro 4.2.0", "spark-avro-4.2.0")
 
 
 def cache_folder() -> Path:
-    """Return the project's folder in the user's cache; it may not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "spark-kafka-sink"
+    """Return the project's folder in the user's cache; it may not exist yet.
+
+    Raise JarsError if the user has no home folder.
+    """
+    named = os.environ.get("XDG_CACHE_HOME")
+    try:
+        base = Path(named) if named else Path.home() / ".cache"
+    except RuntimeError:
+        message = (
+            "there is no cache folder, because HOME is not set and this user has no home folder: "
+            "set HOME, or name a folder by the environment variable XDG_CACHE_HOME"
+        )
+        raise JarsError(message) from None
+    return base / "spark-kafka-sink"
 
 
 def fetch(jars: Jars) -> Path:
@@ -99,7 +118,7 @@ def fetch(jars: Jars) -> Path:
             if not jars.are_there:  # another process may have fetched them meanwhile
                 _fetch(jars)
     except OSError as error:
-        raise JarsError(_unusable_cache(error.strerror or str(error))) from None
+        raise JarsError(unusable_cache(error.strerror or str(error))) from None
     return jars.path
 
 
@@ -113,6 +132,8 @@ def _fetch(jars: Jars) -> None:
         wrong = _wrong_files(jars, folder / "jars")
         if wrong:
             raise JarsError(_failure(jars, said, wrong))
+        if jars.path.exists():  # some of its jars were removed
+            jars.path.rename(folder / "incomplete")
         (folder / "jars").rename(jars.path)
 
 
@@ -200,7 +221,7 @@ def _failure(jars: Jars, said: str, wrong: list[str]) -> str:
     """Return the sentence that says why the jars could not be fetched."""
     for number in _FULL:
         if os.strerror(number) in said:
-            return _unusable_cache(os.strerror(number))
+            return unusable_cache(os.strerror(number))
     found = _NETWORK.search(said)
     if found is None:
         reason = wrong[0] + (f", and {len(wrong) - 1} more" if len(wrong) > 1 else "")
@@ -216,7 +237,8 @@ def _failure(jars: Jars, said: str, wrong: list[str]) -> str:
     )
 
 
-def _unusable_cache(reason: str) -> str:
+def unusable_cache(reason: str) -> str:
+    """Return the sentence for a cache folder that cannot be written."""
     return (
         f"the cache folder {cache_folder()} cannot be written: {reason}; make room or give access, "
         "or name another folder by the environment variable XDG_CACHE_HOME"

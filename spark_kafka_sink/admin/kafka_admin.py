@@ -1,6 +1,7 @@
 """KafkaAdmin: the public class, which checks arguments and rejects calls of a second thread.
 
-All work is done in the caller's thread. Each KafkaAdmin has its own connections (see `requests`).
+All work is done in the caller's thread. Each KafkaAdmin has its own connections (see
+`admin_requests`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from spark_kafka_sink.admin.requests import AdminRequests
+from spark_kafka_sink.admin.admin_requests import AdminRequests
 from spark_kafka_sink.admin.token_requests import TokenRequests
 from spark_kafka_sink.admin.topic_requests import TopicRequests
 from spark_kafka_sink.admin.topics import NewTopic, TopicDescription

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.admin.requests import AdminRequests
+from spark_kafka_sink.admin.admin_requests import AdminRequests
 from spark_kafka_sink.errors import (
     ApiException,
     IllegalArgumentException,

@@ -176,6 +176,7 @@ class SliceAppender:
             encoded_rows = EncodedRows(cuts, encoded, len(rows), int(sizes.sum()), int(sizes.max()))
             state.put_in(pending, encoded_rows, check, created_at, owner)
         except BaseException:
+            state.left_behind[pending] = state.let_go
             state.let_go(pending)
             raise
 
@@ -245,7 +246,7 @@ class ColumnProducer:
         self._appender = appender
         self._caller = caller
         self._config = config
-        self._limits = limits
+        self.limits = limits
         self._refresh: Callable[[], Mapping[str, int]] | None = None
         self._partitioner = partitioner
         self._drain_rows = drain_rows
@@ -259,7 +260,7 @@ class ColumnProducer:
         limits = dict(max_message_bytes)  # the user's mapping may run code: not under the lock
         # Brokers check the compressed size, which is unknown here.
         is_plain = self._config.compression_type == "none"
-        self._limits = self._limits.with_topics(limits if is_plain else {})
+        self.limits = self.limits.with_topics(limits if is_plain else {})
         self._refresh = refresh
         self._state.limit_messages(limits)
 
@@ -294,7 +295,7 @@ class ColumnProducer:
         what = "a pyarrow.RecordBatch or a pyarrow.Table"
         table = checked("record_batch", record_batch, pa.Table, what)
         self._caller.before_append()
-        first = 0
+        first, total = 0, table.num_rows
         for batch in table.to_batches():
             try:
                 self._append_batch(
@@ -302,11 +303,13 @@ class ColumnProducer:
                 )
             except BaseException as error:
                 if first:
-                    self._spoil_transaction(first, table.num_rows, error, "table")
+                    progress.failure = first, total, error, "table"
+                    self._state.left_behind[progress] = self._spoil_transaction
+                    self._spoil_transaction(progress)
                 if not isinstance(error, KafkaException):
                     raise
-                self._state.refuse(table.num_rows - first - batch.num_rows, error)
-                raise _of_table(error, first, table.num_rows, progress) from error
+                self._state.refuse(total - first - batch.num_rows, error)
+                raise _of_table(error, first, total, progress) from error
             first += batch.num_rows
 
     def _append_batch(
@@ -344,7 +347,9 @@ class ColumnProducer:
             )
             self._state.end_append(under_way)
         except BaseException:
-            self._state.end_append(under_way)  # an interrupt may have prevented the call above
+            # An interrupt may have prevented the call above.
+            self._state.left_behind[under_way] = self._state.end_append
+            self._state.end_append(under_way)
             raise
 
     def _append_slices(
@@ -359,6 +364,7 @@ class ColumnProducer:
         progress: _Progress,
     ) -> None:
         start = end = 0
+        total = len(sizes)
         pending = PendingAppend()
         try:
             partitions = sum(len(metadata.leaders) for metadata in topics)
@@ -378,33 +384,38 @@ class ColumnProducer:
             progress.appended = first_row + appended
             # The caller does not know which rows were appended: the transaction must be aborted.
             if appended:
-                self._spoil_transaction(appended, len(sizes), error)
+                progress.failure = appended, total, error, "batch"
+                self._state.left_behind[progress] = self._spoil_transaction
+                self._spoil_transaction(progress)
             if isinstance(error, KafkaException):
-                self._state.refuse(len(sizes) - appended, error)
+                self._state.refuse(total - appended, error)
             raise
 
-    def _spoil_transaction(
-        self, appended: int, rows: int, error: BaseException, what: str = "batch"
-    ) -> None:
+    def _spoil_transaction(self, progress: _Progress) -> None:
         """Make the transaction abortable, because `append` failed after some of the rows."""
+        if progress.failure is None:
+            return
+        appended, rows, error, what = progress.failure
         why = message_of(error) or type(error).__name__
         message = f"append failed after {appended} of {rows} rows of an Arrow {what}: {why}"
         failure = KafkaException(message)
         failure.__cause__ = error
         self._state.spoil_transaction(failure)
+        # A second call must not spoil the next transaction.
+        progress.failure = None
 
     def _check_sizes(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for rows too large for a request, for memory or a topic."""
-        if self._limits.fit(sizes):
+        if self.limits.fit(int(sizes.max(initial=0))):
             return
         try:
-            self._limits.check(rows, sizes)
+            self.limits.check(rows, sizes)
         except RecordTooLargeException as error:
             # The topic's max.message.bytes may have been raised since it was read.
             if error.topic is None or self._refresh is None:
                 raise
             self.limit_messages(self._refresh(), self._refresh)
-            self._limits.check(rows, sizes)
+            self.limits.check(rows, sizes)
 
     def _check_partitions(
         self, rows: Rows, topics: list[TopicMetadata], call: Call
@@ -442,6 +453,7 @@ class ColumnProducer:
                 appender.append(each, loads, pending, check, created_at=created_at, owner=owner)
             appender.pack(pending)
         except BaseException:
+            self._state.left_behind[pending] = self._state.release
             self._state.release(pending)
             raise
 
@@ -457,12 +469,17 @@ class ColumnProducer:
 
 
 class _Progress:
-    """How many rows of the Arrow batch or table that a call appends are in batches."""
+    """How many rows of the Arrow batch or table that a call appends are in batches.
 
-    __slots__ = ("appended",)
+    failure: if the call failed after some rows, their number, the number of all rows, the error,
+    and what was appended; None after the transaction was made abortable.
+    """
+
+    __slots__ = ("appended", "failure")
 
     def __init__(self) -> None:
         self.appended = 0
+        self.failure: tuple[int, int, BaseException, str] | None = None
 
 
 def _with_progress(error: KafkaException, progress: _Progress, rows: int, what: str) -> str:

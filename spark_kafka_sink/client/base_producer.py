@@ -53,6 +53,8 @@ _numbers = itertools.count(1)
 # the end of a program and after Ctrl-C, this wait is shorter, and is part of the limit `AT_EXIT_S`.
 _LAST_CALLBACKS_S: Final = 5.0
 _LAST_CALLBACKS_AT_EXIT_S: Final = 1.0
+# The part of delivery.timeout.ms that this shorter wait takes at most.
+_CALLBACKS_SHARE: Final = 1 / 5
 
 
 class Plugins(Protocol):
@@ -118,7 +120,11 @@ class BaseProducer:
             if feeder is not None:
                 feeder.start()
             unclosed.remember(
-                self._state, thread, self._name, weakref.WeakMethod(self._close_at_exit)
+                self._state,
+                thread,
+                self._name,
+                weakref.WeakMethod(self._close_at_exit),
+                self._delivery_timeout_s,
             )
             self._finalizer = weakref.finalize(
                 self, warn_unclosed, self._name, self._state, os.getpid()
@@ -334,10 +340,14 @@ class BaseProducer:
     def _close_within(self, limit_s: float, longest_s: float = math.inf) -> None:
         """Close; wait at most `limit_s` seconds for deliveries and callbacks together.
 
-        longest_s: the limit for deliveries alone.
+        If delivery.timeout.ms is shorter than the limit, that is the limit. longest_s: the limit
+        for deliveries alone.
         """
-        last_callbacks_s = min(_LAST_CALLBACKS_AT_EXIT_S, limit_s)
-        timeout = min(limit_s - last_callbacks_s, self._delivery_timeout_s, longest_s)
+        limit_s = min(limit_s, self._delivery_timeout_s)
+        last_callbacks_s = min(
+            _LAST_CALLBACKS_AT_EXIT_S, limit_s, _CALLBACKS_SHARE * self._delivery_timeout_s
+        )
+        timeout = min(limit_s - last_callbacks_s, longest_s)
         self._close_once(timeout, last_callbacks_s)
 
     def _close_once(

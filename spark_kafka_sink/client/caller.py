@@ -250,6 +250,7 @@ class Caller:
             )
             state.end_flush(flush)
         except BaseException:
+            state.left_behind[flush] = state.end_flush
             state.end_flush(flush)
             raise
         finally:

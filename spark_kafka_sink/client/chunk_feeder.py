@@ -84,11 +84,6 @@ class ChunkFeeder:
             self._threads.start()
             self._threads.run(_import_pandas)
 
-    def has(self, chunk: RowChunk) -> bool:
-        """Whether the chunk's rows still have to be put into batches."""
-        with self._lock:
-            return chunk in self._pending
-
     def begin(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Install a new chunk in a queue, unless the queue has a chunk by now.
 
@@ -99,6 +94,7 @@ class ChunkFeeder:
             is_needed = not closed and queue.chunk is None
             if is_needed:
                 self._has_begun = True
+                chunk.is_begun = True
                 self._pending[chunk] = queue
                 queue.install(chunk)
         if not is_needed:
@@ -139,6 +135,9 @@ class ChunkFeeder:
                     # Two interrupts have prevented this. The I/O thread would find the chunk due,
                     # again and again.
                     self._end(chunk)
+                elif chunk.pending.is_in_batches:  # two interrupts have prevented the rest
+                    self._state.release(chunk.pending)
+                    self._end(chunk)
                 else:
                     mine = queue.under_way = chunk
                     self._append(chunk)
@@ -148,9 +147,14 @@ class ChunkFeeder:
                 self._appender.pack(mine.pending)
         except BaseException:
             if mine is not None:
+                if mine.pending.is_in_batches:
+                    self._state.left_behind[mine] = self._give_to_io_thread
                 self._state.packed(mine.pending)  # the I/O thread packs the rest
                 self._end_if_given_up(mine)
             raise
+
+    def _give_to_io_thread(self, chunk: RowChunk) -> None:
+        self._state.packed(chunk.pending)
 
     def _append(self, chunk: RowChunk, rows: Rows | None = None) -> None:
         """Append a chunk's rows, or fail them; the caller holds `append_lock`.

@@ -5,6 +5,11 @@ handler). ``with self.lock, self._change:`` guards a change, during which the ac
 is inconsistent. An interrupt inside a change ends the producer with an error, because half a change
 could lose records or send them twice. Everything else may be interrupted: waits and encoding hold
 no lock, and it does no harm if a caller releases its reserved memory twice.
+
+More interrupts may come while a caller handles the first one. So an exception handler first stores
+in `left_behind` what it is about to do, and then does it. No interrupt comes before that statement
+has ended, because it calls nothing. The I/O thread, which gets no signals, does what is left. It
+also finds a change whose guard was interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_kafka_sink.client.deadlines import Waiters, wait_for_signal
 from spark_kafka_sink.errors import KafkaException
@@ -30,6 +35,9 @@ class ProducerLock(ABC):
         self._clock = clock
         self._waiters = Waiters()
         self._change = _Change(self._interrupted)
+        # What interrupted calls may have left behind: objects, and the functions that clean up
+        # after them. A function is called with the lock, perhaps twice.
+        self.left_behind: dict[Any, Callable[[Any], None]] = {}
         self._wakeup: Callable[[], None] = lambda: None
         self._is_asleep = False
 
@@ -57,8 +65,8 @@ class ProducerLock(ABC):
             self._wakeup()
             self._is_asleep = False
 
-    def _interrupted(self, error: BaseException) -> None:
-        """End the producer, because one of its changes was interrupted."""
+    def _interrupted(self, error: BaseException) -> KafkaException:
+        """End the producer, because one of its changes was interrupted; return its error."""
         what = type(error).__name__
         message = (
             f"{what} interrupted a change to the producer's batches, so the producer cannot be "
@@ -68,8 +76,29 @@ class ProducerLock(ABC):
         failure.__cause__ = error
         # The I/O thread fails the batches, because signals do not interrupt it.
         self._end_by(failure)
+        self._change.is_half = False
         self._waiters.notify_all()
         self._wake()
+        return failure
+
+    def _clean_up(self) -> None:
+        """Do what interrupted calls have left behind; the caller holds the lock.
+
+        The entries stay in `left_behind`, because this call may be interrupted, too. Raise
+        KafkaException if an interrupted change ends the producer.
+        """
+        if self._change.is_half:
+            raise self._interrupted(KeyboardInterrupt())
+        for key, function in list(self.left_behind.items()):
+            function(key)
+
+    def _clean_up_for_good(self) -> None:
+        """Do what interrupted calls have left behind; called by the I/O thread with the lock."""
+        if self._change.is_half:
+            self._interrupted(KeyboardInterrupt())
+        while self.left_behind:
+            key, function = self.left_behind.popitem()
+            function(key)
 
     def ask(self, question: Callable[[], _T]) -> _T:
         """Return the result of a function that only reads state; an interrupt does no harm."""
@@ -79,8 +108,10 @@ class ProducerLock(ABC):
     def change(self, change: Callable[[], _T]) -> _T:
         """Change the state machines; an interrupt in the middle ends the producer."""
         with self.lock:
+            self._clean_up()
             with self._change:
                 changed = change()
+                self._change.is_half = False
             self._wake()
             return changed
 
@@ -124,15 +155,18 @@ class _Change:
     """The guard of a change: ``with lock, change:``.
 
     interrupted: called with the exception that interrupts a change, unless it is a KafkaException.
+    is_half: whether a change has begun and has not ended. The last statement of a change sets it to
+    False. If it is True while no thread holds the lock, the guard itself was interrupted.
     """
 
-    __slots__ = ("_interrupted",)
+    __slots__ = ("_interrupted", "is_half")
 
-    def __init__(self, interrupted: Callable[[BaseException], None]) -> None:
+    def __init__(self, interrupted: Callable[[BaseException], object]) -> None:
         self._interrupted = interrupted
+        self.is_half = False
 
     def __enter__(self) -> None:
-        pass
+        self.is_half = True
 
     def __exit__(
         self,
@@ -140,5 +174,7 @@ class _Change:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and not isinstance(error, KafkaException):
+        if isinstance(error, KafkaException):
+            self.is_half = False
+        elif error is not None and self.is_half:
             self._interrupted(error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.producer_lock import ProducerLock
@@ -35,6 +35,10 @@ from spark_kafka_sink.wire.exchange import Event
 if TYPE_CHECKING:
     from spark_kafka_sink.producer.transactions.joined import JoinedTransaction
     from spark_kafka_sink.producer.transactions.manager import TransactionManager
+
+
+# How often the I/O thread cleans up after interrupted callers while other callers wait for memory.
+_CLEAN_UP_INTERVAL_S: Final = 1.0
 
 
 class ProducerState(ProducerLock):
@@ -247,15 +251,11 @@ class ProducerState(ProducerLock):
             loads = take()
         if loads is not None:
             return loads
-        try:
-            with self.lock:
-                pool.wait(pending)
-                self._wake()
-            loads = self.wait(take, call.deadline, late, self.metrics.waited_for_memory)
-            self._stop_waiting(pending)
-        except BaseException:
-            self._stop_waiting(pending)
-            raise
+        with self.lock:
+            pool.wait(pending)
+            self._wake()
+        loads = self.wait(take, call.deadline, late, self.metrics.waited_for_memory)
+        self._stop_waiting(pending)
         return loads
 
     def _stop_waiting(self, pending: PendingAppend) -> None:
@@ -278,6 +278,10 @@ class ProducerState(ProducerLock):
     def hold(self, pending: PendingAppend, partitions: Sequence[TopicPartition]) -> list[OpenBatch]:
         """Protect the partitions' open batches from changes, and return how full they are."""
         with self.lock:
+            # An interrupted append may still hold the same partitions. If these rows were held
+            # before, the I/O thread must not end the new hold.
+            self._clean_up()
+            self.left_behind.pop(pending, None)
             pending.partitions = partitions
             return self.accumulator.hold(partitions)
 
@@ -304,6 +308,7 @@ class ProducerState(ProducerLock):
                     pending.partitions, rows.cuts, rows.encoded, since, owner
                 )
                 pending.is_in_batches = True
+                self._change.is_half = False
             self.let_go(pending)
             self.give_back(pending)
 
@@ -321,6 +326,7 @@ class ProducerState(ProducerLock):
                     if self.accumulator.may_be_sent(batch):
                         with self._change:
                             self.accumulator.settle(batch)
+                            self._change.is_half = False
                 pending.full = []
             self._wake()
 
@@ -345,6 +351,7 @@ class ProducerState(ProducerLock):
         The I/O thread compresses the full batches that the append has not compressed.
         """
         with self.lock:
+            self._stop_waiting(pending)
             self.let_go(pending)
             self.give_back(pending)
             self.packed(pending)
@@ -456,6 +463,7 @@ class ProducerState(ProducerLock):
         """Queue a call; the I/O thread makes it without the lock."""
         with self.lock, self._change:
             self.user_calls.add(call)
+            self._change.is_half = False
             self._wake()
 
     def make_calls(self) -> None:
@@ -490,6 +498,7 @@ class ProducerState(ProducerLock):
         """
         with self.lock:
             now = self._clock()
+            self._clean_up_for_good()
             if self._interruption is not None:
                 self.give_up(self._interruption)
                 self._interruption = None
@@ -497,6 +506,9 @@ class ProducerState(ProducerLock):
             if self.ends_when_idle:
                 self.accumulator.stop_lingering()
             due = self._sender.poll(now)
+            if self.accumulator.pool.waiters:
+                # An interrupted caller may hold memory, and may not have woken this thread.
+                due.next_poll_at = min(due.next_poll_at, now + _CLEAN_UP_INTERVAL_S)
             if self._collect() or events or due.has_news:
                 self._waiters.notify_all()
             is_idle = not (has_rows or self.accumulator.has_incomplete)

@@ -274,7 +274,8 @@ class RowProducer:
             chunk = RowChunk(queue.topic, metadata, pending, time.monotonic(), sent)
             self._feeder.begin(chunk, queue)
         except BaseException:
-            if chunk is None or not self._feeder.has(chunk):
+            if chunk is None or not chunk.is_begun:
+                self._state.left_behind[pending] = self._state.release
                 self._state.release(pending)
             self._state.wake()
             raise

@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
 from spark_kafka_sink.client.producer_state import ProducerState
 
-# How many seconds the remaining deliveries may take when the program ends or after Ctrl-C.
+# How many seconds the remaining deliveries and callbacks may take when the program ends or after
+# Ctrl-C. If a producer's delivery.timeout.ms is shorter, that is its limit.
 AT_EXIT_S: Final = 5.0
 # How many seconds all other producers have for callbacks if Ctrl-C ends the wait for one of them.
 # `base_producer` reserves as many seconds for callbacks, so no time is left for deliveries.
@@ -42,19 +43,29 @@ def warn_unclosed(name: str, state: ProducerState, pid: int) -> None:
 
 # The key is the I/O thread, because after its producer was garbage-collected, the thread runs until
 # the records are delivered.
-_unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit]] = {}
+_unclosed: dict[ProducerThread, tuple[str, ProducerState, CloseAtExit, float]] = {}
 
 
-def remember(state: ProducerState, thread: ProducerThread, name: str, close: CloseAtExit) -> None:
+def remember(
+    state: ProducerState,
+    thread: ProducerThread,
+    name: str,
+    close: CloseAtExit,
+    delivery_timeout_s: float,
+) -> None:
     """Register a producer to be closed when the program ends; drop producers that have ended."""
     for other in list(_unclosed):
         if not other.is_alive:
             _unclosed.pop(other, None)
-    _unclosed[thread] = (name, state, close)
+    _unclosed[thread] = (name, state, close, delivery_timeout_s)
 
 
 def _close_at_exit() -> None:
     """Deliver the rows of producers that are still open, and print how many are lost.
+
+    For each producer, this takes at most delivery.timeout.ms, and at most `AT_EXIT_S` for all of
+    them together. A callback that runs longer is not waited for. Only the ``close`` methods of
+    the user's serializers, interceptors and partitioner have no limit.
 
     In Java, such rows are lost silently. Python calls this function after all non-daemon threads of
     the user have ended, which may send rows until then. The I/O threads are daemon threads, and
@@ -62,14 +73,16 @@ def _close_at_exit() -> None:
     `concurrent.futures.thread`, which pyarrow imports together with pandas when it first makes an
     array.
     """
-    deadline = time.monotonic() + AT_EXIT_S
+    started = time.monotonic()
+    deadline = started + AT_EXIT_S
     # In a forked child, no I/O thread is alive: the parent closes the parent's producers.
     unclosed = [item for item in list(_unclosed.items()) if item[0].is_alive]
-    for _, (_, state, _) in unclosed:
+    for _, (_, state, _, _) in unclosed:
         state.hurry()
     interrupt: KeyboardInterrupt | None = None
-    for thread, (name, _, ref) in unclosed:
-        close, limit_s = ref(), max(deadline - time.monotonic(), 0)
+    for thread, (name, _, ref, delivery_timeout_s) in unclosed:
+        own_deadline = min(deadline, started + delivery_timeout_s)
+        close, limit_s = ref(), max(own_deadline - time.monotonic(), 0)
         try:
             if close is not None:
                 close(limit_s)

@@ -19,15 +19,24 @@ G1 and G2 are checked before the transaction is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
-from spark_kafka_sink.commit.questions import ActiveProducer
-from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit.questions import (
+    ActiveProducer,
+    DescribeProducers,
+    ProducersDescribed,
+)
+from spark_kafka_sink.commit.steps import Failure, FailureKind, Received
+from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import MAX_SEQUENCE
+
+# A producer and what it wrote to one partition.
+Written: TypeAlias = tuple[ProducerIdAndEpoch, WrittenPartition]
+ByPartition: TypeAlias = Mapping[TopicPartition, Sequence[Written]]
 
 _ADVICE = (
     "lay the rows out by atomic_layout as the last step before the write, and run the job again"
@@ -83,15 +92,25 @@ def _holds(found: ActiveProducer | None) -> bool:
     return found is not None and (found.last_sequence >= 0 or found.transaction_start >= 0)
 
 
-def is_behind(written: WrittenPartition | None, found: ActiveProducer | None) -> bool:
-    """Return whether a response lacks records that a task reports, as that of an old leader does.
+def is_behind(at: Received, reported: ByPartition) -> bool:
+    """Return whether a response lacks records that tasks report, as that of an old leader does.
 
     A broker may not know yet that it is no longer the leader, for example while it restarts. Then
-    it does not know the last records that the new leader has acknowledged. The arguments are those
-    of `other_holdings`.
+    it does not know the last records that the new leader has acknowledged. at: the reply to any
+    request; only that of DescribeProducers may be one of an old leader. reported: the records that
+    tasks report, by partition.
     """
-    if written is None:
+    ask, reply = at.ask, at.reply
+    if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
         return False
+    found = by_producer(reply.producers)
+    return at.found is Verdict.DONE and any(
+        _lacks(written, found.get(producer))
+        for producer, written in reported.get(ask.partition, ())
+    )
+
+
+def _lacks(written: WrittenPartition, found: ActiveProducer | None) -> bool:
     if found is None or not _holds(found):
         return True
     is_same = found.transaction_start == written.first_offset
@@ -113,11 +132,13 @@ def sequence_of(records: int) -> int:
     return (records - 1) & MAX_SEQUENCE
 
 
-def by_partition(
-    attempts: Iterable[AttemptTransaction],
-) -> Mapping[TopicPartition, WrittenPartition]:
-    """Return the written records in a mapping from their partition, which has one writer (G1)."""
-    return {each.partition: each for attempt in attempts for each in attempt.written}
+def by_partition(attempts: Iterable[AttemptTransaction]) -> ByPartition:
+    """Return the written records, with the producer that wrote them, by their partition."""
+    found: dict[TopicPartition, list[Written]] = {}
+    for attempt in attempts:
+        for written in attempt.written:
+            found.setdefault(written.partition, []).append((attempt.producer, written))
+    return found
 
 
 def is_taken(producers: Iterable[ActiveProducer], producer: ProducerIdAndEpoch) -> bool:

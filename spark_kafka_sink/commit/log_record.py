@@ -45,7 +45,7 @@ class Place(Enum):
 
     WRITTEN = "it was written"
     NEW = "it was not written"
-    BELOW_FLOOR = "it is so old that the record no longer says whether it was written"
+    BELOW_FLOOR = "it is so old that the record cannot say whether it was written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,22 @@ class VersionSet:
     intervals: tuple[tuple[int, int], ...] = ()
     floor: int | None = None
 
+    @property
+    def lowest(self) -> int | None:
+        """The lowest version that may be written, None if all versions may be.
+
+        If 10,000 intervals are kept, another one below them would not be kept. Then a version in it
+        would be forgotten as soon as it is written, so it may not be written.
+        """
+        if len(self.intervals) < MAX_INTERVALS:
+            return self.floor
+        lowest = self.intervals[0][0] - 1
+        return lowest if self.floor is None else max(lowest, self.floor)
+
     def place(self, version: int) -> Place:
         """Return whether `version` was written."""
-        if self.floor is not None and version < self.floor:
+        lowest = self.lowest
+        if lowest is not None and version < lowest:
             return Place.BELOW_FLOOR
         at = bisect_right(self.intervals, version, key=_first) - 1
         is_inside = at >= 0 and version <= self.intervals[at][1]

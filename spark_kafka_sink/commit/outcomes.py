@@ -158,10 +158,12 @@ class Undecided:
 class Aborted:
     """The run is aborted: no row is visible.
 
-    may_be_open: whether tasks that still run may have opened further transactions.
+    may_be_open: whether tasks that still run may have opened further transactions. missed: why some
+    transactions of tasks may be open still, because a broker did not answer; empty if all did.
     """
 
     may_be_open: bool = False
+    missed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,5 +195,5 @@ def not_aborted_now(run: Run, why: object) -> str:
     """Return the message for a run that could not be aborted."""
     return (
         f"the write of {run.owner} could not be aborted now ({why}); the brokers abort it within "
-        f"{run.timeout_ms} ms"
+        f"{run.timeout_ms} ms, and read_committed consumers may have to wait until then"
     )

@@ -166,7 +166,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
-    if at.now < min(machine.behind_until, machine.deadline) and _is_behind(machine, at):
+    reported = guards.by_partition(machine.attempts)
+    if at.now < min(machine.behind_until, machine.deadline) and guards.is_behind(at, reported):
         return Step(machine, (Question(at.ask, PAUSE_S, looks_up=True),))
     failure = _check(machine, at)
     if failure is not None:
@@ -191,15 +192,6 @@ def _explained(machine: Single, at: Received) -> Step[Single]:
     return _abort(machine, failure or _timed_out(machine.plan))
 
 
-def _is_behind(machine: Single, at: Received) -> bool:
-    ask, reply = at.ask, at.reply
-    if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
-        return False
-    written = guards.by_partition(machine.attempts).get(ask.partition)
-    found = guards.by_producer(reply.producers).get(machine.plan.producer)
-    return at.found is Verdict.DONE and guards.is_behind(written, found)
-
-
 def _check(machine: Single, at: Received) -> Failure | None:
     reply, plan = at.reply, machine.plan
     covered = guards.by_partition(machine.attempts)
@@ -210,7 +202,9 @@ def _check(machine: Single, at: Received) -> Failure | None:
             return Failure(FailureKind.LOST, sentence, reply.error)
         if at.found is Verdict.DONE:
             found = guards.by_producer(reply.producers).get(plan.producer)
-            return guards.other_holdings(partition, covered.get(partition), found)
+            # No other task has written to the partition (G1).
+            written = next((each for _, each in covered.get(partition, ())), None)
+            return guards.other_holdings(partition, written, found)
     if isinstance(reply, Described) and at.found is Verdict.DONE:
         return _check_transaction(machine, reply, frozenset(covered))
     return at.failure(f"the transaction of {plan.run.owner} could not be checked")

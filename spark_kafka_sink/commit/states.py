@@ -140,7 +140,7 @@ _P, _T, _C, _A = PlanState, TaskState, CommitState, AbortState
 _1, _R, _O = SingleState, ResolveState, RecoveryState
 
 PLAN: Final[Mapping[PlanState, frozenset[PlanState]]] = {
-    _P.PEEKING: frozenset({_P.LISTING, _P.FENCING, _P.ENDING, _P.SKIPPED, _P.FAILED}),
+    _P.PEEKING: frozenset({_P.LISTING, _P.ENDING, _P.SKIPPED, _P.FAILED}),
     _P.LISTING: frozenset({_P.DESCRIBING, _P.FENCING, _P.FAILED}),
     _P.DESCRIBING: frozenset({_P.FENCING, _P.FAILED}),
     _P.FENCING: frozenset({_P.READING, _P.FAILED}),
@@ -189,8 +189,8 @@ COMMIT: Final[Mapping[CommitState, frozenset[CommitState]]] = {
     _C.CLEANING: frozenset({_C.DONE}),
 }
 ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
-    _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED, _A.FAILED}),
-    _A.DESCRIBING: frozenset({_A.PROVING, _A.FAILED}),
+    _A.LISTING: frozenset({_A.DESCRIBING, _A.PROVING, _A.ABORTED}),
+    _A.DESCRIBING: frozenset({_A.PROVING, _A.ABORTED}),
     _A.PROVING: frozenset(
         {
             _A.ASKING,
@@ -206,7 +206,7 @@ ABORT: Final[Mapping[AbortState, frozenset[AbortState]]] = {
     _A.READING: frozenset(
         {_A.DECIDED, _A.CLEANING, _A.LISTING, _A.ABORTED, _A.SUPERSEDED, _A.FAILED}
     ),
-    _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED, _A.FAILED}),
+    _A.CLEANING: frozenset({_A.LISTING, _A.ABORTED}),
 }
 SINGLE: Final[Mapping[SingleState, frozenset[SingleState]]] = {
     _1.CHECKING: frozenset({_1.WRITING, _1.EXPLAINING, _1.ABORTING}),

@@ -21,13 +21,13 @@ A driver that cannot commit aborts instead (`two_phase_abort`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import guards, read_back, resolve
-from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan, WrittenPartition
+from spark_kafka_sink.commit.attempts import AttemptTransaction, Plan
 from spark_kafka_sink.commit.leftovers import Leftovers, aborts, open_transaction, own_tasks
 from spark_kafka_sink.commit.log_record import (
     CommitRecord,
@@ -74,7 +74,7 @@ from spark_kafka_sink.commit.steps import (
     superseded,
 )
 from spark_kafka_sink.commit.verdicts import Verdict
-from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch
 from spark_kafka_sink.records.batch import Marker
 
 _MARGIN_SHARE: Final = 0.2
@@ -82,9 +82,6 @@ _MAX_MARGIN_MS: Final = 60_000
 _SHARE_AFTER_DECISION: Final = 0.5
 
 _S = CommitState
-# A producer and what it wrote to one partition.
-_Written: TypeAlias = tuple[ProducerIdAndEpoch, WrittenPartition]
-_ByPartition: TypeAlias = Mapping[TopicPartition, Sequence[_Written]]
 Outcome: TypeAlias = Committed | Torn | Unfinished | Undecided | Failure
 
 
@@ -116,7 +113,7 @@ class Committing:
     by_slot: Mapping[TaskSlot | None, AttemptTransaction] = field(
         default_factory=dict, compare=False, repr=False
     )
-    by_partition: _ByPartition = field(default_factory=dict, compare=False, repr=False)
+    by_partition: guards.ByPartition = field(default_factory=dict, compare=False, repr=False)
     waiting: frozenset[Ask] = frozenset()
     ends_at: int | None = None
     begun_at: int | None = None
@@ -161,7 +158,7 @@ def begin(
     machine = Committing(
         _S.CHECKING, plan, level, deadline, decided, written,
         by_slot={each.slot: each for each in written},
-        by_partition=_by_partition(written),
+        by_partition=guards.by_partition(written),
         missing_until=missing_until, behind_until=behind_until,
     )  # fmt: skip
     looks = [DescribeTransaction(each) for each in _ids(machine)]
@@ -197,7 +194,9 @@ def step(machine: Committing, answer: Answer, now: float) -> Step[Committing]:
 
 
 def _checked(machine: Committing, at: Received) -> Step[Committing]:
-    if at.now < min(machine.behind_until, machine.deadline) and _is_behind(machine, at):
+    if at.now < min(machine.behind_until, machine.deadline) and guards.is_behind(
+        at, machine.by_partition
+    ):
         return Step(machine, (Question(at.ask, PAUSE_S, looks_up=True),))
     failure = _check(machine, at)
     if failure is not None:
@@ -236,17 +235,6 @@ def _check(machine: Committing, at: Received) -> Failure | None:
         if at.found is Verdict.DONE:
             return _not_held(machine, ask, reply)
     return at.failure(f"the transactions of {machine.plan.run.owner} could not be checked")
-
-
-def _is_behind(machine: Committing, at: Received) -> bool:
-    ask, reply = at.ask, at.reply
-    if not isinstance(ask, DescribeProducers) or not isinstance(reply, ProducersDescribed):
-        return False
-    producers = guards.by_producer(reply.producers)
-    return at.found is Verdict.DONE and any(
-        guards.is_behind(written, producers.get(producer))
-        for producer, written in machine.by_partition[ask.partition]
-    )
 
 
 def _not_held(
@@ -564,14 +552,6 @@ def _ids(machine: Committing) -> tuple[str, ...]:
 def _attempt(machine: Committing, ask: DescribeTransaction) -> AttemptTransaction | None:
     """Return the attempt whose transaction `ask` is about, None for the driver's transaction."""
     return machine.by_slot.get(machine.plan.run.owner.slot_of(ask.transactional_id))
-
-
-def _by_partition(attempts: Iterable[AttemptTransaction]) -> _ByPartition:
-    found: dict[TopicPartition, list[_Written]] = {}
-    for attempt in attempts:
-        for written in attempt.written:
-            found.setdefault(written.partition, []).append((attempt.producer, written))
-    return found
 
 
 def _moved(machine: Committing, state: CommitState) -> Committing:

@@ -10,6 +10,9 @@ Tasks may still run and open transactions meanwhile. So the open transactions ar
 two lists in a row are empty, for at most five seconds. If the driver has no commit message of a
 task, that task may still be running and may open its transaction later. Two empty lists then prove
 nothing, so the open transactions are listed for the whole five seconds.
+
+If a broker does not answer, the transactions that are known are aborted without the others. Then
+the driver asks again for the others until the deadline, and the outcome says why some may be open.
 """
 
 from __future__ import annotations
@@ -74,7 +77,8 @@ class Aborting:
     this one. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
     for running tasks. settles_at: when that wait ends, None before the first list. is_missing:
     whether the driver lacks the commit message of a task. decided: transactions that another run
-    has decided to commit. This abort leaves them open.
+    has decided to commit. This abort leaves them open. missed: why open transactions may be missing
+    in the last list, or why one could not be aborted, None if neither is so.
     """
 
     state: AbortState
@@ -92,6 +96,7 @@ class Aborting:
     settles_at: float | None = None
     is_missing: bool = False
     decided: Leftovers = frozenset()
+    missed: Failure | None = None
     outcome: Outcome | None = None
 
 
@@ -127,15 +132,52 @@ def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
+    is_refused = at.found is Verdict.FATAL and machine.state is not _S.CLEANING
+    if not at.asks_again and not is_refused:
+        return _STEPS[machine.state](machine, at)
+    if machine.state in _LOOKS:
+        return _not_seen(machine, at)
     if at.asks_again and now < machine.deadline:
         return Step(machine, (at.again(),))
-    if at.asks_again or (at.found is Verdict.FATAL and machine.state is not _S.CLEANING):
-        failure = at.failure(f"the transactions of {machine.plan.run.owner} could not be aborted")
-        return _over(machine, _S.FAILED, failure)
-    return _STEPS[machine.state](machine, at)
+    return _not_done(machine, at)
+
+
+def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
+    """Go on without the reply to a request that is not sent again."""
+    if machine.state is _S.CLEANING:
+        missed = at.failure("a transaction of its tasks cannot be aborted")
+        return _cleaned(replace(machine, missed=missed), at)
+    if machine.is_proved:
+        missed = at.failure("the open transactions of its tasks cannot be aborted")
+        return _aborted(replace(machine, missed=missed), may_be_open=True)
+    failure = at.failure(f"the transactions of {machine.plan.run.owner} could not be aborted")
+    return _over(machine, _S.FAILED, failure)
+
+
+def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
+    """Go on without a list, or without a transaction in it, because no broker describes it.
+
+    The transactions that are known are aborted first. Only then is the request sent again.
+    """
+    missed = at.failure("the open transactions of its tasks cannot be found")
+    machine = replace(machine, missed=missed)
+    if not machine.is_proved:
+        return _prove(machine)
+    if at.asks_again and at.now < machine.deadline and not _may_abort(machine, at):
+        return Step(machine, (at.again(),))
+    machine = replace(machine, waiting=machine.waiting - {at.ask})
+    if machine.waiting:
+        return Step(machine)
+    return _prove(machine) if machine.leftovers else _aborted(machine, may_be_open=True)
+
+
+def _may_abort(machine: Aborting, at: Received) -> bool:
+    """Return whether transactions are known, and all other requests have their replies."""
+    return bool(machine.leftovers) and machine.waiting == {at.ask}
 
 
 def _listed(machine: Aborting, at: Received) -> Step[Aborting]:
+    machine = replace(machine, missed=None)
     found = at.reply.transactions if isinstance(at.reply, Listed) else frozenset()
     own = own_tasks(machine.plan.run.owner, found)
     if machine.settles_at is None:
@@ -237,15 +279,24 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at
+    if machine.missed is not None and machine.missed.kind is FailureKind.NO_ANSWER:
+        has_settled = now >= machine.deadline
     if has_settled or (is_quiet and not machine.is_missing):
         may_be_open = not is_quiet or (machine.is_missing and machine.level < 2)
-        return _over(machine, _S.ABORTED, Aborted(may_be_open=may_be_open))
+        return _aborted(machine, may_be_open=may_be_open)
     if machine.state is not _S.LISTING:
         machine = _moved(machine, _S.LISTING)
     ask = ListTransactions(f"{machine.plan.run.driver_id}/")
     return asking(machine, ask, pause_s=_LIST_PAUSE_S)
 
 
+def _aborted(machine: Aborting, *, may_be_open: bool) -> Step[Aborting]:
+    why = "" if machine.missed is None else machine.missed.sentence
+    return _over(machine, _S.ABORTED, Aborted(may_be_open=may_be_open, missed=why))
+
+
+# The states in which open transactions are looked for.
+_LOOKS: Final = frozenset((_S.LISTING, _S.DESCRIBING))
 _STEPS: Final = {
     _S.LISTING: _listed,
     _S.DESCRIBING: _described,

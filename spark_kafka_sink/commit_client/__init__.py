@@ -6,7 +6,7 @@ leader of a partition, or every broker. It imports neither numpy nor Arrow, beca
 which Spark plans and commits do not need them.
 """
 
-from spark_kafka_sink.commit_client.client import CommitClient
+from spark_kafka_sink.commit_client.commit_client import CommitClient
 from spark_kafka_sink.network.security import login_identity
 
 __all__ = ["CommitClient", "login_identity"]

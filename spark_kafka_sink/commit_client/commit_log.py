@@ -23,7 +23,7 @@ from spark_kafka_sink.commit.questions import (
 )
 from spark_kafka_sink.commit_client.brokers import Brokers
 from spark_kafka_sink.commit_client.generators import Steps, left_out, reason_of, refused
-from spark_kafka_sink.commit_client.partitions import Partitions, batches_of
+from spark_kafka_sink.commit_client.leader_requests import Partitions, batches_of
 from spark_kafka_sink.model import TopicPartition
 from spark_kafka_sink.records.batch import batch_header
 from spark_kafka_sink.records.default_record import one_record

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit_client.partitions import LISTS_RELIABLE_ENDS_SINCE
+from spark_kafka_sink.commit_client.leader_requests import LISTS_RELIABLE_ENDS_SINCE
 from spark_kafka_sink.errors import ApiException, api_exception
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.wire.messages import (

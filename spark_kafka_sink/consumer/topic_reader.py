@@ -74,7 +74,8 @@ class TopicReader:
 
     configs: options by the Java consumer's names (see `reader_config`). buffer.memory limits the
     bytes of records that are decompressed and not yet yielded, 64 MiB by default. The first batch
-    of a response is always decompressed, so this limit may be exceeded by one batch. In addition,
+    of a response is always decompressed, so this limit may be exceeded by one batch. While a batch
+    is decompressed, it takes up to four times its size, even if the limit is smaller. In addition,
     the compressed responses of each leader take up to twice fetch.max.bytes. Raise ConfigException
     if an option is invalid.
 

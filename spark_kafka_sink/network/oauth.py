@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -50,7 +50,7 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.network.login import SLOW_S, SOURCES, TokenSource
 from spark_kafka_sink.network.option_values import OptionValues
-from spark_kafka_sink.network.token_callable import call_for_token, load_callable
+from spark_kafka_sink.network.token_callable import TokenCallable
 
 if TYPE_CHECKING:
     import ssl
@@ -84,10 +84,12 @@ class OAuthSettings:
     """The OAuth options with their variables (``${…}``) resolved. Equal settings share one token.
 
     retriever: the simple name of one of Java's four retriever classes, or ``module.Name`` of a
-    Python callable. path: the file with the token. shown_url: the endpoint as messages show it.
+    Python callable. shown_retriever: the callable as messages show it. path: the file with the
+    token. shown_url: the endpoint as messages show it.
     """
 
-    retriever: str
+    retriever: str = field(repr=False)
+    shown_retriever: str = ""
     path: str | None = field(default=None, repr=False)
     url: str | None = field(default=None, repr=False)
     shown_url: str = ""
@@ -125,8 +127,7 @@ class OAuth:
         self._values = values
         self._random = Random()  # noqa: S311 - jitter, not secrets
         settings = self._settings()
-        self._named: object = None
-        self._callable: Callable[[], object] | None = None
+        self._callable: TokenCallable | None = None
         self.origin = Option(_URL if settings.is_java else _RETRIEVER)
         """The option that determines where tokens come from."""
         self.source: TokenSource | None = None
@@ -134,13 +135,14 @@ class OAuth:
         if settings.path is not None:
             self.file_token()
             return
+        named: object = None
         if not settings.is_java:
-            self._named, self._callable = load_callable(str(Option(_RETRIEVER)), settings.retriever)
+            named = self._loaded(settings).named
         elif settings.url is not None:
             self._check_endpoint(settings)
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
         # The name may be defined again as another callable, as in a notebook.
-        key = (settings, _as_written(config), renewal_options(config), id(self._named))
+        key = (settings, _as_written(config), renewal_options(config), id(named))
         self.source = SOURCES.source(key, lambda: self._source(settings, begin))
 
     def file_token(self) -> OAuthBearerToken:
@@ -156,11 +158,33 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
+    def new_token(self) -> OAuthBearerToken:
+        """Return a token that is read or fetched now. This may take long.
+
+        Raise TokenException if there is none.
+        """
+        if self.source is not None:
+            return self._fetch()
+        try:
+            return self.file_token()
+        except (ConfigException, SaslAuthenticationException) as error:
+            raise TokenException(str(error), is_final=True) from None
+
+    def subject_of_file(self) -> str:
+        """Return the claim `sub` of the token or the assertion in a file; empty without a file.
+
+        Raise the exceptions of `file_token`.
+        """
+        settings = self._settings()
+        if settings.path is not None:
+            return subject(self.file_token().value)
+        return "" if settings.assertion_file is None else subject(self._assertion(settings))
+
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
         slow_s = SLOW_S + sum(settings.times_ms) / 1000
         if not settings.is_java:
-            name, slow_s = settings.retriever, SLOW_S
+            name, slow_s = settings.shown_retriever, SLOW_S
         renewal = TokenRenewal(*renewal_options(self._config), begin)
         return TokenSource(name, self._fetch, renewal, self._random, slow_s=slow_s)
 
@@ -172,10 +196,18 @@ class OAuth:
         try:
             settings = self._settings()
             if not settings.is_java:
-                return call_for_token(self._callable, dict(settings.extensions))
+                return self._loaded(settings).token(dict(settings.extensions))
             return self._asked(settings)
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
+
+    def _loaded(self, settings: OAuthSettings) -> TokenCallable:
+        """Return the callable of the settings. Raise ConfigException if it cannot be imported."""
+        if self._callable is None or self._callable.name != settings.retriever:
+            self._callable = TokenCallable.load(
+                str(Option(_RETRIEVER)), settings.retriever, settings.shown_retriever
+            )
+        return self._callable
 
     # -- tokens from an endpoint -------------------------------------------------------------------
 
@@ -293,9 +325,10 @@ class OAuth:
         if config.sasl_jaas_config is not None:
             jaas = self._values.jaas(config.sasl_jaas_config.value, OAUTHBEARER).options
         extensions = self._extensions(jaas)
-        retriever = self._retriever()
+        written = config.sasl_oauthbearer_jwt_retriever_class
+        retriever = self._retriever(written)
         if retriever not in _RETRIEVERS:
-            return OAuthSettings(retriever, extensions=extensions)
+            return OAuthSettings(retriever, written, extensions=extensions)
         given = config.sasl_oauthbearer_token_endpoint_url
         url = self._values.text(_URL, given)
         file = None if url is None else _FILE_URL.fullmatch(url)
@@ -389,14 +422,14 @@ class OAuth:
             )
             return tls_settings(config, AsWritten(config) if is_reference else self._values)
 
-    def _retriever(self) -> str:
-        given = self._config.sasl_oauthbearer_jwt_retriever_class
+    def _retriever(self, written: str) -> str:
+        given = self._values.resolved(_RETRIEVER, written)
         simple = given.rpartition(".")[2]
         if simple in _RETRIEVERS and (simple == given or _JAVA_CLASS.search(given)):
             return simple
         if _JAVA_CLASS.fullmatch(given) or "." not in given:
             raise ConfigException(
-                f"{Option(_RETRIEVER)} is {given!r}: expected one of Java's "
+                f"{Option(_RETRIEVER)} is {written!r}: expected one of Java's "
                 f"{', '.join(_RETRIEVERS)}, or module.Name of a Python callable; no other Java "
                 "class can be used"
             )
@@ -440,14 +473,15 @@ class OAuth:
 
 
 def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
-    """Return the claim `sub` of the token in a file; empty if the token does not come from a file.
+    """Return the claim `sub` of the token or the assertion in a file; empty without such a file.
 
-    Raise the exceptions of `OAuth.file_token`.
+    Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
-    if url is None or not _FILE_URL.fullmatch(url):
+    is_file = url is not None and _FILE_URL.fullmatch(url) is not None
+    if not is_file and config.sasl_oauthbearer_assertion_file is None:
         return ""
-    return subject(OAuth(config, values).file_token().value)
+    return OAuth(config, values).subject_of_file()
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:

@@ -58,7 +58,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
-from spark_kafka_sink.network.aws import AwsTokens
+from spark_kafka_sink.network.aws_credentials import AwsTokens
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
 from spark_kafka_sink.network.oauth import OAuth, subject_of_file
@@ -125,7 +125,7 @@ def login_identity(config: ProducerConfig) -> str:
 def resolved_login(config: ProducerConfig) -> str:
     """Return a digest of the SASL options with their variables (``${…}``) resolved now.
 
-    For a file with an OAuth token, the digest includes the subject of the token. With equal
+    For a file with an OAuth token or an assertion, the digest includes its subject. With equal
     digests, equal configurations log in as the same user, apart from `login_identity`. Raise
     KafkaException if a variable has no value, or if the file has no token.
     """

@@ -64,13 +64,14 @@ class CipherSuites:
     protocols: frozenset[str]
 
 
-def cipher_suites(names: Sequence[str]) -> CipherSuites:
+def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSuites:
     """Return the suites and versions for a list of suite names; an empty list means the defaults.
 
+    written: the option with its variables unresolved, for messages; None if it has no variable.
     Raise ConfigException for an unknown name, or if only some of the TLS 1.3 suites are listed.
     """
     new = [name for name in names if name in TLS_1_3_SUITES]
-    old = [_known(name) for name in names if name not in TLS_1_3_SUITES]
+    old = [_known(name, written) for name in names if name not in TLS_1_3_SUITES]
     if new and {*new} != {*TLS_1_3_SUITES}:
         raise ConfigException(
             f"ssl.cipher.suites has {', '.join(new)}, but Python cannot choose among the suites of "
@@ -82,11 +83,12 @@ def cipher_suites(names: Sequence[str]) -> CipherSuites:
     )
 
 
-def _known(name: str) -> str:
+def _known(name: str, written: str | None) -> str:
     found = name if name in _OPENSSL_NAMES else TLS_1_2_SUITES.get(name)
     if found is None:
+        shown = repr(name) if written is None else f"a suite of {written!r}"
         raise ConfigException(
-            f"ssl.cipher.suites has {name!r}, which is unknown: expected a suite of TLS 1.2 "
+            f"ssl.cipher.suites has {shown}, which is unknown: expected a suite of TLS 1.2 "
             "with AES or ChaCha20, such as TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
         )
     return found
@@ -105,7 +107,12 @@ def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     """
     from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
-    suites = cipher_suites([each for each in config.ssl_cipher_suites.split(",") if each])
+    written = config.ssl_cipher_suites
+    listed = values.resolved("ssl.cipher.suites", written).split(",")
+    suites = cipher_suites(
+        [name for each in listed if (name := each.strip())],
+        written if values.has_reference(written) else None,
+    )
     allowed = PROTOCOLS if config.ssl_protocol != "TLSv1.2" else frozenset({"TLSv1.2"})
     protocols = suites.protocols & allowed & {*config.ssl_enabled_protocols.split(",")}
     if not protocols:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, bearer_token
 from spark_kafka_sink.auth.token_renewal import TokenException
@@ -22,19 +23,49 @@ _RETURNS: Final = (
 )
 
 
-def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]:
-    """Return the object that a name refers to, and the callable to use.
+@dataclass(frozen=True, slots=True)
+class TokenCallable:
+    """A user's callable.
 
-    If the object is a class, the callable is an instance of it.
-
-    Raise ConfigException if the name cannot be imported or is not callable.
+    name: ``module.Name``. named: the object with this name. call: the object itself, or an instance
+    of it if it is a class.
     """
+
+    name: str
+    named: object
+    call: Callable[[], object]
+
+    @classmethod
+    def load(cls, option: str, name: str, shown: str) -> Self:
+        """Import the callable.
+
+        shown: the name as messages show it. Raise ConfigException if the name cannot be imported or
+        is not callable.
+        """
+        named, call = _load(option, name, shown)
+        return cls(name, named, call)
+
+    def token(self, extensions: dict[str, str]) -> OAuthBearerToken:
+        """Return the token from the callable. Raise TokenException if it returns no valid token."""
+        try:
+            found = self.call()
+        except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
+            # The message may contain a URL with credentials, or a secret.
+            why = f"it raised {type(error).__name__}{_place(error)}"
+        else:
+            return _checked(found, extensions)
+        raise TokenException(why)
+
+
+def _load(option: str, name: str, shown: str) -> tuple[object, Callable[[], object]]:
     module, _, attribute = name.rpartition(".")
     try:
         named: Any = getattr(import_module(module), attribute, None)
         found = named() if isinstance(named, type) else named
     except ModuleNotFoundError as error:
-        why = f"cannot be imported (no module named {error.name!r})"
+        # The missing module may be the value of a variable.
+        missing = f"no module named {error.name!r}" if shown == name else type(error).__name__
+        why = f"cannot be imported ({missing})"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         why = f"cannot be imported ({type(error).__name__})"
     else:
@@ -42,23 +73,9 @@ def load_callable(option: str, name: str) -> tuple[object, Callable[[], object]]
             return named, found
         why = "is not in that module" if named is None else "cannot be called"
     raise ConfigException(
-        f"{option} is {name!r}, which {why}: expected module.Name of a callable without arguments "
+        f"{option} is {shown!r}, which {why}: expected module.Name of a callable without arguments "
         "that returns a token and when it expires, in seconds since 1970"
     )
-
-
-def call_for_token(
-    call: Callable[[], object] | None, extensions: dict[str, str]
-) -> OAuthBearerToken:
-    """Return the token from a callable. Raise TokenException if it returns no valid token."""
-    try:
-        found = None if call is None else call()
-    except BaseException as error:  # noqa: BLE001 - a user's own, which may raise anything
-        # The message may contain a URL with credentials, or a secret.
-        why = f"it raised {type(error).__name__}{_place(error)}"
-    else:
-        return _checked(found, extensions)
-    raise TokenException(why)
 
 
 def _checked(found: object, extensions: dict[str, str]) -> OAuthBearerToken:

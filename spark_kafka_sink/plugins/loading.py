@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from spark_kafka_sink.config import SECRETS, is_java_class
+from spark_kafka_sink.config import SECRETS, is_java_class, may_be_java_class
 from spark_kafka_sink.errors import ConfigException, KafkaException, add_last_line, message_of
 from spark_kafka_sink.logs import safe_logging
 from spark_kafka_sink.model import Secret
@@ -37,19 +37,22 @@ def load(option: str, given: object) -> object:
         # A user's module may raise anything when it is imported, and a script may call sys.exit().
         message = (
             f"{option} is {given!r}, which cannot be imported ({_described(error)}): "
-            f"{_expected(option, given)}"
+            f"{_expected(option, given, error)}"
         )
         raise ConfigException(message) from error
     return found
 
 
-def _expected(option: str, given: str) -> str:
-    """Return what to use in place of a name that cannot be imported."""
-    if not is_java_class(given):
-        return "expected a Python object, a class, or the name of one as module.Name"
+def _expected(option: str, given: str, error: BaseException) -> str:
+    """Return what to use in place of a name whose import raised `error`."""
+    expected = "expected a Python object, a class, or the name of one as module.Name"
+    no_module = isinstance(error, ModuleNotFoundError)
+    if not (is_java_class(given) or (no_module and may_be_java_class(given))):
+        return expected
     uses = (use for name, use in _IN_PLACE_OF_JAVA.items() if option.endswith(name))
     use = next(uses, "a Python class or object, or the name of one as module.Name")
-    return f"Java classes cannot run here; use {use}"
+    no_java = f"Java classes cannot run here; use {use}"
+    return no_java if is_java_class(given) else f"{expected}. If it is a Java class: {no_java}"
 
 
 def instance(option: str, given: object) -> tuple[object, bool]:

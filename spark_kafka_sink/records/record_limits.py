@@ -1,21 +1,28 @@
 """RecordLimits: the size limits for a record, including the header of a batch around it.
 
-This module has the limits of one producer, and the check of records against them. A record must fit
-into a request and into the producer's memory. If it is not compressed, it must also fit
-max.message.bytes of its topic.
+This module has the limits of one producer, and the check of records against them: as a mask of the
+records that are too large, or as an exception for the first of them. A record must fit into a
+request and into the producer's memory. If it is not compressed, it must also fit max.message.bytes
+of its topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from spark_kafka_sink.errors import RAISE_LIMIT, TOO_LARGE, TOO_LARGE_FOR_TOPIC, Option
+from spark_kafka_sink.errors import (
+    RAISE_LIMIT,
+    TOO_LARGE,
+    TOO_LARGE_FOR_TOPIC,
+    KafkaException,
+    Option,
+)
 from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import Rows
+from spark_kafka_sink.records.columns import Bools, Rows
 from spark_kafka_sink.records.encoder import record_size_bounds
 from spark_kafka_sink.records.varint import Int64s
 
@@ -54,13 +61,17 @@ class RecordLimits:
         """Return a copy in which `by_topic` is replaced by `max_message_bytes`."""
         return replace(self, by_topic=max_message_bytes)
 
-    def fit(self, sizes: Int64s) -> bool:
-        """Return whether all records certainly fit all limits.
-
-        sizes: upper bounds of the record sizes, as `record_sizes` returns them.
-        """
+    def fit(self, largest_bytes: int) -> bool:
+        """Return whether a record of at most `largest_bytes` certainly fits all limits."""
         least = min(*self.by_option.values(), *self.by_topic.values())
-        return int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD <= least
+        return largest_bytes + RECORD_BATCH_OVERHEAD <= least
+
+    def too_large(self, rows: Rows, sizes: Int64s) -> Bools:
+        """Return a mask of the records that exceed any limit; sizes: as in `check`."""
+        mask = np.zeros(len(sizes), np.bool_)
+        for exceeded in self._exceeded(rows, sizes):
+            mask |= exceeded.mask
+        return mask
 
     def check(self, rows: Rows, sizes: Int64s) -> None:
         """Raise RecordTooLargeException for the first record that is too large.
@@ -68,14 +79,30 @@ class RecordLimits:
         sizes: upper bounds of the record sizes, as `record_sizes` returns them. The exception has a
         topic only if the record exceeds the limit of its topic.
         """
+        for exceeded in self._exceeded(rows, sizes):
+            row = int(np.argmax(exceeded.mask))
+            size = int(exceeded.sizes[row]) + RECORD_BATCH_OVERHEAD
+            if exceeded.topic is None:
+                self.check_record(size, row=row, option=exceeded.option)
+            else:
+                raise self._too_large_for_topic(exceeded.topic, row, size)
+
+    def _exceeded(self, rows: Rows, sizes: Int64s) -> Iterator[_Exceeded]:
+        """Yield each limit that a record exceeds: first those of options, then those of topics."""
         largest = int(sizes.max(initial=0)) + RECORD_BATCH_OVERHEAD
         for option, limit in self.by_option.items():
             if largest > limit:
-                row = int(np.flatnonzero(sizes + RECORD_BATCH_OVERHEAD > limit)[0])
-                self.check_record(int(sizes[row]) + RECORD_BATCH_OVERHEAD, row=row, option=option)
+                yield _Exceeded(sizes > limit - RECORD_BATCH_OVERHEAD, sizes, option)
         for number, topic in enumerate(rows.topics):
-            if largest > self.by_topic.get(topic, largest):
-                self._check_topic(rows, topic, number)
+            limit = self.by_topic.get(topic, largest)
+            if largest > limit:
+                # A record of this size is alone in its batch, so its deltas are 0.
+                alone = record_size_bounds(rows.columns, 0, 0)
+                mask = alone > limit - RECORD_BATCH_OVERHEAD
+                if rows.topic_numbers is not None:
+                    mask &= rows.topic_numbers == number
+                if mask.any():
+                    yield _Exceeded(mask, alone, topic=topic)
 
     def check_record(
         self,
@@ -102,23 +129,24 @@ class RecordLimits:
                     hint=RAISE_LIMIT.format(option=name),
                 )
 
-    def _check_topic(self, rows: Rows, topic: str, number: int) -> None:
-        """Raise RecordTooLargeException for the first record that exceeds its topic's limit.
+    def _too_large_for_topic(self, topic: str, row: int, size_bytes: int) -> KafkaException:
+        return TOO_LARGE_FOR_TOPIC.error(
+            topic=topic,
+            row=row,
+            record="the record",
+            size=size_bytes,
+            limit=f"max.message.bytes={self.by_topic[topic]}, while {self.max_request_size}",
+        )
 
-        number: the index of `topic` in ``rows.topics``.
-        """
-        limit = self.by_topic[topic]
-        # A record of this size is alone in its batch, so its deltas are 0.
-        alone = record_size_bounds(rows.columns, 0, 0) + RECORD_BATCH_OVERHEAD
-        too_large = alone > limit
-        if rows.topic_numbers is not None:
-            too_large &= rows.topic_numbers == number
-        if too_large.any():
-            row = int(np.flatnonzero(too_large)[0])
-            raise TOO_LARGE_FOR_TOPIC.error(
-                topic=topic,
-                row=row,
-                record="the record",
-                size=int(alone[row]),
-                limit=f"max.message.bytes={limit}, while {self.max_request_size}",
-            )
+
+class _Exceeded(NamedTuple):
+    """A limit that records exceed.
+
+    mask: which records exceed it. sizes: the sizes of the records that were compared with it,
+    without the header of a batch. option, topic: whose limit it is.
+    """
+
+    mask: Bools
+    sizes: Int64s
+    option: str | None = None
+    topic: str | None = None

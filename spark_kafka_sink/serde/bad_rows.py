@@ -1,8 +1,8 @@
 """Find the rows of an Arrow batch that cannot be written, and the reason, before anything is sent.
 
 `KafkaProducer.append` rejects a whole batch because of its first bad row. The same checks are made
-here for every row: the rules of `row_rules`, the partition counts of topics, and the size limits of
-records. Record sizes are computed only if the longest record could be too large.
+here for every row: the rules of `row_rules`, the partition counts of topics, and `RecordLimits`.
+Record sizes are computed only if the longest record could be too large.
 
 Brokers may also reject a row after it was sent. `fault_of_error` then returns the fault of the row,
 if the row is the reason. A topic that does not exist, or that the client may not write to, is not a
@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.errors import ApiException, KafkaException
-from spark_kafka_sink.records.batch import RECORD_BATCH_OVERHEAD
-from spark_kafka_sink.records.columns import Bools, RecordColumns
-from spark_kafka_sink.records.encoder import record_size_bounds, record_sizes
+from spark_kafka_sink.records.columns import Bools
+from spark_kafka_sink.records.encoder import record_sizes
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.records.varint import Int64s, UInt8s
 from spark_kafka_sink.serde.arrow_columns import check_types, read_rows
 from spark_kafka_sink.serde.row_rules import (
@@ -88,18 +88,15 @@ class BadRows:
 def find_bad_rows(
     batch: pa.RecordBatch,
     topic: str | None,
-    limits: Mapping[str, int],
+    limits: RecordLimits,
     partition_counts: PartitionCounts,
     now_ms: int,
-    max_message_bytes: int | None = None,
 ) -> BadRows | None:
     """Return the rows that cannot be sent, None if every row can be sent.
 
-    topic: the topic of all rows, instead of the topic column; None to use that column. limits: the
-    maximum size in bytes of a batch with one record, by the option that sets it. now_ms: the
-    timestamp for rows without a timestamp. max_message_bytes: max.message.bytes of the topic, None
-    if unknown. Raise the exceptions of `partition_counts`, and DataException for columns of a wrong
-    type.
+    topic: the topic of all rows, instead of the topic column; None to use that column. limits: how
+    large a record may be. now_ms: the timestamp for rows without a timestamp. Raise the exceptions
+    of `partition_counts`, and DataException for columns of a wrong type.
     """
     columns = SinkColumns(batch, topic)
     check_types(columns, topic)
@@ -109,15 +106,11 @@ def find_bad_rows(
         beyond = _beyond(columns, topic, found.good, partition_counts)
         found.mark(beyond, Fault.INVALID_PARTITION)
     found.mark_broken(CONTENT_RULES, columns)
-    limit = min(limits.values()) - RECORD_BATCH_OVERHEAD
-    message_limit = (
-        limit if max_message_bytes is None else max_message_bytes - RECORD_BATCH_OVERHEAD
-    )
-    if _longest_record(columns.by_name) > min(limit, message_limit):
+    if not limits.fit(_longest_record(columns.by_name)):
         good = np.flatnonzero(found.good)
         rows = read_rows(batch.take(pa.array(good)), topic, now_ms)
         too_large = np.zeros(batch.num_rows, np.bool_)
-        too_large[good] = _too_large(rows.columns, limit, message_limit)
+        too_large[good] = limits.too_large(rows, record_sizes(rows.columns))
         found.mark(too_large, Fault.TOO_LARGE)
     return found.bad_rows()
 
@@ -193,9 +186,3 @@ def _longest_record(columns: Mapping[str, pa.Array]) -> int:
     # An invalid byte of a key becomes three bytes (U+FFFD).
     headers = 3 * columns["headers"].nbytes if "headers" in columns else 0
     return _FRAME_BYTES + sum(each or 0 for each in longest) + headers
-
-
-def _too_large(columns: RecordColumns, limit: int, message_limit: int) -> Bools:
-    """Return a mask of the rows that `KafkaProducer.append` would reject as too large."""
-    bad: Bools = record_sizes(columns) > limit
-    return bad | (record_size_bounds(columns, 0, 0) > message_limit)

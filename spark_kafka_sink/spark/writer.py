@@ -133,9 +133,11 @@ class KafkaArrowWriter(_TaskWriter, DataSourceArrowWriter):
         _expire(self._token)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish the report of the failed job, and expire its delegation token."""
-        self._publish_failure(messages, self._batch_id)
-        _expire(self._token)
+        """Publish the report of the failed job. Expire its delegation token, whatever happens."""
+        try:
+            self._publish_failure(messages, self._batch_id)
+        finally:
+            _expire(self._token)
 
 
 class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
@@ -189,10 +191,12 @@ class ExactlyOnceWriter(_OptionsOfTasks, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort the transactions of the job. Raise nothing: Spark raises the error of the job."""
-        from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
+        try:
+            from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages, self._batch_id)
-        _expire(self._token)
+            abort_batch(self._unpacked(), self._plan, messages, self._batch_id)
+        finally:
+            _expire(self._token)
 
 
 class KafkaStreamArrowWriter(_TaskWriter, DataSourceStreamArrowWriter):
@@ -290,7 +294,13 @@ class ExactlyOnceMicroBatchWriter(_OptionsOfTasks, DataSourceArrowWriter):
         """Abort the micro-batch's transactions. Raise nothing: Spark raises its error."""
         from spark_kafka_sink.spark.committing.exactly_once_commit import abort_batch  # noqa: PLC0415 - as above
 
-        abort_batch(self._unpacked(), self._plan, messages, self._micro_batch.batch_id)
+        abort_batch(
+            self._unpacked(),
+            self._plan,
+            messages,
+            self._micro_batch.batch_id,
+            is_replay=self._is_written,
+        )
 
 
 class MicroBatchWriter(KafkaArrowWriter):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 from uuid import UUID
 
+from spark_kafka_sink.wire.message_codecs import Bool, Int8, Int16, Int32, Nullable, Since, Tag
 from spark_kafka_sink.wire.primitives import ZERO_UUID
-from spark_kafka_sink.wire.schema import Bool, Int8, Int16, Int32, Nullable, Since, Tag
 
 TOPIC_RESOURCE: Final = 2
 BROKERS_DEFAULT: Final = -1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from spark_kafka_sink.wire.schema import Int16, Int32, Int64, Nullable
+from spark_kafka_sink.wire.message_codecs import Int16, Int32, Int64, Nullable
 
 
 @dataclass(slots=True, kw_only=True)

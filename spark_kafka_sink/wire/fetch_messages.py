@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 from uuid import UUID
 
+from spark_kafka_sink.wire.message_codecs import (
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Nullable,
+    Since,
+    Tag,
+    Until,
+)
 from spark_kafka_sink.wire.primitives import ZERO_UUID
-from spark_kafka_sink.wire.schema import Int8, Int16, Int32, Int64, Nullable, Since, Tag, Until
 
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1

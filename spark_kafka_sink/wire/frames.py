@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.messages import API_VERSIONS, Api, Request, Response
 from spark_kafka_sink.wire.primitives import Buffer, Writer, read_unsigned_varint, write_string
 
@@ -48,7 +48,7 @@ def encode_request(
     write_string(writer.out, client_id)
     if flexible:
         writer.out.append(0)
-    schema.writer(api.request, version, flexible=flexible)(message, writer)
+    message_codecs.writer(api.request, version, flexible=flexible)(message, writer)
     _INT32.pack_into(writer.out, 0, writer.size_bytes - 4)
     return writer.buffers()
 
@@ -72,7 +72,7 @@ def decode_response(api: Api, version: int, frame: Buffer) -> Response:
         position = 4
         if flexible and api is not API_VERSIONS:
             position = _skip_tagged(frame, position)
-        read = schema.reader(api.response, version, flexible=flexible)
+        read = message_codecs.reader(api.response, version, flexible=flexible)
         message: Response
         message, _end = read(frame, position)
     except (ProtocolError, IndexError, struct.error, UnicodeDecodeError) as error:

@@ -44,8 +44,17 @@ from spark_kafka_sink.wire.fetch_messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
+from spark_kafka_sink.wire.message_codecs import (
+    Bool,
+    Int16,
+    Int32,
+    Int64,
+    Nullable,
+    Since,
+    Tag,
+    Until,
+)
 from spark_kafka_sink.wire.primitives import ZERO_UUID, Records
-from spark_kafka_sink.wire.schema import Bool, Int16, Int32, Int64, Nullable, Since, Tag, Until
 from spark_kafka_sink.wire.transaction_messages import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

@@ -4,7 +4,7 @@ Every read function takes ``(buffer, position)`` and returns ``(value, next posi
 a length with the number of remaining bytes *before* it allocates memory, so a wrong length raises
 an exception and never uses much memory. The length of an array is too large if its elements would
 not fit into the remaining bytes, even at their smallest size. Fixed-width integers are not read
-here, but by `schema`.
+here, but by `message_codecs`.
 
 Invalid UTF-8 in text is replaced by U+FFFD, as in the Java client, so that an invalid error message
 of a broker does not break the connection.

@@ -12,7 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from spark_kafka_sink.wire.schema import Bool, Int8, Int16, Int32, Int64, Nullable, Since, Until
+from spark_kafka_sink.wire.message_codecs import (
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Nullable,
+    Since,
+    Until,
+)
 
 
 @dataclass(slots=True, kw_only=True)

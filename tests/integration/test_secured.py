@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
-from support.brokers.certificates import openssl
+from support.brokers import keys
 from support.brokers.keytool import import_certificates
 from support.brokers.secured_kafka import ODD_USER, PASSWORD, USER, SecuredKafka, quoted
 from support.oracles.readers import create_topic, read_with_confluent
@@ -124,7 +124,7 @@ def test_a_client_shows_its_certificate_to_a_broker_that_asks(
     secured_kafka: SecuredKafka, topic: str, tmp_path: Path
 ) -> None:
     encrypted = tmp_path / "encrypted.pem"
-    key = openssl("pkcs8", "-topk8", "-passout", "pass:key-secret", given=secured_kafka.client.key)
+    key = keys.pkcs8(secured_kafka.client.key, "key-secret")
     encrypted.write_text(key + secured_kafka.client.chain)
     stores: list[dict[str, str]] = [
         {"ssl_keystore_location": str(secured_kafka.client_pem)},
@@ -142,10 +142,8 @@ def test_a_client_shows_its_certificate_to_a_broker_that_asks(
 def test_stores_may_be_pkcs12(secured_kafka: SecuredKafka, topic: str, tmp_path: Path) -> None:
     trust, client = tmp_path / "trust", tmp_path / "client"
     import_certificates(trust, [secured_kafka.ca.read_text()], "trust-secret")
-    openssl(
-        "pkcs12", "-export", "-in", secured_kafka.client_pem, "-out", client,
-        "-passout", "pass:client-secret",
-    )  # fmt: skip
+    shown = secured_kafka.client
+    client.write_bytes(keys.pkcs12_store(shown.chain, "client-secret", key=shown.key))
     options = tls(
         secured_kafka,
         "MUTUAL",
@@ -481,7 +479,7 @@ def test_no_log_at_debug_and_no_error_shows_a_secret(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     encrypted = tmp_path / "encrypted.pem"
-    key = openssl("pkcs8", "-topk8", "-passout", "pass:key-secret", given=secured_kafka.client.key)
+    key = keys.pkcs8(secured_kafka.client.key, "key-secret")
     encrypted.write_text(key + secured_kafka.client.chain)
     mutual = tls(secured_kafka, "MUTUAL", ssl_keystore_location=str(encrypted))
     by_endpoint = login(secured_kafka, "SASL_SSL", "OAUTHBEARER")

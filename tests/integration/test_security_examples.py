@@ -89,7 +89,6 @@ SETTINGS: Final = {
         variables={"KAFKA_PASSWORD": PASSWORD},
         texts={"/Volumes/CATALOG/SCHEMA/VOLUME": "FOLDER"},
     ),
-    "Kerberos, again": Setting(texts=_TO_REALM),
     "Mutual TLS on Kubernetes": Setting("MUTUAL", texts={"/tls": "FOLDER"}),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from spark_kafka_sink.wire.messages import (
 )
 
 TOPIC = "t"
-PAST = ("20200101000000Z", "20210101000000Z")
+PAST = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 1, 1, tzinfo=UTC))
 OPTIONS = {
     "security.protocol": "SSL",
     "enable.idempotence": "false",
@@ -86,7 +87,7 @@ class Made(NamedTuple):
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """What brokers and clients show; the root is in the file ca.pem."""
     folder = tmp_path_factory.mktemp("certificates")
-    authority = Authority(folder)
+    authority = Authority()
     (folder / "ca.pem").write_text(authority.root.certificate)
     return Made(
         folder,

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import http.server
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,8 @@ import pyarrow as pa
 import pyspark
 import pytest
 from conftest import need_kafka
-from job import kafka_jars
+from job import broker, children, kafka_jars
+from support.brokers.fetch_kafka import put_empty_jars
 from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.brokers.topic_settings import nodes, setting
 from support.spark.job_server import ROOT, TIMEOUT_S
@@ -167,6 +169,42 @@ def test_a_download_that_was_killed_leaves_nothing_that_the_next_one_would_use(
 
 
 @pytest.mark.kafka
+def test_jars_that_were_removed_from_the_cache_are_fetched_again(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache" / "spark-kafka-sink" / JARS.folder
+    folder.mkdir(parents=True)
+    (folder / "commons-pool2-2.12.1.jar").touch()
+    env = environment(tmp_path, KAFKA_JARS_MIRROR=mirror.address)
+    said, _ = fetching(env).communicate(timeout=TIMEOUT_S)
+    assert said.splitlines()[-1] == str(folder)
+    assert len(list(folder.iterdir())) == 4
+    assert all(each.stat().st_size for each in folder.iterdir())
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [JARS.folder]
+    # The jars are there now.
+    mirror.shutdown()
+    said, _ = fetching(env).communicate(timeout=TIMEOUT_S)
+    assert said.splitlines() == [str(folder)]
+
+
+def test_without_a_home_folder_the_settings_that_name_one_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def has_none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", has_none)
+    with pytest.raises(
+        kafka_jars.JarsError, match=r"^there is no cache folder, because HOME is "
+    ) as e:
+        kafka_jars.fetch(JARS)
+    assert str(e.value).endswith(
+        "set HOME, or name a folder by the environment variable XDG_CACHE_HOME"
+    )
+
+
+@pytest.mark.kafka
 def test_a_jar_with_another_checksum_is_named_and_nothing_is_kept(
     mirror: Mirror, tmp_path: Path
 ) -> None:
@@ -309,6 +347,23 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(shutil.which("ps") is None, reason="the command ps is missing")
+def test_where_a_broker_outlives_its_killed_program_its_folder_is_kept_until_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "END_WITH_PARENT", False)
+    left = tmp_path / "spark-kafka-sink-broker-killed"
+    left.mkdir()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", str(left / "a.properties")]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE),
+        broker.scratch_folder("broker", str(tmp_path)),
+    ):
+        assert left.exists()
+    with broker.scratch_folder("broker", str(tmp_path)):
+        assert not left.exists()
+
+
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     "command", [(*BROKER, "--port", "0"), ("-m", "support.brokers.fetch_kafka")]
@@ -336,8 +391,7 @@ def test_ctrl_c_while_a_broker_starts_is_no_traceback_and_leaves_nothing(tmp_pat
         f"echo started > {tmp_path}/started; exec sleep {TIMEOUT_S}\n"
     )
     java.chmod(0o755)
-    jars = tmp_path / "cache" / "spark-kafka-sink" / kafka_jars.KAFKA.folder
-    jars.mkdir(parents=True)
+    put_empty_jars(tmp_path / "cache", kafka_jars.KAFKA)
     env = environment(tmp_path, PATH=f"{java.parent}:{os.environ['PATH']}")
     env["TMPDIR"] = str(tmp_path / "temporary")
     env.pop("JAVA_HOME", None)

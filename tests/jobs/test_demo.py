@@ -20,6 +20,9 @@ from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.processes import listened_to, marked_processes, press_ctrl_c, wait_for_line
 from support.spark.job_server import ROOT, TIMEOUT_S
 
+from spark_kafka_sink.admin import KafkaAdmin
+from spark_kafka_sink.config import producer_config
+
 # The documented limit is two minutes, and 30 s for each further round; streams start Spark six
 # times instead of two.
 COMPLETE_DEMO_S, STREAMS_TOO_S = 180, 480
@@ -148,7 +151,7 @@ def test_the_demo_writes_every_flight_to_its_own_broker_and_shows_what_it_found(
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_stays_there(
+def test_the_demo_streams_to_a_broker_of_the_users_and_deletes_its_topics_there(
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     given = ("--bootstrap", kafka.bootstrap, "--stream", "--all")
@@ -162,10 +165,7 @@ def test_the_demo_streams_to_a_broker_of_the_users_and_says_how_to_delete_what_s
     assert ways == ["flights-batch", "flights-writeStream", "flights-foreachBatch"]
     assert "\nAll topics hold exactly the source; " in said
     assert "\nNot shown: exactly once and TLS. These rounds " in said
-    commands = re.findall(r"^  kafka-topics\.sh (.+)$", said, re.MULTILINE)
-    assert [command.split()[-1] for command in commands] == topics
-    for command in commands:  # it fails for a topic that is not there
-        kafka.run_topics_script(*command.split())
+    assert deleted(said) == topics
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,6 +177,39 @@ from job import running
 sys.executable = str(pathlib.Path(sys.argv[1], "python"))
 sys.exit(running.run(lambda: demo.main(sys.argv[2:]), "demo.py"))
 """
+
+
+def run_without_spark(
+    kafka: KafkaCluster, folder: Path, code: int, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the demo on a broker of the user's; every job succeeds, and verify.py ends so."""
+    script = f'case "$*" in *verify.py*) exit {code};; esac'
+    make_command(folder / "bin", "spark-submit", script)
+    command = [sys.executable, "-c", WITH_SPARK_SUBMIT, str(folder / "bin")]
+    return subprocess.run(
+        [*command, "--bootstrap", kafka.bootstrap, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": "jobs:.", "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def created(said: str) -> list[str]:
+    """Return the topics that the demo created, by what it printed."""
+    return re.findall(r"flights-\w+-\w{8}", said.partition("creating topics")[2].split("\n")[0])
+
+
+def deleted(said: str) -> list[str]:
+    """Return the topics that the demo deleted, by what it printed."""
+    return re.findall(r"^topic (\S+) is deleted; KEEP=1 keeps it$", said, re.MULTILINE)
+
+
+def existing(kafka: KafkaCluster, topics: list[str]) -> list[str]:
+    """Return those of the topics that exist."""
+    with KafkaAdmin(producer_config({"bootstrap.servers": kafka.bootstrap})) as admin:
+        return list(admin.existing_topics(topics))
 
 
 @pytest.mark.kafka
@@ -191,20 +224,35 @@ sys.exit(running.run(lambda: demo.main(sys.argv[2:]), "demo.py"))
 def test_a_topic_that_could_not_be_compared_is_not_one_that_differs(
     kafka: KafkaCluster, tmp_path: Path, code: int, demo_code: int, said: str
 ) -> None:
-    script = f'case "$*" in *verify.py*) exit {code};; esac'
-    make_command(tmp_path / "bin", "spark-submit", script)
-    command = [sys.executable, "-c", WITH_SPARK_SUBMIT, str(tmp_path / "bin")]
-    ended = subprocess.run(
-        [*command, "--bootstrap", kafka.bootstrap],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": "jobs:.", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = run_without_spark(kafka, tmp_path, code)
     assert ended.returncode == demo_code
     assert said in ended.stdout + ended.stderr
     assert ("DIFFERS" in ended.stdout) == (code == 1)
+    # What differs stays there to be looked at.
+    topics = created(ended.stdout)
+    assert len(topics) == 1
+    assert deleted(ended.stdout) == ([] if code == 1 else topics)
+    if code == 1:
+        assert existing(kafka, topics) == topics
+
+
+@pytest.mark.kafka
+def test_topics_on_the_users_broker_are_deleted_at_the_end_or_stay_with_the_command_that_does_so(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    ended = run_without_spark(kafka, tmp_path, 0)
+    assert ended.returncode == 0, ended.stderr
+    assert len(created(ended.stdout)) == 1
+    assert deleted(ended.stdout) == created(ended.stdout)
+    ended = run_without_spark(kafka, tmp_path, 0, "--keep")
+    topics = created(ended.stdout)
+    assert existing(kafka, topics) == topics
+    command = ended.stdout.partition("to delete them:\n\n  ")[2].split("\n")[0]
+    command = command.replace(str(tmp_path / "bin" / "python"), sys.executable)
+    said = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert deleted(said) == topics
 
 
 @pytest.mark.spark

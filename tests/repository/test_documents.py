@@ -81,9 +81,10 @@ def test_the_index_links_to_every_page_for_users() -> None:
     assert [page for page in pages.USER_PAGES if page not in linked] == []
 
 
-def test_the_first_screen_of_the_readme_names_exactly_once_and_security() -> None:
+def test_the_first_screen_of_the_readme_names_exactly_once_security_and_avro() -> None:
     first_screen = pages.README.read_text().partition("\n## ")[0]
     assert "exactlyOnce" in first_screen
+    assert "docs/reference/avro.md" in first_screen
     assert "docs/how-to/secure.md" in first_screen
 
 
@@ -215,7 +216,7 @@ def test_the_guide_to_migrating_has_the_options_of_today() -> None:
 def test_the_defaults_that_the_guide_gives_for_the_older_client_are_its_own() -> None:
     old, new = (
         dict(line.split("\t") for line in run_java("ProducerConfigs", version=each).splitlines())
-        for each in (fetch_kafka.OLD, fetch_kafka.NEXT)
+        for each in (fetch_kafka.OLD, fetch_kafka.NEXT_CLIENTS)
     )
     required = {"bootstrap.servers"}
     own = {

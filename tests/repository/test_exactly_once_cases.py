@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from support.documents.exactly_once_cases import read_cases, summary
-from support.documents.named_tests import ROOT, exists
+from support.documents.exactly_once_cases import DOCUMENT, read_cases, summary
+from support.documents.named_tests import ROOT, exists, is_long
 
 
 def test_the_cases_are_numbered_from_1_to_48() -> None:
@@ -25,6 +25,17 @@ def test_the_target_runs_the_tests_of_each_case() -> None:
     within = tuple(f"{path}::" if path.endswith(".py") else f"{path}/" for path in paths)
     names = {f"tests/{name}" for case in read_cases() for name in case.tests}
     assert {name for name in names if not name.startswith(within)} == set()
+
+
+def test_make_test_runs_the_cases_that_the_page_says() -> None:
+    (said,) = re.findall(r"These are at\nleast the cases ([^.]+)\.", DOCUMENT.read_text())
+    expected = {int(number) for number in re.findall(r"\d+", said)}
+    cases = {case.number: case.tests for case in read_cases()}
+    short = {number for number, names in cases.items() if not all(map(is_long, names))}
+    assert expected == {1, 2, 4, 7, 12, 20, 21, 22, 23, 27, 36, 37, 41, 42, 43, 44}
+    assert expected - short == set()
+    assert is_long("exactly_once/test_limits.py::test_200_tasks")
+    assert is_long("exactly_once/test_nodes.py::test_the_coordinator_dies_while_tasks_write")
 
 
 def test_a_case_without_a_test_says_why() -> None:

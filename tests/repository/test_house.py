@@ -20,6 +20,8 @@ from spark_kafka_sink.wire.messages import MetadataRequest, ProduceRequest
 PACKAGE = ROOT / "spark_kafka_sink"
 PAGE = ROOT / "docs" / "contributing" / "house.md"
 ONE_BATCH = ROOT / "docs" / "contributing" / "one-batch.md"
+DECISIONS = ROOT / "docs" / "decisions.md"
+PLANNED_MODULES = ROOT / "tests" / "support" / "house" / "planned_modules.txt"
 # Lower these with the code; they do not rise.
 MOST_FLAT_MODULES = 10
 MOST_ON_THE_WAY = 26
@@ -100,6 +102,34 @@ def test_a_module_counts_if_it_gets_the_batch_and_not_what_is_measured_of_it(
 
 def test_the_page_has_as_many_modules_as_one_batch_may_pass() -> None:
     assert f"\n{MOST_ON_THE_WAY} modules." in ONE_BATCH.read_text()
+
+
+def modules_with_a_reason() -> set[str]:
+    """Return the modules in the lists of decisions.md, which begin with their room."""
+    layout = DECISIONS.read_text().partition("\n## Layout\n")[2].partition("\n## ")[0]
+    found = set()
+    for point in re.findall(r"^- (`(?:[^\n]|\n )*)", layout, re.MULTILINE):
+        room, *names = re.findall(r"`([^`]+)`", point)
+        found |= {f"{room}/{name}" for name in names}
+    return found
+
+
+def test_each_module_that_was_not_planned_has_its_reason_among_the_decisions() -> None:
+    there = {
+        str(path.relative_to(PACKAGE).with_suffix(""))
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    planned = set(PLANNED_MODULES.read_text().split())
+    assert there - planned - modules_with_a_reason() == set(), "add them to docs/decisions.md"
+    assert planned - there == set(), "remove them from planned_modules.txt"
+    assert modules_with_a_reason() - there == set(), "remove them from docs/decisions.md"
+
+
+def test_the_files_that_decisions_name_exist() -> None:
+    names = re.findall(r"`([a-z_/]+\.py)`", DECISIONS.read_text())
+    assert names
+    assert [name for name in names if not any((at / name).exists() for at in (PACKAGE, ROOT))] == []
 
 
 def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:

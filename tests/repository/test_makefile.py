@@ -18,12 +18,10 @@ NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
     *("test-exactly-once", "test-matrix", "test-places", "mutants", "bench", "dist"),
 )
-NEEDS_OPENSSL = (
-    *("test", "test-long", "test-security", "test-exactly-once", "test-matrix", "test-lowest"),
-    *("test-places", "mutants"),
-)
+NEEDS_JDK = ("test", "test-long", "test-lowest", "mutants")
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"
-JAVA_21 = "echo 'openjdk version \"21.0.1\"' >&2"
+JRE_21 = "echo 'openjdk version \"21.0.1\"' >&2"
+JAVA_21 = f"{JRE_21}; echo jdk.compiler@21.0.1"
 
 # A python3 that makes environments as its last lines say, and otherwise is this one.
 PYTHON = f"""
@@ -80,7 +78,6 @@ class Project:
             (self.path / tool).symlink_to(shutil.which(tool) or pytest.fail(f"no {tool} here"))
         self.command = write_command(folder / "environment" / "command", COMMAND)
         self.has_java(JAVA_21)
-        write_command(self.path / "openssl", "exit 1")
         self.makes_environments(COMPLETE)
 
     def has_java(self, script: str) -> None:
@@ -134,12 +131,19 @@ def test_missing_java_is_one_sentence(project: Project, target: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", NEEDS_OPENSSL)
-def test_missing_openssl_is_one_sentence(project: Project, target: str) -> None:
-    (project.path / "openssl").unlink()
+@pytest.mark.parametrize("target", NEEDS_JDK)
+def test_java_without_its_compiler_is_one_sentence(project: Project, target: str) -> None:
+    project.has_java(JRE_21)
     assert project.refusal(target) == [
-        "The command openssl is missing: install it (Debian: apt install openssl)."
+        f"the tests compile programs in Java, and {project.path}/java has no compiler, as it is a "
+        "JRE: install a JDK of version 17 or newer"
     ]
+
+
+@pytest.mark.parametrize("target", ["broker", "demo", "bench"])
+def test_a_jre_is_enough_without_tests(project: Project, target: str) -> None:
+    project.has_java(JRE_21)
+    assert project.make(target).returncode == 0
 
 
 @pytest.mark.parametrize("target", [*NEEDS_JAVA, "test-lowest"])
@@ -261,6 +265,7 @@ def test_of_two_at_once_the_second_waits_until_the_environment_is_made(
         ("STREAM=0", "python jobs/demo.py"),
         ("STREAM=", "python jobs/demo.py"),
         ("BOOTSTRAP=h:1", "python jobs/demo.py --bootstrap h:1"),
+        ("KEEP=1", "python jobs/demo.py --keep"),
     ],
 )
 def test_settings_of_the_demo(project: Project, setting: str, says: str) -> None:

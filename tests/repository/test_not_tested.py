@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from job import kafka_jars
+from support.brokers.fetch_kafka import put_empty_jars
 from support.programs.inner_tests import TESTS, options
 
 TIMEOUT_S = 120
@@ -97,8 +99,7 @@ def test_a_run_without_a_kdc_says_so(tmp_path: Path, required: str, code: int) -
     (tmp_path / "test_by_kerberos.py").write_text(
         "import conftest\ndef test_by_kerberos():\n    conftest.need_kdc()\n"
     )
-    for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
-        (tmp_path / name).mkdir(parents=True)
+    put_empty_jars(tmp_path / "cache", kafka_jars.KAFKA, kafka_jars.KAFKA_3)
     # No program is on the PATH, and none of the daemons' folders is looked at.
     ended, said = run(
         tmp_path,
@@ -133,8 +134,7 @@ def test_jars_that_cannot_be_fetched_are_a_sentence_each(
 def test_a_comparison_without_the_other_sink_is_told(
     tmp_path: Path, required: str, code: int
 ) -> None:
-    for name in ("cache/spark-kafka-sink/kafka-4.3.1", "cache/spark-kafka-sink/kafka-3.9.2"):
-        (tmp_path / name).mkdir(parents=True)
+    put_empty_jars(tmp_path / "cache", kafka_jars.KAFKA, kafka_jars.KAFKA_3)
     # The report of an environment with that Spark.
     spark = tmp_path / "site" / "pyspark-4.2.0.dist-info" / "METADATA"
     spark.parent.mkdir(parents=True)

@@ -18,7 +18,7 @@ from support.brokers.kdc import Kdc
 from support.brokers.logins import (
     LOGINS,
     MUTUAL,
-    SIGNED,
+    SIGNED_LOGINS,
     Login,
     by_keytab,
     by_tls,
@@ -125,7 +125,7 @@ def refused(guarded_cluster: SecuredKafka, spark: SparkSession) -> Refused:
 # -- secrets, users, rights ----------------------------------------------------------------------
 
 
-@each_of((*LOGINS, SIGNED))
+@each_of((*LOGINS, *SIGNED_LOGINS))
 def test_a_wrong_secret(
     guarded_cluster: SecuredKafka,
     refused: Refused,
@@ -136,7 +136,7 @@ def test_a_wrong_secret(
 ) -> None:
     given = options(guarded_cluster, login, tmp_path, server)
     sentences = [f"refused the login of user {USER!r} by {login.mechanism}"]
-    if login == SIGNED:
+    if login in SIGNED_LOGINS:
         given["sasl.oauthbearer.client.credentials.client.secret"] = WRONG
         sentences = [f"{server.url} returned no token: it answered 401"]
     elif login.mechanism == "OAUTHBEARER":
@@ -179,7 +179,7 @@ def test_an_unknown_principal(
     refused.check(given, SaslAuthenticationException, "not found in Kerberos database", advice)
 
 
-@each_of((*LOGINS, SIGNED, MUTUAL))
+@each_of((*LOGINS, *SIGNED_LOGINS, MUTUAL))
 def test_a_missing_right(
     guarded_cluster: SecuredKafka,
     refused: Refused,
@@ -193,7 +193,7 @@ def test_a_missing_right(
     new_topic(guarded_cluster)
     given = options(guarded_cluster, login, tmp_path, server)
     # Brokers map a certificate's subject; a token's subject is known once it has logged in.
-    user = {SIGNED: CLIENT_ID, MUTUAL: "NAME"}.get(login, USER)
+    user = {**dict.fromkeys(SIGNED_LOGINS, CLIENT_ID), MUTUAL: "NAME"}.get(login, USER)
     refused.check(
         given,
         TopicAuthorizationException,
@@ -206,7 +206,7 @@ def test_a_missing_right(
 # -- what has expired ----------------------------------------------------------------------------
 
 
-@each_of((*by("OAUTHBEARER"), SIGNED))
+@each_of((*by("OAUTHBEARER"), *SIGNED_LOGINS))
 def test_an_expired_token(
     guarded_cluster: SecuredKafka,
     refused: Refused,

@@ -32,7 +32,7 @@ from spark_kafka_sink.network.selector import (
     SelectorEvent,
     Sent,
 )
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
     API_OF,
@@ -330,7 +330,7 @@ def read_request(frame: bytes) -> tuple[Asked, Any]:
     flexible = api.is_flexible(version)
     (client_id_size,) = struct.unpack_from(">h", frame, _HEADER.size)
     position = _HEADER.size + 2 + client_id_size + (1 if flexible else 0)
-    read = schema.reader(api.request, version, flexible=flexible)
+    read = message_codecs.reader(api.request, version, flexible=flexible)
     message, position = read(frame, position)
     assert position == len(frame)
     return Asked(key, version, correlation_id), message
@@ -347,6 +347,6 @@ def frame_of(asked: Asked, response: Any) -> bytes:  # noqa: ANN401 - any respon
     assert isinstance(response, api.response)
     if isinstance(response, ApiVersionsResponse):
         assert asked.version <= API_VERSIONS.max_version
-    schema.writer(api.response, asked.version, flexible=flexible)(response, writer)
+    message_codecs.writer(api.response, asked.version, flexible=flexible)(response, writer)
     struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
     return bytes(writer.out)

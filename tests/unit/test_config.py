@@ -174,7 +174,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "send.buffer.bytes": (131_072, {"-1": -1, "0": 0}, ["-2", 2**31]),
     "socket.connection.setup.timeout.max.ms": (30_000, {"0": 0}, ["-1", "x"]),
     "socket.connection.setup.timeout.ms": (10_000, {"0": 0}, ["-1", "x"]),
-    "ssl.cipher.suites": ("", {"": "", "A, B": "A,B"}, []),
+    "ssl.cipher.suites": ("", {"": "", "A, B": "A, B"}, []),
     "ssl.enabled.protocols": (
         "TLSv1.2,TLSv1.3",
         {"TLSv1.3": "TLSv1.3", " TLSv1.2 , TLSv1.3": "TLSv1.2,TLSv1.3"},
@@ -278,7 +278,7 @@ def nothing_was_said() -> None:
 @pytest.fixture(scope="module")
 def java_defaults() -> dict[str, str]:
     """The options of the Java producer 4.4, with their defaults as Java prints them."""
-    printed = run_java("ProducerConfigs", version=fetch_kafka.NEXT)
+    printed = run_java("ProducerConfigs", version=fetch_kafka.NEXT_CLIENTS)
     return dict(line.split("\t") for line in printed.splitlines())
 
 
@@ -554,7 +554,7 @@ def ask_java(folder: Path, cases: list[dict[str, Any]]) -> list[list[str] | None
     lines = ["\t".join(f"{name}={value}" for name, value in case.items()) for case in cases]
     path = folder / "cases"
     path.write_text("\n".join(lines) + "\n")
-    answers = run_java("ProducerConfigs", path, version=fetch_kafka.NEXT).splitlines()
+    answers = run_java("ProducerConfigs", path, version=fetch_kafka.NEXT_CLIENTS).splitlines()
     return [None if answer == "refused" else answer.split("\t") for answer in answers]
 
 

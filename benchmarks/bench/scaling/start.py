@@ -24,7 +24,7 @@ from bench.scaling.job import (
 )
 from bench.scaling.model import MEGABYTE, Job, Layout, load, producer
 from bench.scaling.start_storm import StartStorm
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.messages import (
     METADATA,
     MetadataResponse,
@@ -148,5 +148,7 @@ def metadata_bytes(partitions: int, brokers: int) -> int:
         ],
     )
     out, version = Writer(), METADATA.max_version
-    schema.writer(METADATA.response, version, flexible=METADATA.is_flexible(version))(answer, out)
+    message_codecs.writer(METADATA.response, version, flexible=METADATA.is_flexible(version))(
+        answer, out
+    )
     return len(out.out)

@@ -26,7 +26,7 @@ from spark_kafka_sink.producer.produce_requests import DrainedBatches
 from spark_kafka_sink.records.columns import BinaryColumn, RecordColumns, Rows
 from spark_kafka_sink.records.encoder import encode_rows, record_sizes
 from spark_kafka_sink.spark.options import SINK_DEFAULTS
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest
 from spark_kafka_sink.wire.frames import decode_response, encode_request
 from spark_kafka_sink.wire.messages import (
@@ -143,7 +143,7 @@ def _answer(producer: PureProducer, request: ClientRequest, step: Steps) -> None
     )
     frame = Writer()
     frame.out += bytes(5)  # the correlation id, and no tagged fields
-    schema.writer(ProduceResponse, VERSION, flexible=True)(response, frame)
+    message_codecs.writer(ProduceResponse, VERSION, flexible=True)(response, frame)
     with step("the answer"):
         read = decode_response(PRODUCE, VERSION, frame.out)
         producer.sender.handle(Answered(request, 1, read), producer.now)

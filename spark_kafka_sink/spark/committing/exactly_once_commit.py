@@ -108,10 +108,16 @@ def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
     """Abort the transaction of a run without rows, if there is one.
 
     In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
-    and read_committed consumers wait for its end.
+    and read_committed consumers wait for its end. If the abort fails, print until when they wait.
     """
-    if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
-        single_commit.abort_run(options, plan)
+    if plan is None or _mode(options) is not Mode.SINGLE or plan.run.level >= 2:
+        return
+    try:
+        line = single_commit.end_unused(options, plan)
+    except KafkaException as error:
+        line = not_aborted_now(plan.run, error)
+    if line is not None:
+        say(f"pykafka: {line}")
 
 
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
@@ -237,13 +243,16 @@ def abort_batch(
     plan: Plan | CommitRecord,
     messages: Sequence[WriterCommitMessage | None],
     batch_id: int | None = None,
+    *,
+    is_replay: bool = False,
 ) -> None:
     """Abort a batch job that has failed, print the result, and publish the report of the failure.
 
-    batch_id: as in `commit_batch`.
+    batch_id: as in `commit_batch`. is_replay: whether the job only counted the rows of a
+    micro-batch that was written before.
     """
     if isinstance(plan, Plan):
-        _abort(options, plan, messages)
+        _abort(options, plan, messages, is_replay=is_replay)
         _publish_failure(options, messages, batch_id)
 
 
@@ -259,7 +268,14 @@ def abort_micro_batch(
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
-        _abort(options, plan, messages)
+        _abort(options, plan, messages, batch_id=batch_id)
+    else:
+        say(
+            f"pykafka: the write of {_owner(options)} is not aborted now, because its plan is not "
+            "in the folder of the driver; if a transaction is open, brokers abort it within "
+            f"{options.producer.transaction_timeout_ms} ms, and read_committed consumers may have "
+            "to wait until then"
+        )
     _publish_failure(options, messages, batch_id)
 
 
@@ -323,9 +339,19 @@ def _commit(
 
 
 def _abort(
-    options: SinkOptions, plan: Plan, messages: Sequence[WriterCommitMessage | None]
+    options: SinkOptions,
+    plan: Plan,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    is_replay: bool = False,
+    batch_id: int | None = None,
 ) -> None:
+    """Abort a run, and print the result. batch_id: the number of a stream's micro-batch."""
     try:
+        if is_replay or _is_replay(messages):
+            # Its rows are visible, so it would be wrong to say that nothing of it is.
+            _end_unused(options, plan)
+            return
         if _mode(options) is Mode.SINGLE:
             line = single_commit.abort_run(options, plan)
         else:
@@ -337,7 +363,32 @@ def _abort(
             )
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = not_aborted_now(plan.run, error)
+    if not any(messages):
+        line += _if_replay(plan, batch_id)
     say(f"pykafka: {line}")
+
+
+def _if_replay(plan: Plan, batch_id: int | None) -> str:
+    """Return the end of a sentence about an abort that does not know the query.
+
+    Without the commit message of any task, the abort of a stream does not know whether the
+    micro-batch was a replay.
+    """
+    streams = () if plan.record is None else plan.record.streams
+    last = next((each for each in streams if each.batch_id == batch_id), None)
+    if last is None:
+        return ""
+    replay = MicroBatch(last.query_id, last.batch_id, last.run_id)
+    return (
+        f"; if this was a replay of {replay}, its rows are visible, because they were written "
+        "before"
+    )
+
+
+def _is_replay(messages: Sequence[WriterCommitMessage | None]) -> bool:
+    """Return whether the tasks of a micro-batch only counted rows that were written before."""
+    reported = [message for message in messages if message is not None]
+    return bool(reported) and all(isinstance(message, SkippedMessage) for message in reported)
 
 
 def _version(options: SinkOptions) -> int:

@@ -109,15 +109,23 @@ def abort_run(
         if isinstance(outcome, Superseded):
             return f"the write of {owner} {_why_fenced(client, plan, level)}"
     if isinstance(outcome, Aborted):
-        more = (
-            f"; if a task still opens a transaction, brokers abort it within {plan.run.timeout_ms} "
-            "ms"
-            if outcome.may_be_open
-            else ""
-        )
+        more = _still_open(plan, outcome)
         return f"the write of {owner} was aborted: nothing of it is visible{more}"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
+
+
+def _still_open(plan: Plan, aborted: Aborted) -> str:
+    """Return the end of a sentence about the transactions that may be open after an abort."""
+    timeout_ms = plan.run.timeout_ms
+    if aborted.missed:
+        return (
+            f"; {aborted.missed}; if one is open, brokers abort it within {timeout_ms} ms, and "
+            "read_committed consumers may have to wait until then"
+        )
+    if aborted.may_be_open:
+        return f"; if a task still opens a transaction, brokers abort it within {timeout_ms} ms"
+    return ""
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:

@@ -47,8 +47,12 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own pattern for secrets, and Kafka's names of secret options.
-_SECRET: Final = "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key"  # noqa: S105 - words
+# Spark's own pattern for secrets, and the names of secret options of Kafka and of schema
+# registries. The URL of a registry may have a user and a password in it.
+_SECRET: Final = (
+    "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key|key[.]pem"  # noqa: S105 - words
+    "|user[.]info|registry[.]url"
+)
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its
 # own, value: "…", or the same inside a literal. Quotes in a value are escaped, so the last quote of

@@ -1,5 +1,7 @@
 """Interrupt: KeyboardInterrupt in a user's thread, at a moment that a seed draws.
 
+Some interrupts are followed by another one, while the call handles the first.
+
 Python checks for signals at the start of a function, at the end of a C function
 (`support.pure.interrupts`), and while a thread waits for a lock or a condition. The driver's own
 code is not interrupted; in a real system it would be C.
@@ -11,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from simulation.threads.world import World
 
@@ -19,17 +21,27 @@ _DRIVER: Final = str(Path(__file__).parents[1])
 # An append has some 800 of them, the shortest calls have less than 30.
 _MOST_MOMENTS: Final = (30, 150, 1000)
 _MOST_WAITS: Final = 6
+# The probability of a second interrupt, and how many moments after the first it comes at most.
+_TWICE: Final = 0.4
+_MOST_GAPS: Final = (3, 12, 60)
 
 
 class Interrupt:
-    """One interrupt. where: the place at which it was raised, empty before."""
+    """One interrupt, or two.
+
+    where: the place at which the first was raised, empty before; again: the place of the second.
+    """
 
     def __init__(self, world: World) -> None:
+        random = world.random
         self._world = world
-        self._in_a_wait = world.random.random() < 0.2
-        most = _MOST_WAITS if self._in_a_wait else world.random.choice(_MOST_MOMENTS)
-        self._left = world.random.randint(1, most)
+        self._in_a_wait = random.random() < 0.2
+        most = _MOST_WAITS if self._in_a_wait else random.choice(_MOST_MOMENTS)
+        self._left = random.randint(1, most)
+        twice = random.random() < _TWICE
+        self._gap = random.randint(1, random.choice(_MOST_GAPS)) if twice else 0
         self.where = ""
+        self.again = ""
 
     def during(self, call: Callable[[], object]) -> None:
         """Make a call that is interrupted. Raise KeyboardInterrupt, unless it ends before."""
@@ -37,21 +49,41 @@ class Interrupt:
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         if self._in_a_wait:
             task.interrupt_at = self._left
-        else:
+        if self._gap:
+            sys.settrace(self._look_again)
+        if self._gap or not self._in_a_wait:
             sys.setprofile(self._look)
         try:
             call()
         finally:
+            sys.settrace(None)
             sys.setprofile(None)
             sys.unraisablehook = hook
             task.interrupt_at = 0
 
+    def _look_again(self, _: FrameType, __: str, ___: object) -> Any:  # noqa: ANN401 - a TraceFunction
+        # Python removes a profiler that raises.
+        if self._gap and sys.getprofile() is None:
+            sys.setprofile(self._look)
+        return None
+
     def _look(self, frame: FrameType, event: str, _: object) -> None:
         if event not in ("call", "c_return") or self._world.is_inside:
             return
-        if frame.f_code.co_filename.startswith(_DRIVER) or self.where:
+        if frame.f_code.co_filename.startswith(_DRIVER):
             return
-        self._left -= 1
-        if not self._left:
-            self.where = f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})"
-            raise KeyboardInterrupt
+        if self._in_a_wait:
+            if self._world.current.interrupt_at:
+                return
+            self.where = self.where or "a wait"
+        place = f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})"
+        if not self.where:
+            self._left -= 1
+            if not self._left:
+                self.where = place
+                raise KeyboardInterrupt
+        elif self._gap:
+            self._gap -= 1
+            if not self._gap:
+                self.again = place
+                raise KeyboardInterrupt

@@ -88,6 +88,10 @@ class Program:
         if self.plan.is_hasty:
             # The memory of an expired batch is kept until its request ends.
             self.world.sleep(1.0)
+        if self._interrupt is not None:
+            # After a second interrupt, the I/O thread cleans up.
+            done_by = self.world.now + 10
+            self.world.block(lambda: not state.left_behind, "the I/O thread", done_by)
         accumulator = state.accumulator
         kept = accumulator.pool.total_bytes - accumulator.pool.available_bytes
         left = (kept, accumulator.pool.waiters, accumulator.flushes, accumulator._held)

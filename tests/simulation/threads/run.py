@@ -35,6 +35,11 @@ class Run:
         """The place of the interrupt, if there was one."""
         return "" if self._interrupt is None else self._interrupt.where
 
+    @property
+    def interrupted_again_at(self) -> str:
+        """The place of the second interrupt, if there was one."""
+        return "" if self._interrupt is None else self._interrupt.again
+
     def run(self) -> None:
         """Run it. Raise SimulationError if a guarantee is broken."""
         # Finalizers would run in any thread that makes garbage, at moments that no seed determines.

@@ -48,12 +48,14 @@ def test_an_interrupted_call_can_be_repeated_and_the_producer_says_if_it_goes_on
 
 
 def test_interrupts_come_at_many_places() -> None:
-    places = set()
+    places, twice = set(), 0
     for seed in range(INTERRUPTS // 2):
         run = Run(seed, interrupts=True)
         run.run()
         places.add(run.interrupted_at)
+        twice += bool(run.interrupted_again_at)
     assert len(places) > INTERRUPTS // 8
+    assert twice > INTERRUPTS // 50
 
 
 @pytest.mark.parametrize("interrupts", [False, True])

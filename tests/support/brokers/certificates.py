@@ -1,50 +1,32 @@
-"""Certificates made with the openssl command: a root, an intermediate that signs, and leaves.
+"""Certificates for tests: a root, an intermediate that signs, and leaves, all in memory.
 
 By default, leaves are valid for localhost, 127.0.0.1 and ::1.
 """
 
 from __future__ import annotations
 
-import subprocess
+import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-LOCAL_NAMES: Final = ("DNS:localhost", "IP:127.0.0.1", "IP:::1")
-_CONFIG: Final = """
-[req]
-distinguished_name = name
-prompt = no
-[name]
-CN = nobody
-[ca]
-default_ca = this
-[this]
-database = {folder}/index.txt
-rand_serial = yes
-new_certs_dir = {folder}
-default_md = sha256
-policy = any
-unique_subject = no
-copy_extensions = none
-[any]
-commonName = supplied
-"""
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
+from support.brokers import keys
 
-def openssl(*arguments: str | Path, given: str | None = None) -> str:
-    """Run openssl and return its output."""
-    done = subprocess.run(
-        ["openssl", *map(str, arguments)], input=given, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"openssl {arguments[0]} failed: {done.stderr[-2000:]}")
-    return done.stdout
+LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+_DAYS: Final = 30
+# Clocks of containers may be behind.
+_BEFORE: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate and its key, both PEM; `chain` also has the certificates that signed it.
+    """A certificate and its key (PKCS#8), both PEM; `chain` also has the ones that signed it.
 
     No chain contains the root.
     """
@@ -56,19 +38,14 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates in a folder of its own."""
+    """Signs certificates with a root of its own."""
 
-    def __init__(self, folder: Path, name: str = "root") -> None:
-        self._folder = folder / name
-        self._folder.mkdir(parents=True)
-        (self._folder / "index.txt").touch()
-        self._config = self._folder / "openssl.cnf"
-        self._config.write_text(_CONFIG.format(folder=self._folder))
-        self.root = self._made(name, None, ["basicConstraints=critical,CA:TRUE"])
+    def __init__(self, name: str = "root") -> None:
+        self.root = _signed(name, None, is_authority=True)
 
     def intermediate(self, name: str = "intermediate") -> Certificate:
         """Return a certificate that signs, signed by the root."""
-        return self._made(name, self.root, ["basicConstraints=critical,CA:TRUE"])
+        return _signed(name, self.root, is_authority=True)
 
     def leaf(
         self,
@@ -76,54 +53,61 @@ class Authority:
         signer: Certificate | None = None,
         *,
         names: tuple[str, ...] = LOCAL_NAMES,
-        dates: tuple[str, str] | None = None,
+        dates: tuple[datetime, datetime] | None = None,
     ) -> Certificate:
         """Return a certificate of a server or a client, signed by the root or by `signer`.
 
-        dates: the start and the end of its validity, for example 20200101000000Z.
+        names: the host names and IP addresses that it is valid for. dates: the start and the end
+        of its validity.
         """
-        extensions = [f"subjectAltName={','.join(names)}"] if names else []
-        return self._made(name, signer or self.root, extensions, dates)
+        made = _signed(name, signer or self.root, names, dates)
+        if signer is None or signer is self.root:
+            return made
+        return Certificate(made.name, made.certificate, made.key, made.certificate + signer.chain)
 
-    def _made(
-        self,
-        name: str,
-        signer: Certificate | None,
-        extensions: list[str],
-        dates: tuple[str, str] | None = None,
-    ) -> Certificate:
-        key = openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
-        files = {
-            end: self._folder / f"{name}.{end}"
-            for end in ("key", "csr", "ext", "pem", "signer", "signer-key")
-        }
-        files["key"].write_text(key)
-        files["ext"].write_text("\n".join(extensions))
-        subject: list[str | Path] = [
-            "-config",
-            self._config,
-            "-subj",
-            f"/CN={name}",
-            "-key",
-            files["key"],
-        ]
-        openssl("req", "-new", *subject, "-out", files["csr"])
-        signed_by: list[str | Path] = ["-selfsign", "-keyfile", files["key"]]
-        if signer is not None:
-            files["signer"].write_text(signer.certificate)
-            files["signer-key"].write_text(signer.key)
-            signed_by = ["-cert", files["signer"], "-keyfile", files["signer-key"]]
-        life = ["-startdate", dates[0], "-enddate", dates[1]] if dates else ["-days", "30"]
-        given: list[str | Path] = [
-            "-config",
-            self._config,
-            "-extfile",
-            files["ext"],
-            "-in",
-            files["csr"],
-        ]
-        openssl("ca", "-batch", "-notext", *given, *signed_by, *life, "-out", files["pem"])
-        certificate = files["pem"].read_text()
-        is_own = signer is None or signer is getattr(self, "root", None)
-        chain = certificate if is_own or signer is None else certificate + signer.chain
-        return Certificate(name, certificate, key, chain)
+
+def _signed(
+    name: str,
+    signer: Certificate | None,
+    names: tuple[str, ...] = (),
+    dates: tuple[datetime, datetime] | None = None,
+    *,
+    is_authority: bool = False,
+) -> Certificate:
+    """Return a certificate with a new key; it signs itself if `signer` is None."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signing = subject, key
+    if signer is not None:
+        issuer = x509.load_pem_x509_certificate(signer.certificate.encode()).subject
+        signing = keys.loaded(
+            signer.key,
+            ec.EllipticCurvePrivateKey,  # type: ignore[type-abstract] # for isinstance only
+        )
+    now = datetime.now(UTC)
+    start, end = dates or (now - _BEFORE, now + timedelta(days=_DAYS))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+    )
+    if is_authority:
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), True)  # noqa: FBT003 - critical
+    if names:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_general_name(each) for each in names]),
+            False,  # noqa: FBT003 - not critical
+        )
+    text = builder.sign(signing, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+    return Certificate(name, text, keys.pkcs8(key), text)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -60,27 +60,52 @@ def kafka_options(version: str) -> list[str]:
 
 
 def make() -> None:
-    """Make the missing archives. Another test run may do so at the same time."""
-    kafka_jars.cache_folder().mkdir(parents=True, exist_ok=True)
+    """Make the missing archives. Another test run may do so at the same time.
+
+    Raise JarsError if there is no cache folder.
+    """
+    if not _missing_versions() and not _is_spark_missing():
+        return
+    folder = kafka_jars.cache_folder()
     waiting = "waiting for another process that archives classes …"
-    with lock.locked(kafka_jars.cache_folder() / "archives.lock", waiting):
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock.locked(folder / "archives.lock", waiting))
+        except OSError as error:
+            # Without archives, tests find the same, but need more CPU time.
+            reason = kafka_jars.unusable_cache(error.strerror or str(error))
+            print(f"Classes are not archived: {reason}.", file=sys.stderr)
+            return
         _make()
 
 
+def _missing_versions() -> list[str]:
+    """Return the versions of Kafka that are here without their archive."""
+    return [
+        version
+        for version in fetch_kafka.VERSIONS
+        if fetch_kafka.libs(version).is_dir() and not _kafka_archive(version).exists()
+    ]
+
+
+def _is_spark_missing() -> bool:
+    return shutil.which("java") is not None and not _spark_archive().exists()
+
+
 def _make() -> None:
-    for version in fetch_kafka.VERSIONS:
+    for version in _missing_versions():
         archive = _kafka_archive(version)
-        if fetch_kafka.libs(version).is_dir() and not archive.exists():
-            print(f"archiving the classes of Apache Kafka {version} …", flush=True)
-            with tempfile.TemporaryDirectory() as folder:
-                options = _archiving(archive)
-                libs = fetch_kafka.libs(version)
-                cluster = KafkaCluster(libs, Path(folder), java_options=options)
-                cluster.start()
-                cluster.terminate(1)
-            _keep(archive)
-    archive = _spark_archive()
-    if shutil.which("java") is not None and not archive.exists():
+        print(f"archiving the classes of Apache Kafka {version} …", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            options = _archiving(archive)
+            libs = fetch_kafka.libs(version)
+            cluster = KafkaCluster(libs, Path(folder), java_options=options)
+            cluster.start()
+            cluster.terminate(1)
+        _keep(archive)
+    if _is_spark_missing():
+        archive = _spark_archive()
         print("archiving the classes of Spark …", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             _run_to_the_end(
@@ -153,3 +178,5 @@ if __name__ == "__main__":
         make()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
+    except kafka_jars.JarsError as error:
+        sys.exit(str(error))

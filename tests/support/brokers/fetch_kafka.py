@@ -1,7 +1,8 @@
-"""The jars for the tests: Apache Kafka of four versions, and Spark's Kafka sink.
+"""The jars for the tests: Apache Kafka of three versions, Spark's Kafka sink, and Spark's Avro.
 
-`python -m support.brokers.fetch_kafka` fetches all of them. A test is skipped with a reason if its
-jars are missing; with REQUIRE_KAFKA=1 it fails.
+`python -m support.brokers.fetch_kafka` fetches all of them, and of Kafka 4.4.0 only the clients;
+with the argument `next` also the brokers of 4.4.0, for `make test-matrix`. A test is skipped with a
+reason if its jars are missing; with REQUIRE_KAFKA=1 it fails.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from job import java_version, kafka_jars
 # The version of most brokers in the tests. `make test-matrix` also sets it to `NEXT`.
 NEWEST: Final = os.environ.get("TESTED_KAFKA", "4.3.1")
 NEXT: Final = "4.4.0"
+NEXT_CLIENTS: Final = "4.4.0-clients"
 OLD: Final = "3.9.2"
 OLDEST: Final = "0.10.2.2"
 VERSIONS: Final = (NEWEST, OLD)
@@ -27,6 +29,7 @@ JVM_SINK_SPARK: Final = "4.2.0"
 _BY_VERSION: Final = {
     "4.3.1": kafka_jars.KAFKA,
     NEXT: kafka_jars.KAFKA_4_4,
+    NEXT_CLIENTS: kafka_jars.CLIENTS_4_4,
     OLD: kafka_jars.KAFKA_3,
     OLDEST: kafka_jars.KAFKA_0_10,
 }
@@ -59,18 +62,42 @@ def jvm_sink_jars() -> list[Path]:
     return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
 
 
+def spark_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka sink and of its Avro, as far as they were fetched."""
+    return [*jvm_sink_jars(), *sorted(kafka_jars.SPARK_AVRO.path.glob("*.jar"))]
+
+
 def missing_jvm_sink() -> str | None:
     """Return why Spark's Kafka sink is not available, None if it is."""
-    if kafka_jars.SPARK_KAFKA.are_there:
-        return None
-    return f"{kafka_jars.SPARK_KAFKA.name} is not there: run 'make kafka' to fetch it."
+    return _missing(kafka_jars.SPARK_KAFKA)
+
+
+def missing_spark_avro() -> str | None:
+    """Return why Spark's Avro is not available, None if it is."""
+    return _missing(kafka_jars.SPARK_AVRO)
+
+
+def _missing(jars: kafka_jars.Jars) -> str | None:
+    return None if jars.are_there else f"{jars.name} is not there: run 'make kafka' to fetch it."
+
+
+def put_empty_jars(cache: Path, *jars: kafka_jars.Jars) -> None:
+    """Put empty files in the place of jars into a cache folder, for programs without Java."""
+    for each in jars:
+        folder = cache / "spark-kafka-sink" / each.folder
+        folder.mkdir(parents=True)
+        for name in each.file_names:
+            (folder / name).touch()
 
 
 def main() -> int:
-    """Fetch all jars in parallel; return 1 if some cannot be fetched."""
+    """Fetch the jars in parallel; return 1 if some are required and cannot be fetched."""
+    needed = [*_BY_VERSION.values(), kafka_jars.SPARK_KAFKA, kafka_jars.SPARK_AVRO]
+    if sys.argv[1:] != ["next"]:
+        needed.remove(kafka_jars.KAFKA_4_4)
     with ThreadPoolExecutor() as pool:
-        problems = [each for each in pool.map(_problem, kafka_jars.ALL) if each is not None]
-    for problem in problems:
+        problems = [each for each in pool.map(_problem, needed) if each is not None]
+    for problem in dict.fromkeys(problems):  # one reason may stand against all
         print(problem, file=sys.stderr)
     return 1 if problems and os.environ.get("REQUIRE_KAFKA") == "1" else 0
 

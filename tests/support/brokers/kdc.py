@@ -171,7 +171,7 @@ class Kdc:
         return keytab
 
     def change_key(self, principal: str) -> None:
-        """Give a principal a new key, and add it to the keytab."""
+        """Change the key of a principal, and add the new one to its keytab."""
         self.run("kadmin.local", "-q", f"ktadd -k {self.keytab(principal)} {principal}")
 
     def keytab(self, principal: str) -> Path:

@@ -42,14 +42,15 @@ class Login:
         return f"{self.mechanism}-{self.listener}".lower().strip("-")
 
 
-# Unsigned tokens of a file, and with the listener JWT, signed ones of an endpoint.
+# Unsigned tokens of a file, and with the listeners of `SIGNED_LOGINS`, signed ones of an endpoint.
 LOGINS: Final = tuple(Login(each, listener) for each in MECHANISMS for listener in LISTENERS)
 SIGNED: Final = Login("OAUTHBEARER", "JWT")
+SIGNED_LOGINS: Final = (SIGNED, Login("OAUTHBEARER", "JWT_PLAINTEXT"))
 MUTUAL: Final = Login("", "MUTUAL")
 
 
 def unsigned_token(user: str = USER, life_s: float = 3600) -> str:
-    """Return a token that the tests' brokers take on all listeners but JWT."""
+    """Return a token that the tests' brokers take where they need no signature."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": user, "iat": now - 7200, "exp": now + life_s})
     coded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts]
@@ -71,7 +72,7 @@ def options(
     """Return the options of a client that logs in; folder: for a file with a token."""
     if login == MUTUAL:
         return by_tls(kafka, "MUTUAL") | {"ssl.keystore.location": str(kafka.client_pem)}
-    is_plaintext = login.listener == "SASL_PLAINTEXT"
+    is_plaintext = login.listener in ("SASL_PLAINTEXT", "JWT_PLAINTEXT")
     found = {
         "bootstrap.servers": kafka.address(login.listener),
         "security.protocol": "SASL_PLAINTEXT" if is_plaintext else "SASL_SSL",
@@ -79,7 +80,7 @@ def options(
     }
     if not is_plaintext:
         found["ssl.truststore.location"] = str(kafka.ca)
-    if login == SIGNED:
+    if login in SIGNED_LOGINS:
         assert server is not None
         client = "sasl.oauthbearer.client.credentials.client"
         found["sasl.oauthbearer.token.endpoint.url"] = server.url

@@ -16,7 +16,7 @@ import psutil
 from job import broker, kafka_jars
 
 from support.brokers import fetch_kafka
-from support.brokers.certificates import Authority, openssl
+from support.brokers.certificates import Authority
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 
 _SETTINGS: Final = {
@@ -74,13 +74,12 @@ class TlsKafka(KafkaCluster):
         super().__init__(libs, folder, nodes, settings, java=java)
         folder.mkdir(parents=True, exist_ok=True)
         (self._tls_port,) = free_ports(1)
-        authority = Authority(folder)
+        authority = Authority()
         leaf = authority.leaf("localhost", authority.intermediate())
-        key = openssl("pkcs8", "-topk8", "-nocrypt", given=leaf.key)
         self.ca = folder / "ca.pem"
         self.ca.write_text(authority.root.certificate)
         self._store = folder / "server.pem"
-        self._store.write_text(key + leaf.chain)
+        self._store.write_text(leaf.key + leaf.chain)
 
     @property
     def tls_bootstrap(self) -> str:

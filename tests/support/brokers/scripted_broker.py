@@ -7,7 +7,7 @@ import struct
 import threading
 from contextlib import suppress
 
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.frames import FrameSplitter
 from spark_kafka_sink.wire.messages import (
     APIS,
@@ -130,7 +130,7 @@ class ScriptedBroker(Server):
         writer.out += struct.pack(">ii", 0, correlation_id)
         if flexible and key != 18:
             writer.out.append(0)
-        schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
+        message_codecs.writer(APIS[key].response, version, flexible=flexible)(response, writer)
         struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
         return bytes(writer.out)
 

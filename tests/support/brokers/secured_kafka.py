@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka.admin
 
 from support.brokers import token_server
-from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers.certificates import Authority, Certificate
 from support.brokers.kafka_cluster import KafkaCluster, free_ports
 from support.brokers.kdc import REALM, Kdc
 from support.brokers.token_server import TokenServer
@@ -46,14 +47,16 @@ _LISTENERS: Final = {
     "NOINTERMEDIATE": "SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
-    # Takes OAuth tokens that are signed by the key of `jwt_key`.
+    # Both take OAuth tokens that are signed by the key of `jwt_key`.
     "JWT": "SASL_SSL",
+    "JWT_PLAINTEXT": "SASL_PLAINTEXT",
     # Each takes one mechanism alone: SCRAM-SHA-512 or PLAIN.
     "SCRAM": "SASL_SSL",
     "SCRAM_PLAINTEXT": "SASL_PLAINTEXT",
     "PLAIN_PLAINTEXT": "SASL_PLAINTEXT",
 }
-_PAST: Final = ("20200101000000Z", "20200201000000Z")
+_OF_SIGNED_TOKENS: Final = ("jwt", "jwt_plaintext")
+_PAST: Final = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 2, 1, tzinfo=UTC))
 # Any: what it re-exports, type checkers do not see.
 _CONFLUENT: Final[Any] = confluent_kafka.admin
 _SCRAM: Final[Any] = _CONFLUENT.ScramMechanism
@@ -68,7 +71,7 @@ def quoted(text: str) -> str:
 def guarded(session_ms: int) -> dict[str, object]:
     """Return settings: logins are valid for this time, and whatever has no ACL is denied."""
     prefixes = [f"{each}.{mechanism}".lower() for each in LISTENERS for mechanism in MECHANISMS]
-    prefixes.append("jwt.oauthbearer")
+    prefixes += [f"{each}.oauthbearer" for each in _OF_SIGNED_TOKENS]
     sessions = {f"listener.name.{each}.connections.max.reauth.ms": session_ms for each in prefixes}
     return sessions | {"allow.everyone.if.no.acl.found": "false"}
 
@@ -99,13 +102,13 @@ class SecuredKafka(KafkaCluster):
         if kdc is not None:
             self._java_options.append(f"-Djava.security.krb5.conf={kdc.config}")
         folder.mkdir(parents=True)
-        authority = Authority(folder)
+        authority = Authority()
         signer = authority.intermediate()
         ports = iter(free_ports(nodes * len(_LISTENERS)))
-        names = [name for name in _LISTENERS if has_tokens or name != "JWT"]
+        names = [name for name in _LISTENERS if has_tokens or name.lower() not in _OF_SIGNED_TOKENS]
         self._secured_ports = {node: dict(zip(names, ports, strict=False)) for node in self.ports}
         self.ca = self._written("ca.pem", authority.root.certificate)
-        self.other_ca = self._written("other.pem", Authority(folder, "other").root.certificate)
+        self.other_ca = self._written("other.pem", Authority("other").root.certificate)
         self.client = authority.leaf("client", signer)
         self.client_pem = self._written("client.pem", self.client.key + self.client.chain)
         expired = authority.leaf("expired-client", signer, dates=_PAST)
@@ -113,7 +116,7 @@ class SecuredKafka(KafkaCluster):
         server = authority.leaf("localhost", signer)
         self._server = self._store(server)
         self._bad_stores = {
-            "othername": self._store(authority.leaf("other", signer, names=("DNS:other",))),
+            "othername": self._store(authority.leaf("other", signer, names=("other",))),
             "expired": self._store(authority.leaf("expired", signer, dates=_PAST)),
             "nointermediate": self._store(replace(server, name="alone", chain=server.certificate)),
         }
@@ -149,8 +152,7 @@ class SecuredKafka(KafkaCluster):
         return path
 
     def _store(self, server: Certificate) -> Path:
-        key = openssl("pkcs8", "-topk8", "-nocrypt", given=server.key)
-        return self._written(f"{server.name}-store.pem", key + server.chain)
+        return self._written(f"{server.name}-store.pem", server.key + server.chain)
 
     def start(self) -> None:
         """Start the nodes, and create the users of SCRAM."""
@@ -258,14 +260,15 @@ class SecuredKafka(KafkaCluster):
 
     def _token_settings(self) -> dict[str, object]:
         bearer = f"{_MODULES}.oauthbearer.OAuthBearer"
-        jwt = "listener.name.jwt"
-        return {
-            "delegation.token.secret.key": "of-tests",
-            f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
-            f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
-            f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
-            "CallbackHandler",
-            f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys_url,
-            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
-            f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
-        }
+        found: dict[str, object] = {"delegation.token.secret.key": "of-tests"}
+        for jwt in (f"listener.name.{each}" for each in _OF_SIGNED_TOKENS):
+            found |= {
+                f"{jwt}.sasl.enabled.mechanisms": "OAUTHBEARER",
+                f"{jwt}.oauthbearer.sasl.jaas.config": f"{bearer}LoginModule required;",
+                f"{jwt}.oauthbearer.sasl.server.callback.handler.class": f"{bearer}Validator"
+                "CallbackHandler",
+                f"{jwt}.oauthbearer.sasl.oauthbearer.jwks.endpoint.url": self._keys_url,
+                f"{jwt}.oauthbearer.sasl.oauthbearer.expected.audience": token_server.AUDIENCE,
+                f"{jwt}.oauthbearer.sasl.oauthbearer.expected.issuer": token_server.ISSUER,
+            }
+        return found

@@ -5,11 +5,10 @@ As a program, write the tables of the page. Its first paragraphs are written by 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from spark_kafka_sink.config import NO_EFFECT, NOT_YET, OFF_ONLY, REFUSED, option_fields
 from spark_kafka_sink.spark import options
@@ -47,24 +46,24 @@ DEFAULTS_OF_3_9: Final[Mapping[str, object]] = {
         )
     ),
 }
-_NEW: Final = "new: see [Options](options.md)"
+_KNOWN_THERE: Final[Mapping[str, str]] = {"topic": "the topic of all rows; trimmed"}
 # How Spark handles its own options with a Python sink.
 _OF_SPARK: Final[Mapping[str, str]] = {
     "asyncprogresstrackingenabled": "if it is true, Spark rejects the query: remove it",
     "asyncprogresstrackingcheckpointintervalms": "no effect without `asyncProgressTrackingEnabled`",
 }
-# Options with the same meaning, with a remark.
+# Options that accept more than Java's, or that are new in Kafka 4.
 _NOTES: Final[Mapping[str, str]] = {
     "partitioner.class": (
-        "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
+        "Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.kerberos.keytab": "; new, with sasl.kerberos.principal in place of sasl.jaas.config",
-    "sasl.kerberos.principal": "; new, in place of sasl.jaas.config",
+    "sasl.kerberos.keytab": "new, with sasl.kerberos.principal in place of sasl.jaas.config",
+    "sasl.kerberos.principal": "new, in place of sasl.jaas.config",
     "sasl.oauthbearer.jwt.retriever.class": (
-        "; Java's own by name, and `module.Name` of a Python callable in place of any other class"
+        "Java's own by name, and `module.Name` of a Python callable in place of any other class"
     ),
-    "sasl.password": "; new, with sasl.username in place of sasl.jaas.config",
-    "sasl.username": "; new, with sasl.password in place of sasl.jaas.config",
+    "sasl.password": "new, with sasl.username in place of sasl.jaas.config",
+    "sasl.username": "new, with sasl.password in place of sasl.jaas.config",
 }
 
 
@@ -72,17 +71,43 @@ def render() -> str:
     """Return the generated part."""
     return "".join(
         [
-            *_table("Options of the sink and of the source", ("Spark's own sink", "here"), _own()),
+            *_table("Options of the sink and of Spark", ("Spark's own sink", "here"), _own()),
+            *_list_of(
+                "New options", "Spark's own sink ignores them. See [Options](options.md).", _new()
+            ),
+            *_list_of(
+                "Options of Spark's source",
+                "Spark's own sink ignores them. This sink ignores them, too, with a warning.",
+                options._SOURCE_ONLY.values(),
+            ),
             *_table(
                 "Producer settings with another default",
                 ("Spark's own sink (kafka-clients 3.9)", "here"),
                 _other_defaults(),
             ),
-            *_table("Producer settings that mean the same", ("default",), _same()),
-            *_table("Producer settings that can only be off", ("here",), _reasons(OFF_ONLY)),
-            *_table("Producer settings without effect", ("here",), _reasons(NO_EFFECT)),
-            *_table("Producer settings that are refused", ("why",), _refused()),
-            *_list_of("Producer settings that are not there yet", NOT_YET),
+            *_list_of(
+                "Producer settings that mean the same",
+                "Their defaults are the same, too: see [Configuration](configuration.md).",
+                _same(),
+            ),
+            *_table("Producer settings with more values, or new here", ("here",), _noted()),
+            *_table("Producer settings that the sink refuses", ("why",), options._REFUSED.items()),
+            *_list_of(
+                "Producer settings that are not supported",
+                "They are rejected. [Configuration](configuration.md#refused) has the reasons.",
+                _kafka_names([*REFUSED, *NOT_YET]),
+            ),
+            *_list_of(
+                "Producer settings that can only be off",
+                "See [Configuration](configuration.md#off-only).",
+                _kafka_names(OFF_ONLY),
+            ),
+            *_list_of(
+                "Producer settings without effect",
+                "See [Configuration](configuration.md#without-effect).",
+                _kafka_names(NO_EFFECT),
+            ),
+            "\n",
         ]
     )
 
@@ -94,16 +119,17 @@ def with_table(text: str) -> str:
 
 
 def _own() -> Iterator[tuple[str, ...]]:
-    known_there = {"topic": "the topic of all rows; trimmed"}
     for lower, name in sorted(options._OWN.items()):
-        here = "the same" if lower in known_there else _NEW
-        yield name, known_there.get(lower, "ignored"), here
-    yield f"{options._TOPIC_CONFIG}<name>", "ignored", _NEW
-    for _, name in sorted(options._SOURCE_ONLY.items()):
-        yield name, "of the source: ignored", "ignored, with a warning"
+        if lower in _KNOWN_THERE:
+            yield name, _KNOWN_THERE[lower], "the same"
     for lower, name in sorted(options._SPARKS.items()):
         yield name, "of Spark itself", _OF_SPARK.get(lower, "the same")
     yield "any other", "ignored", "rejected, with a similar name; `unknownOptions=warn` ignores it"
+
+
+def _new() -> Iterator[str]:
+    yield from (name for lower, name in options._OWN.items() if lower not in _KNOWN_THERE)
+    yield f"{options._TOPIC_CONFIG}<name>"
 
 
 def _other_defaults() -> Iterator[tuple[str, ...]]:
@@ -114,18 +140,22 @@ def _other_defaults() -> Iterator[tuple[str, ...]]:
             yield f"kafka.{name}", java, _written(here)
 
 
-def _same() -> Iterator[tuple[str, ...]]:
-    refused = options._REFUSED
+def _same() -> Iterator[str]:
     for name, default, there in _settings():
-        if there == SINK_DEFAULTS.get(name, default) and f"kafka.{name}" not in refused:
-            required = default is msgspec.NODEFAULT
-            note = _NOTES.get(name, "")
-            yield f"kafka.{name}", ("required" if required else _written(default)) + note
+        is_default = there == SINK_DEFAULTS.get(name, default)
+        if is_default and f"kafka.{name}" not in options._REFUSED and name not in _NOTES:
+            yield f"kafka.{name}"
 
 
-def _refused() -> Iterator[tuple[str, ...]]:
-    reasons = {f"kafka.{name}": reason for name, reason in REFUSED.items()} | options._REFUSED
-    yield from sorted(reasons.items())
+def _noted() -> Iterator[tuple[str, ...]]:
+    for name, note in sorted(_NOTES.items()):
+        yield f"kafka.{name}", note
+
+
+def _kafka_names(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if f"kafka.{name}" not in options._REFUSED:
+            yield f"kafka.{name}"
 
 
 def _settings() -> Iterator[tuple[str, object, object]]:
@@ -133,11 +163,6 @@ def _settings() -> Iterator[tuple[str, object, object]]:
     for field in sorted(option_fields(), key=lambda each: each.encode_name):
         name = field.encode_name
         yield name, field.default, DEFAULTS_OF_3_9.get(name, field.default)
-
-
-def _reasons(table: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    for name, reason in sorted(table.items()):
-        yield f"kafka.{name}", reason
 
 
 def _written(value: object) -> str:
@@ -156,10 +181,10 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple[str, ...]]) 
         yield f"| {' | '.join([quoted, *cells])} |\n"
 
 
-def _list_of(title: str, names: Iterable[str]) -> Iterator[str]:
-    yield f"\n## {title}\n\nThese options are not supported yet, and are rejected.\n\n"
-    for name in sorted(names):
-        yield f"- `kafka.{name}`\n"
+def _list_of(title: str, about: str, names: Iterable[str]) -> Iterator[str]:
+    listed = ", ".join(f"`{name}`" for name in sorted(names))
+    yield f"\n## {title}\n\n{about}\n\n"
+    yield textwrap.fill(listed or "None.", 156, break_on_hyphens=False, break_long_words=False)
     yield "\n"
 
 

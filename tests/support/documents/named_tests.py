@@ -34,6 +34,21 @@ def exists(name: str) -> bool:
     return function in functions and (not case or case in functions[function])
 
 
+def is_long(name: str) -> bool:
+    """Whether a test is marked long, itself or with all tests of its file."""
+    path, _, test = name.partition("::")
+    tree = ast.parse((_TESTS / path).read_text())
+    marks: list[ast.AST] = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == test.partition("[")[0]:
+            marks += node.decorator_list
+    return any("pytest.mark.long" in ast.unparse(mark) for mark in marks)
+
+
 @cache
 def _functions(path: Path) -> dict[str, set[str]]:
     """Return the tests of a file, with the strings in the parameters of each.

@@ -54,7 +54,7 @@ PAGE: Final = Path(__file__).parents[3] / "docs" / "contributing" / "one-batch.m
 BEGIN: Final = "<!-- made by tests/support/house/one_batch.py: begin -->\n"
 END: Final = "<!-- made by tests/support/house/one_batch.py: end -->\n"
 _PACKAGE: Final = str(Path(spark_kafka_sink.__file__).parent) + "/"
-# The name of what `wire.schema` generates.
+# The name of what `wire.message_codecs` generates.
 _GENERATED: Final = re.compile(r"<\w+ v\d+ (reader|writer)>")
 _ROWS: Final = 1000
 # What a batch is on its way.
@@ -94,7 +94,7 @@ class Way:
 def _module(frame: FrameType) -> str | None:
     file = frame.f_code.co_filename
     if _GENERATED.fullmatch(file):
-        return "wire/schema"
+        return "wire/message_codecs"
     if not file.startswith(_PACKAGE):
         return None
     return file.removeprefix(_PACKAGE).removesuffix(".py").removesuffix("/__init__")

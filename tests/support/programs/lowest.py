@@ -7,12 +7,12 @@ packages that the sink and its extras require. It fails if one of them is not th
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,9 @@ from typing import Final
 from support.programs.matrix import ROOT, find_python
 
 PYTHON: Final = "3.11"
+_PACKAGE: Final = "spark-kafka-sink"
 # An extra whose package is compiled with libkrb5-dev. It is left out where that is missing.
 _COMPILED: Final = "kerberos"
-# The name and the lower bound of a requirement.
-_BOUND: Final = re.compile(r"([\w.-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def make(folder: Path) -> None:
@@ -57,13 +56,39 @@ def _run(*command: str | Path) -> None:
         raise SystemExit("The environment could not be made, for what is said above.")
 
 
+def lower_bounds(
+    lines: Iterable[str], extras: Iterable[str], machine: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the lower bounds of those requirements that this machine has, by package name.
+
+    lines: the requirements of a wheel. extras: the extras that are installed. machine: values of
+    environment markers in place of this machine's. Raise ValueError for a requirement without `>=`.
+    """
+    from packaging.requirements import Requirement
+
+    environments = [{**(machine or {}), "extra": extra} for extra in ("", *extras)]
+    found = {}
+    for each in map(Requirement, lines):
+        if each.name == _PACKAGE or not any(
+            each.marker is None or each.marker.evaluate(environment) for environment in environments
+        ):
+            continue
+        bounds = [part.version for part in each.specifier if part.operator == ">="]
+        if not bounds:
+            message = f"the requirement {each} has no lower bound, which would be tested"
+            raise ValueError(message)
+        found[each.name] = bounds[0]
+    return found
+
+
 def requirements() -> dict[str, str]:
     """Return the lower bounds of the sink and its extras, by the names of packages."""
-    lines = metadata.requires("spark-kafka-sink") or ()
-    is_left_out = not shutil.which("krb5-config")
-    kept = (line for line in lines if not (is_left_out and f"extra == '{_COMPILED}'" in line))
-    found = (_BOUND.match(line) for line in kept)
-    return {match[1]: match[2] for match in found if match}
+    extras = metadata.metadata(_PACKAGE).get_all("Provides-Extra") or []
+    has_kerberos = shutil.which("krb5-config") is not None
+    return lower_bounds(
+        metadata.requires(_PACKAGE) or (),
+        [extra for extra in extras if extra != _COMPILED or has_kerberos],
+    )
 
 
 def versions() -> int:

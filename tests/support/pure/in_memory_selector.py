@@ -14,7 +14,7 @@ from spark_kafka_sink.network.selector import (
     SelectorEvent,
     Sent,
 )
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.messages import (
     APIS,
     ApiVersion,
@@ -150,6 +150,6 @@ class InMemorySelector:
         writer.out += struct.pack(">ii", 0, correlation_id)
         if flexible and key != 18:
             writer.out.append(0)
-        schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
+        message_codecs.writer(APIS[key].response, version, flexible=flexible)(response, writer)
         struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
         return bytes(writer.out)

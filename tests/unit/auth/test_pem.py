@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority, Certificate
 
 from spark_kafka_sink.auth.pem import (
     PemBlock,
@@ -25,12 +25,18 @@ from spark_kafka_sink.errors import ConfigException
 
 NAME: Final = "store.jks"
 ORIGIN: Final = "the file store.jks of ssl.keystore.location"
+# What `openssl ecparam -name prime256v1 -genkey` writes before the key.
+P256_PARAMETERS: Final = """\
+-----BEGIN EC PARAMETERS-----
+BggqhkjOPQMBBw==
+-----END EC PARAMETERS-----
+"""
 
 
 @pytest.fixture(scope="module")
-def leaf(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+def leaf() -> Certificate:
     """A certificate with its chain of two, and its key."""
-    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    authority = Authority()
     return authority.leaf("client", authority.intermediate())
 
 
@@ -63,43 +69,40 @@ def test_certificates_and_key_are_read_in_every_form(form: str, leaf: Certificat
     "form", sorted(FORMS.keys() - {"headers inside", "on one line, nothing between"})
 )
 @pytest.mark.parametrize(
-    ("label", "is_encrypted", "command"),
+    ("label", "password", "write"),
     [
-        ("EC PRIVATE KEY", False, ["ec"]),
-        ("EC PRIVATE KEY", True, ["ec", "-aes256", "-passout", "pass:hush"]),
-        ("PRIVATE KEY", False, ["pkcs8", "-topk8", "-nocrypt"]),
-        ("ENCRYPTED PRIVATE KEY", True, ["pkcs8", "-topk8", "-passout", "pass:hush"]),
-        ("RSA PRIVATE KEY", False, ["rsa", "-traditional"]),
-        ("RSA PRIVATE KEY", True, ["rsa", "-traditional", "-aes128", "-passout", "pass:hush"]),
+        ("EC PRIVATE KEY", None, keys.traditional),
+        ("EC PRIVATE KEY", "hush", keys.traditional),
+        ("PRIVATE KEY", None, keys.pkcs8),
+        ("ENCRYPTED PRIVATE KEY", "hush", keys.pkcs8),
+        ("RSA PRIVATE KEY", None, keys.traditional),
+        ("RSA PRIVATE KEY", "hush", keys.traditional),
     ],
 )
 def test_keys_of_every_kind_are_read_in_every_form(
     *,
     form: str,
     label: str,
-    is_encrypted: bool,
-    command: list[str],
+    password: str | None,
+    write: Callable[[str, str | None], str],
     leaf: Certificate,
     rsa_key: str,
 ) -> None:
-    given_key = rsa_key if command[0] == "rsa" else leaf.key
-    text = openssl(*command, given=given_key)
+    given_key = rsa_key if label.startswith("RSA") else leaf.key
+    text = write(given_key, password)
     key = private_key(FORMS[form](text), ORIGIN)
-    assert (key.label, key.is_encrypted) == (label, is_encrypted)
-    public = openssl("pkey", "-pubout", "-passin", "pass:hush", given=key.text)
-    assert public == openssl("pkey", "-pubout", given=given_key)
+    assert (key.label, key.is_encrypted) == (label, password is not None)
+    assert keys.public_key(key.text, password) == keys.public_key(given_key)
 
 
 @pytest.fixture(scope="module")
 def rsa_key() -> str:
     """A key of RSA."""
-    return openssl("genrsa", "2048")
+    return keys.rsa_key()
 
 
 def test_parameters_of_curves_are_skipped(leaf: Certificate) -> None:
-    parameters = openssl("ecparam", "-name", "prime256v1")
-    assert "EC PARAMETERS" in parameters
-    assert private_key(parameters + leaf.key, ORIGIN).text == leaf.key
+    assert private_key(P256_PARAMETERS + leaf.key, ORIGIN).text == leaf.key
 
 
 def test_old_names_of_certificates_are_taken(leaf: Certificate) -> None:
@@ -155,19 +158,9 @@ def _der(pem: str) -> bytes:
     return base64.b64decode("".join(pem.splitlines()[1:-1]))
 
 
-def test_pem_and_pkcs12_are_told_by_their_first_bytes(leaf: Certificate, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text(leaf.key)
-    store = tmp_path / "store.p12"
-    given: list[str | Path] = [
-        "-in",
-        "/dev/stdin",
-        "-inkey",
-        tmp_path / "key",
-        "-passout",
-        "pass:hush",
-    ]
-    openssl("pkcs12", "-export", *given, "-out", store, given=leaf.chain)
-    assert store_kind(store.read_bytes(), NAME, ORIGIN) is StoreKind.PKCS12
+def test_pem_and_pkcs12_are_told_by_their_first_bytes(leaf: Certificate) -> None:
+    store = keys.pkcs12_store(leaf.chain, "hush", key=leaf.key)
+    assert store_kind(store, NAME, ORIGIN) is StoreKind.PKCS12
     assert store_kind(b"\x30\x80\x02\x01\x03\x30", NAME, ORIGIN) is StoreKind.PKCS12
     for text in (leaf.chain, "Bag Attributes\n" * 1000 + leaf.key, "\ufeff" + leaf.key):
         assert store_kind(text.encode(), NAME, ORIGIN) is StoreKind.PEM

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from pathlib import Path
 
 import pytest
-from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority, Certificate
 from support.brokers.keytool import import_certificates
 
 from spark_kafka_sink.auth.pem import certificates, private_key
@@ -16,35 +18,38 @@ from spark_kafka_sink.errors import ConfigException
 ORIGIN = "the file of the option"
 OPTION = "ssl.x.password"
 PASSWORD = "pässwort"
-
-
-def store(folder: Path, certificate: Certificate, *more: str, password: str = PASSWORD) -> bytes:
-    """Return a store that openssl makes."""
-    (folder / "key.pem").write_text(certificate.key)
-    (folder / "chain.pem").write_text(certificate.chain)
-    out = folder / "store.p12"
-    openssl(
-        "pkcs12", "-export", "-out", out, "-in", folder / "chain.pem", *more,
-        "-passout", f"pass:{password}",
-    )  # fmt: skip
-    return out.read_bytes()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the module's files."""
-    return tmp_path_factory.mktemp("pkcs12")
+# By openssl pkcs12 -export -nokeys -certpbe NONE -keypbe NONE -nomac: the certificate of nobody.
+WITHOUT_MAC = base64.b64decode(
+    "MIIB5AIBAzCCAd0GCSqGSIb3DQEHAaCCAc4EggHKMIIBxjCCAcIGCSqGSIb3DQEHAaCCAbMEggGvMIIBqzCCAacGCyqG"
+    "SIb3DQEMCgEDoIIBljCCAZIGCiqGSIb3DQEJFgGgggGCBIIBfjCCAXowggEhoAMCAQICFDa/5YdLbX894PBsZMv2INFF"
+    "bu+IMAoGCCqGSM49BAMCMBIxEDAOBgNVBAMMB2FueWJvZHkwIBcNMjYxMTI2MjAxMjU1WhgPMjEyNjExMDIyMDEyNTVa"
+    "MBIxEDAOBgNVBAMMB2FueWJvZHkwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQa0y3IzSrp++Ayzdiqe3FvhruSOT6z"
+    "PtNS5QlIp34XNXv4592tBfY/s9rq5dpqcFP/eBQ8KCtukBMRfmP0I2TDo1MwUTAdBgNVHQ4EFgQUjDfs6dhGEavwOpcE"
+    "WOpXG7oOr34wHwYDVR0jBBgwFoAUjDfs6dhGEavwOpcEWOpXG7oOr34wDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQD"
+    "AgNHADBEAiB9kQSpvNTWwauKM21cGZVEtoEc4cw9JgdfHkH7koj/rwIgFRnqM5jtG1RpaEe4QtXH08hqbp29dkexKJBH"
+    "SCJbPFo="
+)
 
 
 @pytest.fixture(scope="module")
-def client(folder: Path) -> Certificate:
+def client() -> Certificate:
     """A certificate that an intermediate has signed."""
-    authority = Authority(folder)
+    authority = Authority()
     return authority.leaf("client", authority.intermediate())
 
 
-def test_a_key_and_its_chain_are_read(folder: Path, client: Certificate) -> None:
-    content = store(folder, client, "-inkey", str(folder / "key.pem"))
+def with_key(client: Certificate) -> bytes:
+    """Return a keystore."""
+    return keys.pkcs12_store(client.chain, PASSWORD, key=client.key)
+
+
+def without_key(client: Certificate) -> bytes:
+    """Return a truststore."""
+    return keys.pkcs12_store(client.chain, PASSWORD)
+
+
+def test_a_key_and_its_chain_are_read(client: Certificate) -> None:
+    content = with_key(client)
     text = keystore(content, PASSWORD, ORIGIN, OPTION)
     assert not private_key(text, ORIGIN).is_encrypted
     found = certificates(text, ORIGIN)
@@ -52,27 +57,28 @@ def test_a_key_and_its_chain_are_read(folder: Path, client: Certificate) -> None
     assert len(found) == 2
 
 
-def test_every_certificate_of_a_truststore_is_read(folder: Path, client: Certificate) -> None:
-    content = store(folder, client, "-nokeys")
+def test_every_certificate_of_a_truststore_is_read(client: Certificate) -> None:
+    content = without_key(client)
     found = certificates(truststore(content, PASSWORD, ORIGIN, OPTION), ORIGIN)
     assert {each.data for each in found} == {
         each.data for each in certificates(client.chain, ORIGIN)
     }
     # The key of a store that has one is not asked for.
-    content = store(folder, client, "-inkey", str(folder / "key.pem"))
+    content = with_key(client)
     assert len(certificates(truststore(content, PASSWORD, ORIGIN, OPTION), ORIGIN)) == 2
 
 
-def test_a_store_may_have_neither_password_nor_encryption(
-    folder: Path, client: Certificate
-) -> None:
-    plain = ("-certpbe", "NONE", "-keypbe", "NONE", "-nomac")
-    content = store(folder, client, "-nokeys", *plain, password="")
+def test_a_store_may_have_neither_password_nor_encryption(client: Certificate) -> None:
+    content = keys.pkcs12_store(client.chain, "")
     assert len(certificates(truststore(content, None, ORIGIN, OPTION), ORIGIN)) == 2
 
 
-def test_what_keytool_writes_is_read(folder: Path, client: Certificate) -> None:
-    path = folder / "trust.p12"
+def test_a_store_may_have_no_checksum() -> None:
+    assert len(certificates(truststore(WITHOUT_MAC, None, ORIGIN, OPTION), ORIGIN)) == 1
+
+
+def test_what_keytool_writes_is_read(tmp_path: Path, client: Certificate) -> None:
+    path = tmp_path / "trust.p12"
     import_certificates(path, [client.certificate], "changeit")
     found = certificates(truststore(path.read_bytes(), "changeit", ORIGIN, OPTION), ORIGIN)
     assert found == certificates(client.certificate, ORIGIN)
@@ -87,9 +93,9 @@ def test_what_keytool_writes_is_read(folder: Path, client: Certificate) -> None:
     ],
 )
 def test_a_password_that_does_not_open_a_store_is_told(
-    folder: Path, client: Certificate, password: str | None, sentence: str
+    client: Certificate, password: str | None, sentence: str
 ) -> None:
-    content = store(folder, client, "-inkey", str(folder / "key.pem"))
+    content = with_key(client)
     for read in (keystore, truststore):
         with pytest.raises(ConfigException, match=sentence) as caught:
             read(content, password, ORIGIN, OPTION)
@@ -103,16 +109,16 @@ def test_a_damaged_store_is_told(content: bytes) -> None:
         truststore(content, "x", ORIGIN, OPTION)
 
 
-def test_a_keystore_without_a_key_is_told(folder: Path, client: Certificate) -> None:
-    content = store(folder, client, "-nokeys")
+def test_a_keystore_without_a_key_is_told(client: Certificate) -> None:
+    content = without_key(client)
     with pytest.raises(ConfigException, match="no private key with its certificate"):
         keystore(content, PASSWORD, ORIGIN, OPTION)
 
 
 def test_where_the_library_is_missing_the_extra_is_named(
-    folder: Path, client: Certificate, monkeypatch: pytest.MonkeyPatch
+    client: Certificate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = store(folder, client, "-nokeys")
+    content = without_key(client)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization.pkcs12", None)
     with pytest.raises(ConfigException, match=r'pip install "path/to/spark-kafka-sink\[pkcs12\]"'):
         truststore(content, PASSWORD, ORIGIN, OPTION)

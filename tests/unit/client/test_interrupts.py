@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from support.pure.transaction_answers import COORDINATOR, versions_of
 from support.pure.unreachable import NOBODY, TOPIC, answer
 
 from spark_kafka_sink import KafkaProducer
-from spark_kafka_sink.client import unclosed
+from spark_kafka_sink.client import appender, unclosed
 from spark_kafka_sink.client.appender import Slice, SliceAppender
 from spark_kafka_sink.client.io_thread import Feeder, ProducerThread
 from spark_kafka_sink.client.producer_state import ProducerState
@@ -43,9 +44,11 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     TransactionAbortedException,
 )
-from spark_kafka_sink.model import AppendFailure, RecordMetadata
+from spark_kafka_sink.model import AppendFailure, RecordMetadata, TopicPartition
 from spark_kafka_sink.producer.buffer_pool import PendingAppend
 from spark_kafka_sink.producer.error_actions import Call
+from spark_kafka_sink.producer.transactions.state import TransactionState
+from spark_kafka_sink.records.encoder import encode_rows
 
 # How many moments of each call are tried; all with 0.
 MOMENTS = int(os.environ.get("INTERRUPTS", "30"))
@@ -330,8 +333,129 @@ def test_an_abort_that_is_interrupted_returns_the_memory_of_the_rows_that_it_dro
     assert moment > 50
 
 
-# The end of the guard of a change: two interrupts in a row in it are not handled.
-UNGUARDED = "_Change.__exit__"
+def clean_up(producer: KafkaProducer) -> None:
+    """Do what the I/O thread does first."""
+    state = producer._state
+    with state.lock:
+        state._clean_up_for_good()
+        assert state.left_behind == {}
+
+
+def interrupt_first(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Interrupt the first call of a method at its start."""
+    method, calls = getattr(owner, name), count()
+
+    def call(*args: object, **named: object) -> object:
+        if next(calls) == 0:
+            raise InterruptError
+        return method(*args, **named)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def append_rows(producer: KafkaProducer) -> None:
+    producer.append(TOPIC, pa.record_batch({"value": ["x"] * 5}))
+
+
+def append_slices(producer: KafkaProducer) -> None:
+    rows = pa.record_batch({"value": ["x" * 30_000] * 40})
+    producer.append(TOPIC, rows)
+
+
+def send_row(producer: KafkaProducer) -> None:
+    producer.send(TOPIC, b"x", partition=0)
+
+
+def flush(producer: KafkaProducer) -> None:
+    producer.flush(0)
+
+
+@pytest.mark.parametrize(
+    ("call", "first", "second"),
+    [
+        (append_rows, "_state.put_in", "_state.let_go"),
+        (append_rows, "_state.hold", "_state.release"),
+        (append_rows, "_appender.append", "_state.end_append"),
+        (append_rows, "_state.give_back", "_state.release"),
+        (append_slices, "_appender.pack", "_state.spoil_transaction"),
+        (send_row, "_feeder.begin", "_state.release"),
+        (flush, "_state.let_go", "_feeder._end"),
+        (flush, "_feeder._end", "_state.give_back"),
+        (flush, "_state.put_in", "_state.let_go"),
+        (flush, "_state.wait", "_state.end_flush"),
+        (append_rows, "_state.accumulator.append", "_state._change._interrupted"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else given.__name__,
+)
+def test_what_two_interrupts_leave_behind_is_cleaned_up_by_the_io_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[KafkaProducer], None],
+    first: str,
+    second: str,
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now, buffer_memory=2_000_000) as (producer, _):
+        state, manager = producer._state, producer._state.transactions
+        assert manager is not None
+        if call is flush:
+            send_row(producer)
+        for name in (first, second):
+            *owners, method = name.split(".")
+            owner: object = producer
+            for each in owners:
+                owner = getattr(owner, each)
+            interrupt_first(monkeypatch, owner, method)
+        with pytest.raises(InterruptError):
+            call(producer)
+        clean_up(producer)
+        accumulator, feeder = state.accumulator, producer._feeder
+        held = (
+            accumulator.pool.waiters,
+            accumulator.flushes,
+            accumulator._held,
+            accumulator._packing,
+        )
+        assert held == (0, 0, set(), set())
+        assert manager.open_appends == 0
+        feeder.feed(clock.now + 10, hurry=True)  # as the I/O thread does
+        assert feeder._pending == {}
+        rows = sum(batch.record_count for batch in accumulator.incomplete)
+        if call is append_slices:
+            # The transaction of a part of an append can only be aborted.
+            assert manager.state is TransactionState.ABORTABLE_ERROR
+        elif call is append_rows:
+            assert rows in (0, 5)
+        else:
+            assert rows <= 1
+        if "accumulator" in first:
+            assert "interrupted a change" in str(state.fatal_error)
+            return
+        state.give_up(KafkaException("the end"))
+        assert accumulator.pool.available_bytes == accumulator.pool.total_bytes
+
+
+def test_cleaning_up_after_an_interrupted_caller_does_not_disturb_the_one_that_takes_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = stop_time(monkeypatch)
+    with in_transaction(clock.now) as (producer, _):
+        send_row(producer)
+        held: list[set[TopicPartition]] = []
+
+        def encode(*args: Any) -> Any:  # noqa: ANN401 - handed on
+            if not held:
+                held.append(set())
+                raise InterruptError
+            clean_up(producer)
+            held.append(set(producer._state.accumulator._held))
+            return encode_rows(*args)
+
+        monkeypatch.setattr(appender, "encode_rows", encode)
+        with pytest.raises(InterruptError):
+            producer._feeder.drain()
+        producer._feeder.drain()
+        assert held == [set(), {TopicPartition(TOPIC, 0)}]
+        assert producer._state.accumulator._held == set()
 
 
 @pytest.mark.parametrize("gap", [1, 4])
@@ -348,7 +472,8 @@ def test_a_chunk_that_an_abort_did_not_finish_because_of_two_interrupts_is_finis
             where = []
             with contextlib.suppress(TimeoutException, IllegalStateException):
                 where = interrupted_twice(producer.abort_transaction, moment, gap)
-            if state._interruption is None and not any(UNGUARDED in each for each in where):
+            clean_up(producer)
+            if state._interruption is None:
                 feeder.feed(clock.now + 10, hurry=True)  # as the I/O thread does
                 assert feeder._pending == {}, where
                 pool = state.accumulator.pool

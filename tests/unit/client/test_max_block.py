@@ -209,9 +209,9 @@ def stuck(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @contextmanager
-def in_vain(clock: Clock, *, in_a_transaction: bool) -> Iterator[KafkaProducer]:
+def in_vain(clock: Clock, *, in_a_transaction: bool, **given: int) -> Iterator[KafkaProducer]:
     """Yield a producer with a row that no broker acknowledges."""
-    with made(**({"transactional_id": "tid"} if in_a_transaction else {})) as producer:
+    with made(**({"transactional_id": "tid"} if in_a_transaction else {}), **given) as producer:
         producer._state.metadata.track(TOPIC, clock.now)
         producer._state.metadata.update(answer([1]), clock.now)
         if in_a_transaction:
@@ -384,6 +384,43 @@ def test_the_end_of_a_program_takes_five_seconds_at_most_for_all_its_producers(
         unclosed._close_at_exit()
         assert stuck.now == began_at + 5.0
     assert capsys.readouterr().err.count("1 record(s) (t: 1) were not delivered") == 3
+
+
+def end_of_a_program_s(clock: Clock, *delivery_timeouts_ms: int, is_garbage: bool = False) -> float:
+    """Return how many seconds the end of a program takes with producers that deliver nothing."""
+    began_at = clock.now
+    with ExitStack() as stack:
+        for timeout_ms in delivery_timeouts_ms:
+            times = {"delivery_timeout_ms": timeout_ms, "request_timeout_ms": 1, "linger_ms": 0}
+            producer = stack.enter_context(in_vain(clock, in_a_transaction=False, **times))
+            if is_garbage:
+                close = unclosed._unclosed[producer._thread]
+                unclosed._unclosed[producer._thread] = (*close[:2], lambda: None, close[3])  # type: ignore[assignment] # as a dead reference
+        unclosed._close_at_exit()
+        return clock.now - began_at
+
+
+@pytest.mark.parametrize("is_garbage", [False, True])
+@pytest.mark.parametrize(
+    ("delivery_timeouts_ms", "takes_s"),
+    [([500], 0.5), ([2000], 2.0), ([2000, 2000], 2.0), ([2000, 4500, 9000], 5.0)],
+)
+def test_the_end_of_a_program_takes_no_longer_than_delivery_timeout_ms(
+    stuck: Clock, delivery_timeouts_ms: list[int], takes_s: float, *, is_garbage: bool
+) -> None:
+    # The callbacks, which do not return here, are included.
+    found_s = end_of_a_program_s(stuck, *delivery_timeouts_ms, is_garbage=is_garbage)
+    assert found_s == pytest.approx(takes_s)
+
+
+def test_ctrl_c_leaves_no_more_than_delivery_timeout_ms(stuck: Clock) -> None:
+    began_at = stuck.now
+    times = {"delivery_timeout_ms": 2000, "request_timeout_ms": 1}
+    with in_vain(stuck, in_a_transaction=False, **times) as producer:
+        stuck.after(1.0, press_ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+        assert stuck.now - began_at == pytest.approx(1.0 + 2.0)
 
 
 def commit_in_vain(producer: KafkaProducer, clock: Clock) -> PureTransactions:

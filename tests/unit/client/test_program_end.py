@@ -29,6 +29,12 @@ limit(0.3, 20)
 nodes._NO_RESPONSE_S = 3600
 AT_ONCE = {"delivery.timeout.ms": 1, "request.timeout.ms": 1, "linger.ms": 0}
 
+def take_time(producer):
+    # More than delivery.timeout.ms.
+    for thread, (name, state, close, _) in unclosed._unclosed.items():
+        unclosed._unclosed[thread] = (name, state, close, 60)
+    producer._delivery_timeout_s = 60
+
 def refuse(*_):
     raise KafkaException("refused")
 
@@ -81,7 +87,8 @@ PROGRAMS = {
     "an error that no call has raised": Program(
         "producer = made(options=AT_ONCE)\n"
         "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
-        "while producer._state.deliveries.error is None: time.sleep(0.01)",
+        "while producer._state.deliveries.error is None: time.sleep(0.01)\n"
+        "take_time(producer)",
         0,
         [
             f"{NOT_CLOSED}1 record(s) (t: 1) were not delivered; TimeoutException: t-0: 1 "
@@ -89,7 +96,9 @@ PROGRAMS = {
         ],
     ),
     "garbage with an error that no call has raised": Program(
-        "made(options=AT_ONCE).append(TOPIC, pa.record_batch({'value': ['v']}))",
+        "producer = made(options=AT_ONCE); thread = producer._thread\n"
+        "producer.append(TOPIC, pa.record_batch({'value': ['v']}))\n"
+        "del producer; thread.join(None)",
         0,
         [
             f"{GARBAGE} 1 record(s) (t: 1): t-0: 1 record(s) were not acknowledged",

@@ -490,6 +490,28 @@ def test_a_callback_that_would_wait_for_a_partitioner_fails_at_once() -> None:
         slow.opened.set()
 
 
+def test_only_an_append_of_a_callback_calls_the_partitioner_in_the_io_thread() -> None:
+    in_io_thread: dict[str, set[bool]] = {}
+    sent = threading.Event()
+
+    def partitioner(topic: str, batch: pa.RecordBatch, _: int) -> list[int]:
+        in_io_thread.setdefault(topic, set()).add(producer._thread.is_current)
+        return [0] * batch.num_rows
+
+    def send_more(*_args: object) -> None:
+        for _ in range(3):  # they fill more than a chunk
+            producer.send(OTHER, BIG)
+        append(producer, TOPIC)
+        sent.set()
+
+    with producing(partitioner, **QUICKLY_OVER) as producer:
+        producer.send(OTHER, b"v", partition=0, on_delivery=send_more)
+        assert sent.wait(A_WHILE_S)
+        wait_for(producer, lambda: not producer._feeder._pending)
+        assert in_io_thread[TOPIC] == {True}
+        assert True not in in_io_thread[OTHER]
+
+
 def test_a_call_that_raises_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioner_threads, "MOST_THREADS", 2)
     threads, came = PartitionerThreads(), threading.Semaphore(0)

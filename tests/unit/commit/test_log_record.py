@@ -67,22 +67,45 @@ def test_versions_in_any_order_are_those_that_were_added(versions: list[int]) ->
 
 
 @given(versions=VERSIONS, most=st.integers(1, 5))
-def test_a_version_is_never_taken_for_written_or_new_once_it_is_forgotten(
+def test_a_version_that_was_written_is_never_written_again_and_is_kept_at_once(
     versions: list[int], most: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_record, "MAX_INTERVALS", most)
         found, written = VersionSet(), set()
         for version in versions:
-            is_known = found.place(version) is not Place.BELOW_FLOOR
-            found = found.adding(version)
-            if is_known:
+            if found.place(version) is Place.NEW:
+                assert version not in written
                 written.add(version)
-        assert len(found.intervals) <= most
+                found = found.adding(version)
+                # The same job that runs again is skipped, and not refused.
+                assert found.place(version) is Place.WRITTEN
+            else:
+                assert found.adding(version) == found
+            assert len(found.intervals) <= most
         for version in range(-30, 70):
             place = found.place(version)
-            if place is not Place.BELOW_FLOOR:
+            if place is Place.BELOW_FLOOR:
+                # Only versions below all that are kept are refused, with the lowest that is not.
+                assert found.lowest is not None
+                assert version < found.lowest <= found.intervals[0][0]
+            else:
                 assert (place is Place.WRITTEN) == (version in written), version
+        assert VersionSet.unpacked(found.packed(), found.floor) == found
+
+
+def test_a_version_that_a_full_record_could_not_keep_is_refused_before_it_is_written() -> None:
+    full = VersionSet(tuple((2 * n, 2 * n) for n in range(10, 10_010)))
+    assert [full.place(version) for version in (0, 18, 19, 20, 21)] == [
+        Place.BELOW_FLOOR, Place.BELOW_FLOOR, Place.NEW, Place.WRITTEN, Place.NEW
+    ]  # fmt: skip
+    assert full.lowest == 19
+    # A version beside an interval makes it longer, so that it is kept.
+    longer = full.adding(19)
+    assert (longer.place(19), longer.lowest) == (Place.WRITTEN, 18)
+    # Two intervals that become one leave room for a lower one.
+    joined = full.adding(21)
+    assert (joined.place(0), joined.lowest) == (Place.NEW, None)
 
 
 def test_ten_thousand_intervals_are_kept_and_the_floor_is_above_the_one_that_is_dropped() -> None:
@@ -92,6 +115,7 @@ def test_ten_thousand_intervals_are_kept_and_the_floor_is_above_the_one_that_is_
     assert (len(more.intervals), more.intervals[0], more.floor) == (10_000, (2, 2), 1)
     assert more.place(0) is Place.BELOW_FLOOR
     assert more.place(1) is Place.NEW
+    assert more.adding(1).place(1) is Place.WRITTEN
     # A job each five minutes for 35 days, in a record that every log takes.
     minutes = VersionSet(tuple((202_601_010_000 + 5 * n,) * 2 for n in range(10_000)))
     assert len(encode(KEY, replace(RECORD, versions=minutes))) < 100_000

@@ -27,7 +27,7 @@ def test_a_commit_whose_result_is_unknown_says_that_the_next_run_finds_out() -> 
 def test_an_abort_that_failed_says_when_the_brokers_do_it() -> None:
     assert not_aborted_now(RUN, KafkaException("nobody answers")) == (
         f"the write of {OWNER} could not be aborted now (nobody answers); the brokers abort it "
-        "within 900000 ms"
+        "within 900000 ms, and read_committed consumers may have to wait until then"
     )
 
 

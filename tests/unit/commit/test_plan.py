@@ -106,16 +106,11 @@ NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
 PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
 
 
-def test_the_first_plan_lists_then_fences_then_reads() -> None:
-    outcome, asked = plan({})
-    assert outcome == Planned(Plan(RUN, PRODUCER))
+@pytest.mark.parametrize("record", [None, DONE], ids=["the first", "a later"])
+def test_a_plan_lists_then_fences_then_reads(record: CommitRecord | None) -> None:
+    outcome, asked = plan({ReadLog: [LogRead() if record is None else logged(record)]})
+    assert outcome == Planned(Plan(RUN, PRODUCER, record))
     assert kinds(asked) == [ListTransactions, InitProducerId, ReadLog]
-
-
-def test_a_later_plan_of_a_process_need_not_list() -> None:
-    outcome, asked = plan({ReadLog: [logged(DONE)]}, lists=False)
-    assert outcome == Planned(Plan(RUN, PRODUCER, DONE))
-    assert kinds(asked) == [InitProducerId, ReadLog]
 
 
 def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_others() -> None:
@@ -186,6 +181,18 @@ def test_a_version_below_the_floor_is_refused_with_both_numbers() -> None:
     assert outcome.kind is FailureKind.BELOW_FLOOR
     assert "version 4 is below 5" in outcome.sentence
     assert kinds(asked) == [ReadLog]
+
+
+def test_a_version_that_the_record_has_no_room_for_is_refused_and_not_written_and_forgotten() -> (
+    None
+):
+    full = replace(DONE, versions=VersionSet(tuple((2 * n, 2 * n) for n in range(10, 10_010))))
+    outcome, asked = plan({ReadLog: [logged(full)]}, version=7)
+    assert outcome.kind is FailureKind.BELOW_FLOOR
+    assert "version 7 is below 19" in outcome.sentence
+    assert kinds(asked) == [ReadLog]
+    outcome, _ = plan({ReadLog: [logged(full)]}, version=19)
+    assert isinstance(outcome, Planned)
 
 
 def test_what_is_decided_is_committed_and_done_is_written_at_level_2() -> None:

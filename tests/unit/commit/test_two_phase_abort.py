@@ -29,6 +29,8 @@ from spark_kafka_sink.commit.questions import (
     EMPTY,
     ONGOING,
     PREPARE_COMMIT,
+    Answer,
+    Ask,
     Described,
     DescribeTransaction,
     Ended,
@@ -217,3 +219,101 @@ def test_an_abort_waits_for_the_marker_of_the_decision(level: int) -> None:
 def test_an_abort_without_an_answer_in_time_is_a_failure() -> None:
     outcome, _ = abort({"abort": [Unanswered(13)]}, seconds=30.0)
     assert outcome.kind is FailureKind.NO_ANSWER
+
+
+CANNOT_BE_FOUND = "the open transactions of its tasks cannot be found: "
+LOADING = "got COORDINATOR_LOAD_IN_PROGRESS (14)"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("silent", [Unanswered(13), Listed(error=14)])
+def test_what_is_known_is_aborted_at_once_if_no_broker_answers_the_list(
+    level: int, silent: Reply
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [
+            silent, silent, silent, Listed(frozenset({OpenTransaction(LEFT, 21)})), Listed(),
+        ],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+    }  # fmt: skip
+    outcome, asked = abort(script, level=level, seconds=0.1)
+    assert outcome == Aborted()
+    ends = [each.ask for each in asked if isinstance(each.ask, EndTxn)]
+    assert [each.transactional_id for each in ends[:2]] == [OWNER.driver_id, TASK]
+    assert EndTxn(LEFT, LOSER, commit=False, version=3 + level) in ends
+    # They are ended after the first question, and before the second.
+    assert kinds(asked)[:5] == [ListTransactions, "abort", ReadLog, "abort", ListTransactions]
+
+
+@pytest.mark.parametrize("silent", [Unanswered(13), Listed(error=14)])
+def test_an_abort_lists_again_until_its_time_is_over_and_says_why_some_may_be_open(
+    silent: Reply,
+) -> None:
+    outcome, asked = abort({ListTransactions: [silent]}, seconds=10.0)
+    assert outcome.may_be_open
+    assert outcome.missed.startswith(f"{CANNOT_BE_FOUND}ListTransactions got ")
+    assert EndTxn(TASK, WRITER, commit=False, version=5) in [each.ask for each in asked]
+    assert kinds(asked).count(ListTransactions) == 7
+
+
+def test_an_abort_that_may_not_list_ends_what_it_knows_and_asks_once_more() -> None:
+    outcome, asked = abort({ListTransactions: [Listed(error=31)]})
+    assert outcome.may_be_open
+    assert "CLUSTER_AUTHORIZATION_FAILED (31)" in outcome.missed
+    assert kinds(asked) == [ListTransactions, "abort", ReadLog, "abort", ListTransactions]
+
+
+@pytest.mark.parametrize(("error", "times"), [(14, 5), (53, 1)])
+def test_what_is_known_is_aborted_though_a_coordinator_does_not_describe_its_transactions(
+    error: int, times: int
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+        DescribeTransaction: [Described(error=error)],
+    }
+    outcome, asked = abort(script, seconds=10.0)
+    assert outcome.may_be_open
+    assert outcome.missed.startswith(f"{CANNOT_BE_FOUND}DescribeTransactions got ")
+    ends = [each.ask for each in asked if isinstance(each.ask, EndTxn)]
+    assert EndTxn(TASK, WRITER, commit=False, version=5) in ends
+    assert kinds(asked).count(DescribeTransaction) == times
+
+
+@pytest.mark.parametrize(
+    ("silent", "until"), [(Unanswered(13), 20.0), (Described(error=53), two_phase_abort.SETTLES_S)]
+)
+def test_an_abort_ends_the_transactions_of_other_coordinators_than_the_silent_one(
+    silent: Reply, until: float
+) -> None:
+    is_open = {TASK, LEFT}
+
+    def reply(ask: Ask) -> Reply:
+        if isinstance(ask, ListTransactions):
+            return Listed(frozenset(OpenTransaction(name, 1) for name in is_open))
+        if getattr(ask, "transactional_id", None) == TASK:
+            return silent
+        if isinstance(ask, EndTxn):
+            is_open.discard(ask.transactional_id)
+        return Described(ONGOING, LOSER) if isinstance(ask, DescribeTransaction) else LogRead()
+
+    now = 0.0
+    left: list[Question] = []
+    machine, questions = two_phase_abort.begin(PLAN, (), level=2, deadline=20.0)
+    while machine.outcome is None:
+        left += questions
+        now += 0.5
+        ask = left.pop(0).ask
+        machine, questions = two_phase_abort.step(machine, Answer(ask, reply(ask)), now)
+    assert is_open == {TASK}
+    assert until <= now <= until + 5
+    assert isinstance(machine.outcome, Aborted)
+    assert machine.outcome.missed.startswith(CANNOT_BE_FOUND)
+
+
+def test_an_abort_says_which_request_got_no_answer_if_a_known_transaction_stays_open() -> None:
+    script: dict[Any, list[Reply]] = {"abort": [Ended(RAISED), Ended(error=14)]}
+    outcome, _ = abort(script, seconds=10.0)
+    assert outcome == Aborted(
+        may_be_open=True,
+        missed=f"a transaction of its tasks cannot be aborted: EndTxn (abort) {LOADING}",
+    )

@@ -42,6 +42,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.errors import (
+    KafkaException,
     Option,
     SaslAuthenticationException,
     TimeoutException,
@@ -673,6 +674,14 @@ def test_a_machine_is_run_to_its_end(cluster: Cluster, client: CommitClient) -> 
     found = client.run((Machine(), (Question(END), forgotten)), step)
     assert found == Machine((51, 51, 0), "done")
     assert client.answers() == []
+
+
+def test_a_machine_that_waits_for_nothing_does_not_hang(client: CommitClient) -> None:
+    def step(machine: Machine, _: Answer, __: float) -> tuple[Machine, tuple[Question, ...]]:
+        return machine, ()
+
+    with pytest.raises(KafkaException, match="Machine waits for no reply; this is a bug"):
+        client.run((Machine(), (Question(END),)), step)
 
 
 @pytest.mark.parametrize(("lost", "expected"), [(3, Described), (1000, Unanswered)])

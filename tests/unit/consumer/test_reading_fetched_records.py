@@ -235,10 +235,12 @@ def peak_bytes(log: bytes, budget_bytes: int) -> int:
 def test_what_is_unpacked_at_once_is_a_budget_and_one_batch(magic: int) -> None:
     log = packed_log(40, magic)
     assert len(log) < 20_000
-    # The joined batches have half of the budget. The batch being unpacked is there as pieces of the
-    # codec and as bytes.
-    for budget, batches in ((1, 4), (8 * UNPACKED_BYTES, 7)):
-        assert peak_bytes(log, budget) < batches * UNPACKED_BYTES
+    # The budget includes what unpacking takes. Joined batches have half of it.
+    for batches in (4, 8, 16):
+        assert peak_bytes(log, batches * UNPACKED_BYTES) < (batches + 1) * UNPACKED_BYTES
+    assert peak_bytes(log, 8 * UNPACKED_BYTES) < 7 * UNPACKED_BYTES
+    # A batch is there as pieces of the codec, as bytes and as rows, however small the budget is.
+    assert peak_bytes(log, 1) < 4 * UNPACKED_BYTES
 
 
 def test_lz4_takes_memory_for_what_is_there_and_not_for_the_limit_of_a_batch() -> None:

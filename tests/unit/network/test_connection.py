@@ -25,7 +25,7 @@ from spark_kafka_sink.network.connection import (
     Connection,
 )
 from spark_kafka_sink.network.connection_state import ConnectionState
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady, NodeThrottled
 from spark_kafka_sink.wire.messages import (
     API_OF,
@@ -71,7 +71,7 @@ class Broker:
         writer.out += struct.pack(">i", correlation_id)
         if flexible and api.name != "ApiVersions":
             writer.out.append(0)
-        schema.writer(api.response, version, flexible=flexible)(response, writer)
+        message_codecs.writer(api.response, version, flexible=flexible)(response, writer)
         return struct.pack(">i", len(writer.out)) + bytes(writer.out)
 
 

@@ -27,6 +27,7 @@ from spark_kafka_sink.network.http import (
     is_remote,
     post,
     shown_url,
+    without_user,
 )
 from spark_kafka_sink.network.tls import TlsSettings, client_context
 
@@ -237,8 +238,8 @@ def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
         post("http://nobody.invalid/", {}, {}, LIMITS)
 
 
-def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+def test_a_handshake_of_tls_that_stalls_is_given_up() -> None:
+    authority = Authority()
     context = client_context(TlsSettings(truststore=authority.root.certificate)).context
     with peer(half_a_handshake) as url, pytest.raises(HttpException) as caught:
         post(url.replace("http:", "https:"), {}, {}, SHORT, context)
@@ -246,12 +247,12 @@ def test_a_handshake_of_tls_that_stalls_is_given_up(tmp_path: Path) -> None:
 
 
 def test_tls_is_checked_against_what_is_trusted(tmp_path: Path) -> None:
-    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    authority, other = Authority(), Authority("other")
     store = tmp_path / "server.pem"
     leaf = authority.leaf("localhost")
     store.write_text(leaf.key + leaf.chain)
     wrong = tmp_path / "wrong.pem"
-    named = authority.leaf("elsewhere", names=("DNS:elsewhere",))
+    named = authority.leaf("elsewhere", names=("elsewhere",))
     wrong.write_text(named.key + named.chain)
     trusted = client_context(TlsSettings(truststore=authority.root.certificate)).context
     with TokenServer(new_key(), tls=store) as server:
@@ -343,3 +344,9 @@ def test_what_can_be_asked_is_taken() -> None:
     local = ("localhost", "127.9.9.9", "[::1]")
     assert not any(is_remote(f"http://{host}/") for host in local)
     assert all(is_remote(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))
+
+
+def test_a_user_is_taken_out_of_a_url() -> None:
+    assert without_user("http://a%40b:c%3A@h:1/p") == ("http://h:1/p", "a@b:c:")
+    assert without_user("http://a@b@[::1]/") == ("http://[::1]/", "a@b")
+    assert without_user("https://h:1/p") == ("https://h:1/p", None)

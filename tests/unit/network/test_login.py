@@ -24,7 +24,7 @@ from spark_kafka_sink.network.connection import Connection
 from spark_kafka_sink.network.connection_state import ConnectionState
 from spark_kafka_sink.network.node_state import NodeState
 from spark_kafka_sink.network.sasl_authenticator import Login
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.exchange import Answered, ClientRequest, NodeReady
 from spark_kafka_sink.wire.messages import (
     APIS,
@@ -80,7 +80,7 @@ class Broker:
         writer.out += struct.pack(">ii", 0, correlation_id)
         if flexible and key != VERSIONS:
             writer.out.append(0)
-        schema.writer(APIS[key].response, version, flexible=flexible)(response, writer)
+        message_codecs.writer(APIS[key].response, version, flexible=flexible)(response, writer)
         struct.pack_into(">i", writer.out, 0, len(writer.out) - 4)
         return bytes(writer.out)
 

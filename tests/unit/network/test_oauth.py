@@ -298,7 +298,7 @@ def test_what_signs_is_needed_on_the_driver(
 
 
 def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
+    authority = Authority()
     leaf = authority.leaf("localhost")
     (tmp_path / "server.pem").write_text(leaf.key + leaf.chain)
     (tmp_path / "ca.pem").write_text(authority.root.certificate)
@@ -316,7 +316,7 @@ def test_the_endpoint_s_tls_is_that_of_jaas(tmp_path: Path) -> None:
 def test_a_reference_in_the_endpoint_s_tls_is_resolved_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "ca.pem").write_text(Authority(tmp_path).root.certificate)
+    (tmp_path / "ca.pem").write_text(Authority().root.certificate)
     monkeypatch.setenv("CA_OF_TEST", str(tmp_path / "ca.pem"))
     url = "https://localhost:1/token"
     trusted = f'{MODULE} required ssl.truststore.location="${{env:CA_OF_TEST}}";'
@@ -444,6 +444,53 @@ def test_what_cannot_be_called_is_refused_on_the_driver(
     with pytest.raises(ConfigException, match=sentence) as caught:
         security(config(None) | {f"{OPTION}.jwt.retriever.class": name})
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_reference_names_the_callable_each_time_a_token_is_fetched(
+    own_module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{OPTION}.jwt.retriever.class"
+    options = config(None) | {name: "${env:RETRIEVER_OF_TEST}"}
+    for token in ("abc", "def"):
+        monkeypatch.setenv("RETRIEVER_OF_TEST", f"own_tokens_of_test.of_{token}")
+        # It ends before the next token is wanted.
+        setattr(own_module, f"of_{token}", lambda token=token: (token, time.time() + 0.01))
+        made = security(options)
+        assert f"auth=Bearer {token}\x01" in exchange(made).first().decode()
+        assert isinstance(made._oauth, OAuth)
+        assert "of_" not in repr(made._oauth._settings())
+    # Now of the client that was made before: its source calls what the variable names today.
+    own_module.of_ghi = lambda: ("ghi", 2e9)  # type: ignore[attr-defined] # made here
+    monkeypatch.setenv("RETRIEVER_OF_TEST", "own_tokens_of_test.of_ghi")
+    assert isinstance(made._oauth, OAuth)
+    assert made._oauth._fetch().value == "ghi"
+    made.close()
+    own_module.fails = 5  # type: ignore[attr-defined]
+    for wrong in ("own_tokens_of_test.fails", "hunter2.Tokens", "hunter2", "org.hunter2.Tokens"):
+        monkeypatch.setenv("RETRIEVER_OF_TEST", wrong)
+        with pytest.raises(ConfigException) as caught:
+            security(options)
+        said = "".join(traceback.format_exception(caught.value))
+        assert f"{name} is '${{env:RETRIEVER_OF_TEST}}'" in said
+        assert wrong not in said
+        assert "hunter2" not in said
+
+
+def test_the_callable_of_a_reference_is_not_shown_if_it_fails(
+    own_module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_module.hunter2 = lambda: 5  # type: ignore[attr-defined] # made here
+    monkeypatch.setenv("RETRIEVER_OF_TEST", "own_tokens_of_test.hunter2")
+    said = refusal(config(None) | {f"{OPTION}.jwt.retriever.class": "${env:RETRIEVER_OF_TEST}"})
+    assert said.startswith("${env:RETRIEVER_OF_TEST} returned no token: it returned an object of")
+
+
+def test_a_callable_beside_the_url_of_a_file_reads_no_file(own_module: ModuleType) -> None:
+    own_module.ever = lambda: ("abc", 2e9)  # type: ignore[attr-defined] # made here
+    given = producer_config(
+        by_callable("ever") | {f"{OPTION}.token.endpoint.url": "file:///no/file/of/test"}
+    )
+    assert oauth.subject_of_file(given, OptionValues(given)) == ""
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import traceback
 from pathlib import Path
 
 import pytest
-from support.brokers.certificates import Authority, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority
 from support.programs.forked import in_child
 
 from spark_kafka_sink import error_codes as codes
@@ -29,8 +30,10 @@ from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network import option_values
 from spark_kafka_sink.network import security as network_security
 from spark_kafka_sink.network.login import TokenSource
+from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
+from spark_kafka_sink.network.ssl_options import tls_settings
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
@@ -121,9 +124,9 @@ def first_token(**options: str) -> bytes:
 
 
 def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path: Path) -> None:
-    client = Authority(tmp_path).leaf("client")
+    client = Authority().leaf("client")
     (tmp_path / "password").write_text("of-the-key\n")
-    key = openssl("pkcs8", "-topk8", "-passout", "pass:of-the-key", given=client.key)
+    key = keys.pkcs8(client.key, "of-the-key")
     made = security(
         security_protocol="SSL",
         ssl_keystore_key=key,
@@ -131,6 +134,30 @@ def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path:
         ssl_key_password=f"${{directory:{tmp_path}:password}}",
     )
     assert made.layer(Node(id=1, host="h", port=1)) is not None
+
+
+@pytest.mark.parametrize("suites", [REFERENCE, ("${env:NO_SUITE}", REFERENCE)])
+def test_cipher_suites_may_be_references_that_each_connection_resolves(
+    monkeypatch: pytest.MonkeyPatch, suites: object
+) -> None:
+    given = {"bootstrap.servers": "h:1", "security.protocol": "SSL", "ssl.cipher.suites": suites}
+    config = producer_config(given)
+    monkeypatch.setenv("NO_SUITE", " ")
+    for java, openssl_name in (
+        ("TLS_RSA_WITH_AES_128_CBC_SHA, TLS_RSA_WITH_AES_256_CBC_SHA\n", "AES128-SHA:AES256-SHA"),
+        ("AES256-SHA", "AES256-SHA"),
+    ):
+        monkeypatch.setenv("SECRET_OF_A_TEST", java)
+        assert tls_settings(config, OptionValues(config)).ciphers == openssl_name
+    assert "AES" not in repr(config)
+    monkeypatch.setenv("SECRET_OF_A_TEST", SECRET)
+    with pytest.raises(ConfigException) as caught:
+        Security.of(config)
+    said = "".join(traceback.format_exception(caught.value))
+    assert (
+        f"ssl.cipher.suites has a suite of '{config.ssl_cipher_suites}', which is unknown" in said
+    )
+    assert SECRET not in said
 
 
 @pytest.mark.parametrize(
@@ -311,7 +338,7 @@ def test_a_device_is_no_store() -> None:
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there are no files in memory")
 def test_a_file_in_memory_is_a_store(tmp_path: Path) -> None:
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm", suffix=".pem") as file:
-        file.write(Authority(tmp_path).root.certificate)
+        file.write(Authority().root.certificate)
         file.flush()
         made = security(security_protocol="SSL", ssl_truststore_location=file.name)
         assert made.layer(Node(id=1, host="h", port=1)) is not None
@@ -632,7 +659,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
     shipped: Path,
 ) -> None:
-    (shipped / "ca.pem").write_text(Authority(shipped.parent).root.certificate)
+    (shipped / "ca.pem").write_text(Authority().root.certificate)
     (shipped / "secrets.properties").write_text(f"password={SECRET}")
     (shipped / "alice.keytab").write_text("no keytab")
     security(security_protocol="SSL", ssl_truststore_location="ca.pem")

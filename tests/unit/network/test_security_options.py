@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import pytest
-from support.brokers.certificates import Authority, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority
 
 from spark_kafka_sink.config import OTHER_CLIENTS, java_names, producer_config
 from spark_kafka_sink.errors import ConfigException
@@ -297,7 +298,7 @@ ROWS: Final = [
     *refused(f"{_ASSERTION}private.key.file", SIGNED, "cannot be read as PEM", "FOLDER/token"),
     *accepted(
         f"{_ASSERTION}private.key.passphrase",
-        SIGNED | {f"{_ASSERTION}private.key.file": "FOLDER/locked.pem"}, "pass",
+        SIGNED | {f"{_ASSERTION}private.key.file": "FOLDER/locked-rsa.pem"}, "pass",
     ),
     *refused(f"{_ASSERTION}private.key.passphrase", SIGNED, "is not encrypted: remove", "pass"),
     *accepted(f"{_ASSERTION}template.file", SIGNED, "FOLDER/template.json"),
@@ -317,18 +318,15 @@ def token() -> tuple[str, float]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What stands for the words of the table in capitals."""
     folder = tmp_path_factory.mktemp("files")
-    authority = Authority(folder)
+    authority = Authority()
     leaf = authority.leaf("client")
-    rsa = openssl("genrsa", "2048")
-    locked = openssl("pkcs8", "-topk8", "-passout", "pass:pass", given=rsa)
-    signed = openssl(
-        "req", "-x509", "-new", "-key", "/dev/stdin", "-subj", "/CN=locked", "-days", "2", given=rsa
-    )
+    locked = authority.leaf("locked")
     texts = {
         "ca.pem": authority.root.certificate,
         "client.pem": leaf.key + leaf.chain,
-        "rsa.pem": rsa,
-        "locked.pem": locked + signed,
+        "rsa.pem": keys.rsa_key(),
+        "locked-rsa.pem": keys.pkcs8(keys.rsa_key(), "pass"),
+        "locked.pem": keys.pkcs8(locked.key, "pass") + locked.certificate,
         "token": "e30.e30.sig",
         "template.json": '{"payload": {"a": 1}}',
     }
@@ -337,10 +335,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "keytab").write_bytes(b"\x05\x02")
     (folder / "jks").write_bytes(b"\xfe\xed\xfe\xed")
     for name, password in (("p12", ""), ("secret.p12", "pass")):
-        openssl(
-            "pkcs12", "-export", "-in", folder / "client.pem", "-certfile", folder / "ca.pem",
-            "-passout", f"pass:{password}", "-out", folder / name,
-        )  # fmt: skip
+        chain = leaf.chain + authority.root.certificate
+        (folder / name).write_bytes(keys.pkcs12_store(chain, password, key=leaf.key))
     return {
         "FOLDER": str(folder),
         "CHAIN": leaf.chain,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import socket
 import ssl
-import subprocess
 import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final, NoReturn
@@ -21,7 +20,9 @@ from typing import IO, Any, Final, NoReturn
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.brokers.certificates import Authority, Certificate, openssl
+from support.brokers import keys
+from support.brokers.certificates import Authority, Certificate
+from support.brokers.key_updates import KeyUpdatingServer
 from support.brokers.tls_peers import Client, connected, served, server_context
 
 from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
@@ -36,8 +37,8 @@ from spark_kafka_sink.network.tls import (
 
 PEER: Final = "node 1 (localhost:9093)"
 VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
-PAST: Final = ("20200101000000Z", "20200102000000Z")
-FUTURE: Final = ("20900101000000Z", "20900102000000Z")
+PAST: Final = (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 2, tzinfo=UTC))
+FUTURE: Final = (datetime(2090, 1, 1, tzinfo=UTC), datetime(2090, 1, 2, tzinfo=UTC))
 # Longer than a piece, and no multiple of a record.
 DATA: Final = os.urandom(3 * PIECE_BYTES + 12_345)
 
@@ -56,10 +57,9 @@ class Certificates:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def made() -> Certificates:
     """Certificates of one CA with an intermediate, and of another."""
-    folder = tmp_path_factory.mktemp("certificates")
-    authority, other = Authority(folder), Authority(folder, "other")
+    authority, other = Authority(), Authority("other")
     intermediate = authority.intermediate()
     return Certificates(
         root=authority.root.certificate,
@@ -67,11 +67,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
         intermediate=intermediate,
         server=authority.leaf("server", intermediate),
         client=authority.leaf("client", intermediate, names=()),
-        self_signed=Authority(folder, "localhost").root,
+        self_signed=Authority("localhost").root,
         by_name={
             "expired": authority.leaf("expired", dates=PAST),
             "future": authority.leaf("future", dates=FUTURE),
-            "elsewhere": authority.leaf("elsewhere", names=("DNS:elsewhere",)),
+            "elsewhere": authority.leaf("elsewhere", names=("elsewhere",)),
             "localhost": authority.leaf("localhost", names=()),
             "stranger": other.leaf("stranger"),
         },
@@ -451,11 +451,7 @@ def test_any_answer_to_the_first_message_is_waited_for_or_one_error(answer: byte
     assert not client.is_secured
 
 
-# Of nobody; valid until 2126.
-_ANY_ROOT: Final = openssl(
-    *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-    *("-keyout", os.devnull, "-subj", "/CN=anybody", "-days", "36500"),
-)
+_ANY_ROOT: Final = Authority("anybody").root.certificate
 
 
 def test_the_end_is_told_and_heard(
@@ -488,57 +484,19 @@ def test_an_end_that_is_told_in_the_handshake_is_no_refusal() -> None:
     assert not client.is_secured
 
 
-class _SServer:
-    """`openssl s_server`, which renews its keys on command."""
-
-    def __init__(self, stack: ExitStack, folder: Path, certificate: Certificate) -> None:
-        path = folder / "s_server.pem"
-        path.write_text(certificate.key + certificate.chain)
-        given = ["-accept", "127.0.0.1:0", "-cert", str(path), "-cert_chain", str(path)]
-        self.process = stack.enter_context(
-            subprocess.Popen(
-                ["openssl", "s_server", *given, "-naccept", "1", "-num_tickets", "0"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
-        )
-        stack.callback(self.process.kill)
-        self.port = int(self.until(re.compile(rb"ACCEPT \S*:(\d+)"))[1])
-
-    def send_line(self, line: bytes) -> None:
-        """Write a line: a command, or data for the client."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
-
-    def until(self, pattern: re.Pattern[bytes]) -> re.Match[bytes]:
-        """Read what it prints until it is that."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            found = pattern.search(line)
-            if found is not None:
-                return found
-        raise EOFError(pattern)
-
-
 def test_a_broker_may_renew_its_keys_and_ask_for_ours(
     made: Certificates, trusting: TlsSettings, tmp_path: Path
 ) -> None:
-    with ExitStack() as stack:
-        server = _SServer(stack, tmp_path, made.server)
-        client = stack.enter_context(connected(layer(trusting), server.port))
-        client.secure()
-        for number in range(4):
-            server.send_line(b"K")
-            assert client.receive() == b""
-            server.send_line(b"to the client %d" % number)
-            assert client.receive_exactly(16) == b"to the client %d\n" % number
-            sent = client.layer.encrypt(b"to the server %d\n" % number)
-            # Our own renewal goes before the data.
-            assert _records(sent) == 2
-            client.socket.sendall(sent)
-            server.until(re.compile(rb"to the server %d" % number))
+    server, client = KeyUpdatingServer(made.server, tmp_path), layer(trusting)
+    while not client.is_secured:
+        client.received(server.handshake(client.outgoing()))
+    assert server.handshake(client.outgoing()) == b""
+    for number in range(4):
+        assert client.received(server.key_update()) == b""
+        to_client, to_server = b"to the client %d" % number, b"to the server %d" % number
+        assert client.received(server.encrypt(to_client)) == to_client
+        # Our own renewal goes before the data.
+        assert server.decrypt_updated(client.encrypt(to_server)) == to_server
 
 
 def _records(sent: bytes) -> int:
@@ -553,19 +511,18 @@ def _records(sent: bytes) -> int:
 def test_keys_are_shown_in_every_form(
     form: str, made: Certificates, showing: TlsSettings, tmp_path: Path
 ) -> None:
-    secret = "pass:hush"
     key, chain = made.client.key, made.client.chain
     settings = {
         "PKCS#8": showing,
-        "PKCS#1": replace(showing, key=openssl("ec", given=key).replace("\n", "\r\n")),
+        "PKCS#1": replace(showing, key=keys.traditional(key).replace("\n", "\r\n")),
         "encrypted": replace(
             showing,
-            key=openssl("pkcs8", "-topk8", "-passout", secret, given=key).replace("\n", " "),
+            key=keys.pkcs8(key, "hush").replace("\n", " "),
             key_password="hush",
         ),
         "encrypted PKCS#1": replace(
             showing,
-            key=openssl("ec", "-aes256", "-passout", secret, given=key),
+            key=keys.traditional(key, "hush"),
             key_password="hush",
         ),
         "one file": replace(showing, key=f"{chain}\n{key}", chain=None),
@@ -604,7 +561,7 @@ def test_what_cannot_be_used_is_refused_by_its_origin(
     wrong: str, sentence: str, made: Certificates, showing: TlsSettings
 ) -> None:
     key = made.client.key
-    encrypted = openssl("pkcs8", "-topk8", "-passout", "pass:hush", given=key)
+    encrypted = keys.pkcs8(key, "hush")
     label = "-----{} PRIVATE KEY-----\n"
     broken = made.root.replace("\n", "\nMIIB", 1)
     settings = {

@@ -29,9 +29,9 @@ from spark_kafka_sink.network.tls_selector import TlsSelector
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+def authority() -> Authority:
     """Return the authority that signs the certificates."""
-    return Authority(tmp_path_factory.mktemp("authority"))
+    return Authority()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_a_fault_behind_an_answer_ends_the_channel_at_once(
 def test_a_refusal_tells_why_and_its_alert_goes_out(
     selector: TlsSelector, authority: Authority, certificate: Certificate, tmp_path: Path
 ) -> None:
-    other = Authority(tmp_path, "other")
+    other = Authority("other")
     with served(server_context(tmp_path, certificate)) as server:
         selector.connect(7, resolve("127.0.0.1", server.port)[0], layer(other.root))
         events = poll_until(selector, is_closed)

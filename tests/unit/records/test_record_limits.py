@@ -67,6 +67,18 @@ def test_a_topic_s_limit_is_compared_with_the_record_alone_in_its_batch(too_many
     assert check(limits.with_topics({}), rows) is None
 
 
+def test_the_mask_has_every_record_over_any_limit_and_the_error_names_the_first() -> None:
+    rows = rows_of([10, 2000, 400, 5000, 400], ["small", "big", "big", "big", "small"])
+    limits = RecordLimits.of(max_request_size=9000, buffer_memory=4000).with_topics({"small": 300})
+    assert limits.too_large(rows, record_sizes(rows.columns)).tolist() == [
+        *(False, False, False, True, True)
+    ]
+    error = check(limits, rows)
+    assert error is not None
+    assert (error.row, error.topic) == (3, None)
+    assert not limits.fit(int(record_sizes(rows.columns).max()))
+
+
 def test_one_record_is_measured_against_every_option() -> None:
     limits = RecordLimits.of(max_request_size=1000, buffer_memory=500)
     limits.check_record(500)

@@ -19,7 +19,7 @@ from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault
 
-LIMITS = {"max.request.size": 1000, "buffer.memory": 2000}
+LIMITS = RecordLimits.of(max_request_size=1000, buffer_memory=2000).with_topics({"a": 900})
 PARTITIONS = {"a": 3, "b.c-d_E": 1}
 NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -57,7 +57,7 @@ def is_refused(row: pa.RecordBatch, topic: str | None) -> bool:
         rows = read_rows(row, topic, NOW_MS)
         if not re.fullmatch(r"[A-Za-z0-9._-]+", rows.topics[0]):
             return True
-        RecordLimits(by_option=LIMITS, max_request_size="").check(rows, record_sizes(rows.columns))
+        LIMITS.check(rows, record_sizes(rows.columns))
         if rows.partitions is not None:
             check_partitions("", rows.partitions, PARTITIONS[rows.topics[0]])
     except (DataException, RecordTooLargeException):

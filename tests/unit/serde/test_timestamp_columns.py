@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.serde.arrow_columns import read_rows
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
 from spark_kafka_sink.serde.row_rules import Fault, milliseconds
 
+LIMITS = RecordLimits.of(max_request_size=1000, buffer_memory=1000)
 PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 MOST_SECONDS = (2**63 - 1) // 1000
 # Also around 1970, where fractions of a millisecond are rounded.
@@ -57,7 +59,7 @@ def test_seconds_that_milliseconds_have_no_room_for_are_refused(beyond: int) -> 
     ) as refused:
         read_rows(batch, "t", 0)
     assert refused.value.row == 2
-    bad = find_bad_rows(batch, "t", {"max.request.size": 1000}, lambda _: {}, 0)
+    bad = find_bad_rows(batch, "t", LIMITS, lambda _: {}, 0)
     assert bad is not None
     assert {row: FAULTS[code] for row, code in zip(bad.rows, bad.codes, strict=True)} == {
         2: Fault.INVALID_TIMESTAMP
@@ -76,6 +78,6 @@ def test_what_is_before_1970_is_refused_also_by_a_part_of_a_millisecond(
         DataException, match=rf"^row 1 of the Arrow batch: Invalid timestamp: {ms} ms\. "
     ):
         read_rows(batch, "t", 0)
-    bad = find_bad_rows(batch, "t", {"max.request.size": 1000}, lambda _: {}, 0)
+    bad = find_bad_rows(batch, "t", LIMITS, lambda _: {}, 0)
     assert bad is not None
     assert bad.rows.tolist() == [1]

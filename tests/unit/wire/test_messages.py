@@ -20,8 +20,8 @@ from spark_kafka_sink.wire import (
     delegation_token_messages,
     describe_messages,
     fetch_messages,
+    message_codecs,
     messages,
-    schema,
     transaction_messages,
 )
 from spark_kafka_sink.wire.messages import APIS, PRODUCE, Api
@@ -46,7 +46,7 @@ def _messages(api: Api) -> list[tuple[type[Any], MessageSchema]]:
 
 def _ours(cls: type[Any], version: int) -> list[Described]:
     described: list[Described] = []
-    for field in schema.fields_of(cls, version):
+    for field in message_codecs.fields_of(cls, version):
         letter = None if field.letter is None else _INTEGERS[field.letter]
         primitive = letter or _TYPES.get(field.wire_type)
         kind = primitive or field.wire_type.__name__
@@ -109,7 +109,7 @@ def test_fields_that_a_message_may_lack_have_the_default_of_the_schema(api: Api)
     for top, schema_of_top in _messages(api):
         for cls, fields in _structs(top, schema_of_top.fields):
             ours = {field.name: field for field in dataclasses.fields(cls)}
-            used = [version for version in versions(api) if schema.fields_of(cls, version)]
+            used = [version for version in versions(api) if message_codecs.fields_of(cls, version)]
             for theirs in fields:
                 lacking = [version for version in used if not theirs.exists_in(version)]
                 if theirs.name not in ours or theirs.may_be_absent:

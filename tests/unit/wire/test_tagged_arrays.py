@@ -8,9 +8,9 @@ from typing import Annotated
 import pytest
 
 from spark_kafka_sink.errors import ProtocolError
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
+from spark_kafka_sink.wire.message_codecs import Int32, Tag
 from spark_kafka_sink.wire.primitives import Writer
-from spark_kafka_sink.wire.schema import Int32, Tag
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,14 +21,14 @@ class Message:
 
 
 def _read(frame: bytes) -> tuple[Message, int]:
-    read: tuple[Message, int] = schema.reader(Message, 0, flexible=True)(frame, 0)
+    read: tuple[Message, int] = message_codecs.reader(Message, 0, flexible=True)(frame, 0)
     return read
 
 
 @pytest.mark.parametrize("numbers", [[], [1], [1, -2, 3], list(range(200))])
 def test_tagged_numbers_are_written_and_read_again(numbers: list[int]) -> None:
     writer = Writer()
-    schema.writer(Message, 0, flexible=True)(Message(numbers=numbers), writer)
+    message_codecs.writer(Message, 0, flexible=True)(Message(numbers=numbers), writer)
     assert _read(bytes(writer.out)) == (Message(numbers=numbers), len(writer.out))
 
 

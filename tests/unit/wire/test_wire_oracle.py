@@ -22,7 +22,7 @@ from support.oracles.wire_messages import (
     versions,
 )
 
-from spark_kafka_sink.wire import schema
+from spark_kafka_sink.wire import message_codecs
 from spark_kafka_sink.wire.frames import (
     decode_response,
     encode_request,
@@ -99,7 +99,7 @@ def test_responses_can_be_written_as_well_and_read_again(api: Api, data: st.Data
         writer.out += struct.pack(">i", 1)
         if flexible and api is not API_VERSIONS:
             writer.out.append(0)
-        schema.writer(api.response, version, flexible=flexible)(message, writer)
+        message_codecs.writer(api.response, version, flexible=flexible)(message, writer)
         frame = b"".join(writer.buffers())
         assert (version, decode_response(api, version, frame)) == (version, message)
         assert (version, frame) == (version, their_response_frame(api, version, 1, sent))

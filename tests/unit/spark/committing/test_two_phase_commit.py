@@ -18,9 +18,11 @@ from spark_kafka_sink.commit.questions import (
     Described,
     DescribeTransaction,
     Ended,
+    ListTransactions,
     LogRead,
     ReadLog,
     Reply,
+    Unanswered,
 )
 from spark_kafka_sink.spark.committing import two_phase_commit
 from spark_kafka_sink.spark.options import sink_options
@@ -131,6 +133,20 @@ def test_an_abort_waits_for_tasks_whose_messages_are_missing(
     line = two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=is_missing)
     assert line == f"the write of {OWNER} was aborted: {said}"
     assert seconds - 1 < client.now() < seconds + 1
+
+
+def test_an_abort_says_until_when_transactions_that_no_broker_lists_may_be_open(
+    lend: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client({ListTransactions: [Unanswered(13)]}, capsys)
+    lend(client)
+    assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=True) == (
+        f"the write of {OWNER} was aborted: nothing of it is visible; the open transactions of its "
+        "tasks cannot be found: ListTransactions got NETWORK_EXCEPTION (13); if one is open, "
+        "brokers abort it within 900000 ms, and read_committed consumers may have to wait until "
+        "then"
+    )
+    assert client.now() > 60
 
 
 def test_an_abort_waits_for_longer_than_the_linger_time(

@@ -259,10 +259,35 @@ def test_a_partitioner_written_in_java_is_told_to_be_one(given: str, *, is_java:
     assert (use in str(refused.value)) == is_java
 
 
+@pytest.mark.parametrize(
+    ("given", "why", "may_be_java"),
+    [
+        ("acme.kafka.MyPartitioner", "ModuleNotFoundError: No module named 'acme'", True),
+        ("json.decoder.MyPartitioner", "AttributeError: ", False),
+        ("acme.kafka.my_partitioner", "ModuleNotFoundError: No module named 'acme'", False),
+    ],
+)
+def test_a_name_that_may_be_of_java_or_of_python_is_answered_for_both(
+    given: str, why: str, *, may_be_java: bool
+) -> None:
+    options = sink_options(NAMES | {"kafka.partitioner.class": given})
+    with pytest.raises(ConfigException) as refused:
+        check_partitioner(options)
+    message = str(refused.value)
+    assert f"cannot be imported ({why}" in message
+    assert "expected a Python object, a class, or the name of one as module.Name" in message
+    java = ". If it is a Java class: Java classes cannot run here; use roundrobin, uniformsticky"
+    assert (java in message) == may_be_java
+
+
 @pytest.mark.parametrize("option", ["key", "value"])
 @pytest.mark.parametrize(
     ("given", "is_java"),
-    [("org.apache.kafka.common.serialization.StringSerializer", True), ("json.dumps", False)],
+    [
+        ("org.apache.kafka.common.serialization.StringSerializer", True),
+        ("acme.kafka.MySerializer", True),
+        ("json.dumps", False),
+    ],
 )
 def test_a_serializer_written_in_java_is_answered_with_functions_of_spark(
     option: str, given: str, *, is_java: bool

@@ -30,6 +30,7 @@ from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.producer.transactions.joined import DuplicateBatch, JoinedPartition
 from spark_kafka_sink.records.batch import batch_header
 from spark_kafka_sink.records.default_record import one_record
+from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import single_task, task_transaction
@@ -95,9 +96,9 @@ class Producer:
         self.written: dict[TopicPartition, JoinedPartition] = {}
 
     @property
-    def record_limits(self) -> dict[str, int]:
-        """Return a limit that no row exceeds."""
-        return {"max.request.size": 1_000_000}
+    def record_limits(self) -> RecordLimits:
+        """Return limits that no row exceeds."""
+        return RecordLimits.of(max_request_size=1_000_000, buffer_memory=1_000_000)
 
     def limit_messages(self, *_: object) -> None:
         """Do nothing."""

@@ -12,7 +12,7 @@ from support.pure.planned_run import DECIDED, RECORD
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit.log_record import CommitRecord, LogReading
 from spark_kafka_sink.commit.questions import Answer, LogRead, Reply, Unanswered
-from spark_kafka_sink.spark.driver.hooks import versions
+from spark_kafka_sink.spark.driver.hooks import written_versions
 
 GIVEN = {
     "kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyOnce": "true", "txnAppId": "flights",
@@ -54,7 +54,7 @@ def lend(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def lent(*_: object) -> Iterator[Client]:
         yield client
 
-    monkeypatch.setattr(versions, "commit_client", lent)
+    monkeypatch.setattr(written_versions, "commit_client", lent)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_version_is_written_if_the_log_says_so(
     is_written: bool,
 ) -> None:
     lend(Client(list(replies)), monkeypatch)
-    assert versions.is_written(GIVEN | {"txnVersion": version}) == is_written
+    assert written_versions.is_written(GIVEN | {"txnVersion": version}) == is_written
 
 
 def test_the_first_job_does_not_wait_for_a_log_that_does_not_exist(
@@ -86,5 +86,5 @@ def test_the_first_job_does_not_wait_for_a_log_that_does_not_exist(
 ) -> None:
     client = Client([LogRead(error=codes.UNKNOWN_TOPIC_OR_PARTITION)])
     lend(client, monkeypatch)
-    assert not versions.is_written(GIVEN | {"txnVersion": "7"})
+    assert not written_versions.is_written(GIVEN | {"txnVersion": "7"})
     assert client.now() == 1.0, "one request"

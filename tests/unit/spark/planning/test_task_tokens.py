@@ -21,10 +21,10 @@ from typing import Any, Self
 import msgspec
 import pytest
 from pyspark import SparkFiles
+from support.pure.planned_run import PLAN
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.auth.delegation_tokens import FRESH_MS, delegation_token
-from spark_kafka_sink.auth.oauthbearer import subject
 from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import (
     ConfigException,
@@ -38,14 +38,15 @@ from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network.oauth import OAuth
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import session
-from spark_kafka_sink.spark.committing import job_token
+from spark_kafka_sink.spark import writer as writer_module
+from spark_kafka_sink.spark.committing import exactly_once_commit, job_token
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.planning import delegation_tokens
-from spark_kafka_sink.spark.planning.delegation_tokens import (
+from spark_kafka_sink.spark.planning import task_tokens
+from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
-from spark_kafka_sink.spark.writer import KafkaArrowWriter
+from spark_kafka_sink.spark.writer import ExactlyOnceWriter, KafkaArrowWriter
 
 HOUR_MS = 3_600_000
 GIVEN = {
@@ -63,8 +64,10 @@ PASSWORD = b"hunter2"
 def user_of(config: ProducerConfig) -> str:
     """Return the user that logs in, as brokers see it."""
     values = OptionValues(config)
-    if (config.sasl_oauthbearer_token_endpoint_url or "").startswith("file:"):
-        return subject(OAuth(config, values).file_token().value)
+    if config.sasl_mechanism == "OAUTHBEARER":
+        if config.sasl_oauthbearer_client_credentials_client_secret is not None:
+            return "client"
+        return OAuth(config, values).subject_of_file()
     if config.sasl_jaas_config is not None:
         entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)
         return entry.options["username"]
@@ -177,23 +180,23 @@ class Admin:
 def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Brokers]:
     """Brokers, in a process of a driver that knows no token yet."""
     made = Brokers()
-    for module in (delegation_tokens, job_token):
+    for module in (task_tokens, job_token):
         monkeypatch.setattr(module, "KafkaAdmin", made.admin)
         monkeypatch.setattr(module, "driver_folder", lambda: tmp_path)
     # Of these modules alone: threads that other tests have left sleep too, and would pass the time.
     clock = SimpleNamespace(
         time=lambda: made.now_ms / 1000, sleep=made.pass_time, monotonic=time.monotonic
     )
-    for module in (delegation_tokens, job_token):
+    for module in (task_tokens, job_token):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(delegation_tokens, "_shared", {})
+    monkeypatch.setattr(task_tokens, "_shared", {})
     yield made
-    delegation_tokens._shared.clear()
+    task_tokens._shared.clear()
 
 
 def new_process() -> None:
     """Forget what the planning process knows."""
-    delegation_tokens._shared.clear()
+    task_tokens._shared.clear()
 
 
 def options(**more: str) -> SinkOptions:
@@ -242,12 +245,12 @@ def test_a_process_that_knows_the_token_asks_nobody(brokers: Brokers) -> None:
 
 def test_the_renewal_of_another_process_counts(brokers: Brokers) -> None:
     first = shared()
-    mine = dict(delegation_tokens._shared)
+    mine = dict(task_tokens._shared)
     brokers.pass_time(19 * 3600)
     new_process()
     assert shared().token_id == first.token_id
     assert brokers.calls == ["create", "describe", "renew"]
-    delegation_tokens._shared.update(mine)
+    task_tokens._shared.update(mine)
     assert shared().expiry_timestamp_ms == first.expiry_timestamp_ms + 19 * HOUR_MS
     assert brokers.calls == ["create", "describe", "renew", "describe"]
 
@@ -306,6 +309,14 @@ CHANGED_FILES: dict[str, tuple[dict[str, str], Callable[[str], str]]] = {
         },
         jwt,
     ),
+    "assertion": (
+        {
+            "kafka.sasl.mechanism": "OAUTHBEARER",
+            "kafka.sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token",
+            "kafka.sasl.oauthbearer.assertion.file": "PATH",
+        },
+        jwt,
+    ),
 }  # fmt: skip
 
 
@@ -356,8 +367,8 @@ def test_expired_tokens_of_earlier_users_are_forgotten(brokers: Brokers, tmp_pat
         brokers.pass_time(3600)
     (file,) = tmp_path.iterdir()
     with file.open("rb", buffering=0) as opened:
-        assert len(delegation_tokens._Notes.read(opened).tokens) == 24
-    assert len(delegation_tokens._shared) == 24
+        assert len(task_tokens._Notes.read(opened).tokens) == 24
+    assert len(task_tokens._shared) == 24
 
 
 def test_a_token_that_somebody_has_expired_is_replaced(brokers: Brokers) -> None:
@@ -456,7 +467,7 @@ def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
 ) -> None:
     target = tmp_path / "precious"
     target.write_text("content")
-    (tmp_path / delegation_tokens._FILE).symlink_to(target)
+    (tmp_path / task_tokens._FILE).symlink_to(target)
     _warn.cache_clear()
     assert shared() == shared()
     assert target.read_text() == "content"
@@ -468,8 +479,8 @@ def test_a_link_is_not_followed_and_the_process_goes_on_without_a_file(
 def test_a_file_that_cannot_be_written_fails_no_micro_batch(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(delegation_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
-    monkeypatch.setattr(delegation_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {})))
+    monkeypatch.setattr(task_tokens, "_open", lambda: os.open("/dev/full", os.O_RDWR))
+    monkeypatch.setattr(task_tokens._Notes, "read", classmethod(lambda cls, _: cls("00", {})))
     _warn.cache_clear()
     assert shared() == shared()
     assert "cannot be written on the driver" in caplog.text
@@ -478,7 +489,7 @@ def test_a_file_that_cannot_be_written_fails_no_micro_batch(
 def test_no_process_waits_for_ever_for_another_one(brokers: Brokers, tmp_path: Path) -> None:
     shared()
     new_process()
-    with (tmp_path / delegation_tokens._FILE).open("rb") as file:
+    with (tmp_path / task_tokens._FILE).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TimeoutException, match=r"kafka\.max\.block\.ms=10: another process"):
             shared(options(kafka_max_block_ms="10"))
@@ -487,7 +498,7 @@ def test_no_process_waits_for_ever_for_another_one(brokers: Brokers, tmp_path: P
 def test_without_a_spark_context_the_process_alone_knows_the_token(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delegation_tokens, "driver_folder", lambda: None)
+    monkeypatch.setattr(task_tokens, "driver_folder", lambda: None)
     first = shared()
     assert shared() == first
 
@@ -520,6 +531,26 @@ def test_the_token_of_a_job_ends_with_it(brokers: Brokers, tmp_path: Path, end: 
     brokers.calls.clear()
     committed_elsewhere(writer).abort([])
     assert brokers.calls == []
+
+
+@pytest.mark.parametrize("is_exactly_once", [False, True])
+def test_the_token_of_a_failed_job_ends_though_its_abort_or_its_report_fails(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, *, is_exactly_once: bool
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        message = "no report"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(writer_module, "failure_report", fails)
+    monkeypatch.setattr(exactly_once_commit, "abort_batch", fails)
+    checked, token = with_job_token(options())
+    assert len(brokers.tokens) == 1
+    writer: KafkaArrowWriter | ExactlyOnceWriter = KafkaArrowWriter(checked, token)
+    if is_exactly_once:
+        writer = ExactlyOnceWriter(checked, PLAN, token=token)
+    with pytest.raises(RuntimeError, match="no report"):
+        writer.abort([None])
+    assert brokers.tokens == {}
 
 
 def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(

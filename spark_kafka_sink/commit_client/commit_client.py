@@ -55,11 +55,18 @@ from spark_kafka_sink.commit_client.generators import (
     look_up_wait_s,
     pause_until,
 )
-from spark_kafka_sink.commit_client.partitions import Partitions
+from spark_kafka_sink.commit_client.leader_requests import Partitions
 from spark_kafka_sink.commit_client.required_versions import check_versions, transaction_version
 from spark_kafka_sink.commit_client.transactions import Transactions
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import NO_BROKER, ApiException, Option, api_exception, error_code
+from spark_kafka_sink.errors import (
+    NO_BROKER,
+    ApiException,
+    KafkaException,
+    Option,
+    api_exception,
+    error_code,
+)
 from spark_kafka_sink.model import Node, TopicPartition
 from spark_kafka_sink.network.request_client import ConsumerNetworkClient
 from spark_kafka_sink.records.batch import Buffer
@@ -270,6 +277,9 @@ class CommitClient:
         self.ask(questions)
         try:
             while machine.outcome is None:
+                if not self._waiting and not self._under_way:
+                    message = f"{type(machine).__name__} waits for no reply; this is a bug"
+                    raise KafkaException(message)
                 for answer in self.answers():
                     machine, questions = step(machine, answer, self._clock())
                     if machine.outcome is not None:
