@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver import saves
-from spark_kafka_sink.spark.driver.hooks import versions, writers
+from spark_kafka_sink.spark.driver.hooks import writers, written_versions
 from spark_kafka_sink.spark.driver.hooks.writers import WRITERS, Write, _hooked
 from spark_kafka_sink.spark.driver.saves import only_save
 from spark_kafka_sink.spark.micro_batch import (
@@ -187,7 +187,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
     """A session; nothing was written, according to the commit log."""
     monkeypatch.setattr(writers, "_enter_thread", lambda _: None)
     monkeypatch.setattr(writers, "explained", lambda _: nullcontext())
-    monkeypatch.setattr(versions, "is_written", lambda _: False)
+    monkeypatch.setattr(written_versions, "is_written", lambda _: False)
     return Spark({})
 
 
@@ -207,7 +207,9 @@ def test_a_second_save_in_foreachbatch_is_refused_and_never_skipped(
 ) -> None:
     spark.in_batch(7)
     spark.save(txnversion="7")
-    monkeypatch.setattr(versions, "is_written", lambda _: True)  # it would be skipped by this
+    monkeypatch.setattr(
+        written_versions, "is_written", lambda _: True
+    )  # it would be skipped by this
     with pytest.raises(ConfigException, match=r"^save\(\): this process has saved micro-batch 7"):
         spark.save(txnversion="7")
     with pytest.raises(ConfigException, match=r"^write_batch: this process has saved"):
