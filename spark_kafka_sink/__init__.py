@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from spark_kafka_sink.spark.committing.report_files import last_reports
     from spark_kafka_sink.spark.driver.atomic_layout import atomic_layout
     from spark_kafka_sink.spark.driver.register import register
-    from spark_kafka_sink.spark.driver.stream_listener import KafkaStreamListener, MicroBatchRecord
+    from spark_kafka_sink.spark.driver.stream_listener import (
+        FailedQueryRecord,
+        KafkaStreamListener,
+        MicroBatchRecord,
+    )
     from spark_kafka_sink.spark.driver.to_kafka import to_kafka
     from spark_kafka_sink.spark.driver.write_batch import write_batch
     from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 __all__ = [
+    "FailedQueryRecord",
     "KafkaDataSource",
     "KafkaProducer",
     "KafkaStreamListener",
@@ -40,6 +45,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "FailedQueryRecord": "spark_kafka_sink.spark.driver.stream_listener",
     "KafkaDataSource": "spark_kafka_sink.spark.planning.datasource",
     "KafkaProducer": "spark_kafka_sink.kafka_producer",
     "KafkaStreamListener": "spark_kafka_sink.spark.driver.stream_listener",

@@ -480,6 +480,21 @@ class CommitFailedException(KafkaException):
     """The group coordinator rejected offsets, because the members of the group have changed."""
 
 
+class RestClientException(KafkaException):
+    """A schema registry returned an error, or did not respond.
+
+    status: the HTTP status, None without a response. error_code: the registry's own code, such as
+    40401, or else the status.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, error_code: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error_code = error_code
+
+
 class ErrorCode(NamedTuple):
     """An error code of Kafka's protocol, with its name, exception and advice.
 

@@ -458,11 +458,11 @@ def new_old_topic(old_kafka: KafkaCluster) -> NewTopic:
 def spark(scratch: Path) -> Iterator[SparkSession]:
     """A classic local session; the sink is found because it is installed.
 
-    It has Spark's own Kafka sink if that is published for this Spark (tests/parity).
+    It has Spark's own Kafka sink (tests/parity) and its Avro if they are published for this Spark.
     """
     from pyspark.sql import SparkSession
 
-    jars = fetch_kafka.jvm_sink_jars() if fetch_kafka.takes_jvm_sink() else []
+    jars = fetch_kafka.spark_jars() if fetch_kafka.takes_jvm_sink() else []
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")

@@ -52,12 +52,20 @@ class Cell:
 
     The rows are laid out by Kafka partition, which mode single needs.
     """
+    avro: str = ""
+    """The structs that become Avro, flat or nested, if values are not bytes; see `bench.rows`.
+
+    Only ways to write Avro take part, and value_bytes has no effect.
+    """
 
     def __str__(self) -> str:
         key = f"keys of {self.key_bytes} bytes" if self.key_bytes else "no keys"
         headers = f", {len(HEADERS)} headers" if self.headers else ""
+        values = (
+            f"{self.avro} structs as Avro" if self.avro else f"values of {self.value_bytes:,} bytes"
+        )
         return (
-            f"{self.rows:,} rows, values of {self.value_bytes:,} bytes, {key}{headers}, "
+            f"{self.rows:,} rows, {values}, {key}{headers}, "
             f"{self.partitions:,} partitions, compression {self.compression}, {self.kind.value}"
             f"{', also over TLS' if self.tls else ''}"
             f"{', laid out, with and without exactlyOnce' if self.exactly_once else ''}"
@@ -70,7 +78,8 @@ class Contender:
 
     in_spark: whether it is a Spark job. in_workers: whether that runs in Python workers.
     partitions: the partitions of its topic, if these are not the cell's. over_tls: the contender
-    that this one is, over TLS. exactly_once: the value of the option exactlyOnce.
+    that this one is, over TLS. exactly_once: the value of the option exactlyOnce. avro: whether it
+    is a way to write Avro, and only that.
     """
 
     what: str
@@ -80,6 +89,7 @@ class Contender:
     partitions: int | None = None
     over_tls: str | None = None
     exactly_once: str | None = None
+    avro: bool = False
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
@@ -106,6 +116,13 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "R2ts": Contender("R2t over TLS", over_tls="R2t"),
     "R1e": Contender("R1 with exactlyOnce=true", in_workers=True, exactly_once="true"),
     "R1x": Contender("R1 with exactlyOnce=single", in_workers=True, exactly_once="single"),
+    "R1j": Contender("R1 with values made by Spark's to_avro", in_workers=True, avro=True),
+    "R3a": Contender(
+        "confluent-kafka's AvroSerializer, row by row in an Arrow writer",
+        share=0.1,
+        in_workers=True,
+        avro=True,
+    ),
 }
 
 # Rows for at least about a second of work on two cores, by the size of a value.
@@ -134,6 +151,8 @@ def _cells() -> dict[str, Cell]:
     found["10MB-once"] = Cell(rows=10_000, value_bytes=1000, partitions=4, exactly_once=True)
     found["200tasks-once"] = Cell(rows=200_000, value_bytes=1000, partitions=200, exactly_once=True)
     found["stream-once"] = Cell(rows=10_000, partitions=4, kind=Kind.STREAM, exactly_once=True)
+    found["avro-flat"] = Cell(rows=1_000_000, avro="flat")
+    found["avro-nested"] = Cell(rows=150_000, avro="nested")
     found["1row"] = Cell(rows=1)
     found["1000rows"] = Cell(rows=1000)
     found["cold"] = Cell(rows=100_000, kind=Kind.COLD)
@@ -150,4 +169,5 @@ CORE: Final = (
     *(f"{size}-{count}p" for size in _SIZES for count in (100, 1000)),
     *("100B-nokey", "1row", "cold", "stream"),
     *(f"{size}-tls" for size in _SIZES),
+    *("avro-flat", "avro-nested"),
 )

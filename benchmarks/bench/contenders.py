@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,7 +30,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.avro.functions import to_avro
 
 from bench import raw_socket
 from bench.cells import CONTENDERS, OURS, TUNED, USUAL_PARTITIONS, Cell, Kind
@@ -39,13 +40,17 @@ from bench.topics import Topics
 from bench.worker_contenders import (
     SOURCES,
     ArrowKafkaSource,
+    ConfluentAvroSource,
     ConfluentKafkaSource,
     DiscardSource,
     KafkaPythonSource,
 )
 from spark_kafka_sink import register
 from spark_kafka_sink.records.compression import codec
+from spark_kafka_sink.serde.avro_schema import derive_schema
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.driver import register as arrow_batches
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 BEFORE_FORMAT: Final = "pykafka_before"
 _PACKAGE: Final = "spark_kafka_sink"
@@ -83,10 +88,12 @@ Write = Callable[[DataFrame, str, int], float | None]
 
 _BATCH_BYTES: Final = 512 * 1024
 _SPARKS_ROWS: Final = 10_000  # the most rows of an Arrow batch
+_SCHEMA_ID: Final = 1
 _PAYLOAD_BYTES: Final = 16 * 1024 * 1024
 _PERF_TEST: Final = "org.apache.kafka.tools.ProducerPerformance"
 _PERF_RESULT: Final = re.compile(r"(\d+) records sent, ([\d.]+) records/sec")
 _JVM_SINK: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+_JVM_AVRO: Final = "org.apache.spark.sql.avro.functions"
 
 
 class NotRunError(Exception):
@@ -153,11 +160,17 @@ def write_of(name: str, setting: Setting) -> Write:
         raise NotRunError("it is for cells with exactlyOnce")
     if plain is not None and setting.tls is None:
         raise NotRunError("--tls-bootstrap and --tls-truststore are not set")
+    if setting.cell.avro and not CONTENDERS[name].avro and name not in _WITH_AVRO:
+        raise NotRunError("it does not write Avro")
+    if CONTENDERS[name].avro and not setting.cell.avro:
+        raise NotRunError("it is for cells of Avro")
     return _BUILDERS[name](setting)
 
 
 # What is compared with itself over TLS.
 _WITH_TLS: Final = frozenset(each.over_tls for each in CONTENDERS.values() if each.over_tls)
+# What can write structs, too.
+_WITH_AVRO: Final = (OURS, "R1h", "noop")
 
 
 def _spark_writer(source: str, options: dict[str, str]) -> Write:
@@ -192,6 +205,8 @@ def _tls_options(setting: Setting) -> dict[str, str]:
 
 def _ours(setting: Setting, *, tls: bool = False) -> Write:
     more = _tls_options(setting) if tls else {}
+    if setting.cell.avro:
+        more |= {"valueFormat": "avro", "schema.registry.url": setting.registry}
     write = _spark_writer("pykafka", _kafka_options(setting) | more)
     if not setting.cell.exactly_once:
         return write
@@ -243,28 +258,60 @@ def _before(setting: Setting) -> Write:
     return _spark_writer(BEFORE_FORMAT, _kafka_options(setting))
 
 
-def _jvm_sink(setting: Setting, *, tuned: bool, tls: bool = False) -> Write:
+def _check_class(setting: Setting, name: str) -> None:
+    """Raise NotRunError if Spark does not find a class."""
     jvm = setting.spark._jvm  # noqa: SLF001 - the way to ask for a class
     try:
         if jvm is None:
             raise NotRunError("a Connect session has no JVM to ask")
         loader = jvm.Thread.currentThread().getContextClassLoader()
-        jvm.java.lang.Class.forName(_JVM_SINK, True, loader)  # noqa: FBT003 - Java's signature
+        jvm.java.lang.Class.forName(name, True, loader)  # noqa: FBT003 - Java's signature
     except Py4JError:
         raise NotRunError("its jars are not on Spark's class path (--jars)") from None
+
+
+def _avro_schema(setting: Setting) -> str:
+    """Return the Avro schema of a cell's values, which is the same for all contenders."""
+    kind = setting.sample.schema["value"].dataType
+    return derive_schema(column_type(kind), "value", "Value")
+
+
+def _made_by_jvm(setting: Setting) -> Write:
+    """Return a write of this sink, whose values Spark makes, and puts the prefix before them."""
+    _check_class(setting, _JVM_AVRO)
+    prefix = functions.lit(bytearray(schema_id_prefix(_SCHEMA_ID)))
+    value = functions.concat(prefix, to_avro("value", _avro_schema(setting)))
+    write = _spark_writer("pykafka", _kafka_options(setting))
+    return lambda frame, topic, rows: write(frame.withColumn("value", value), topic, rows)
+
+
+def _avro_serializer(setting: Setting) -> Write:
+    if not str(setting.spark.sparkContext.master).startswith("local"):
+        raise NotRunError("its schema registry is on 127.0.0.1 of the driver's machine")
+    options = {"schema": _avro_schema(setting)}
+    if importlib.util.find_spec("authlib") is None:
+        raise NotRunError("the Python module authlib, which it needs, is not installed")
+    return _python_writer("confluent_kafka", ConfluentAvroSource, setting, options)
+
+
+def _jvm_sink(setting: Setting, *, tuned: bool, tls: bool = False) -> Write:
+    _check_class(setting, _JVM_SINK)
     settings = TUNED if tuned else {}
     options = {f"kafka.{name}": value for name, value in settings.items()}
     options |= _tls_options(setting) if tls else {}
     return _spark_writer("kafka", _kafka_options(setting) | options)
 
 
-def _python_writer(module: str | None, source: type, setting: Setting) -> Write:
+def _python_writer(
+    module: str | None, source: type, setting: Setting, more: Mapping[str, str] | None = None
+) -> Write:
     if module is not None and importlib.util.find_spec(module) is None:
         raise NotRunError(f"the Python module {module} is not installed")
     options = {
         "bootstrap": setting.bootstrap,
         "compression": setting.cell.compression,
         "registry": setting.registry,
+        **(more or {}),
     }
     return _spark_writer(source.format_name, options)  # type: ignore[attr-defined]
 
@@ -365,7 +412,9 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R2ts": functools.partial(_jvm_sink, tuned=True, tls=True),
     "R1e": functools.partial(_exactly_once, "R1e"),
     "R1x": functools.partial(_exactly_once, "R1x"),
+    "R1j": _made_by_jvm,
     "R3": functools.partial(_python_writer, "confluent_kafka", ConfluentKafkaSource),
+    "R3a": _avro_serializer,
     "R4": functools.partial(_python_writer, "kafka", KafkaPythonSource),
     "R6": _perf_test,
     "R8": _arrow_kafka,
@@ -375,11 +424,17 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def do_GET(self) -> None:
+        self._answer(404, {"error_code": 40401, "message": "Subject not found."})
+
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length", 0))
         asked = json.loads(self.rfile.read(length) or b"{}")
-        answer = json.dumps({"id": 1, "version": 1, "schema": asked.get("schema", "")}).encode()
-        self.send_response(200)
+        self._answer(200, {"id": _SCHEMA_ID, "version": 1, "schema": asked.get("schema", "")})
+
+    def _answer(self, status: int, body: Mapping[str, object]) -> None:
+        answer = json.dumps(body).encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -393,7 +448,8 @@ class _Handler(BaseHTTPRequestHandler):
 def schema_registry() -> Iterator[str]:
     """Run a schema registry on 127.0.0.1 and yield its address.
 
-    It answers every request with schema id 1. Nothing reads the records that are written with it.
+    It has no subjects, and registers every schema with id 1. Nothing reads the records that are
+    written with it.
     """
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

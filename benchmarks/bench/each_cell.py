@@ -64,6 +64,7 @@ def main() -> int:
     try:
         kafka_jars.fetch(kafka_jars.KAFKA)
         kafka_jars.fetch(kafka_jars.SPARK_KAFKA)
+        kafka_jars.fetch(kafka_jars.SPARK_AVRO)
     except kafka_jars.JarsError as error:
         raise running.JobError(str(error)) from None
     usual = [word for word in given if word != "--all"]
@@ -139,7 +140,7 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
 
 
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
-    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
+    jars = ",".join(map(str, fetch_kafka.spark_jars()))
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
     submit += ["--jars", jars]
     for setting in (*_SPARK_SETTINGS, *settings):

@@ -219,7 +219,7 @@ _COLOURS: Final = dict(
             *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
             *("lightblue", "navajowhite", "lightgreen"),
             *("navy", "darkred", "sienna"),
-            *("teal", "indigo"),
+            *("teal", "indigo", "gold", "plum"),
         ),
         strict=True,
     )

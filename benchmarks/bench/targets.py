@@ -258,6 +258,9 @@ def _targets() -> Iterator[Target]:
         figure = _seconds_between(name, OURS)
         what = f"s of exactlyOnce={mode} over R1, a micro-batch"
         yield Target(what, "stream-once", figure, most=0.06, unit=" s")
+    for cell, limit in (("avro-flat", 1.4), ("avro-nested", 1.1)):
+        what = "CPU a row of Avro to R1j, which Spark's to_avro makes"
+        yield Target(what, cell, _cpu_to("R1j"), most=limit, on_one=True)
     over_noop = _seconds_over(_NOOP)
     yield Target("s over Spark's noop sink", "1row", over_noop, most=0.3, unit=" s")
 

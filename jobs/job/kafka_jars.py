@@ -81,6 +81,7 @@ CLIENTS_4_4: Final = Jars("the clients of Apache Kafka 4.4.0", "kafka-clients-4.
 KAFKA_3: Final = Jars("Apache Kafka 3.9.2", "kafka-3.9.2")
 KAFKA_0_10: Final = Jars("Apache Kafka 0.10.2.2", "kafka-0.10.2.2")
 SPARK_KAFKA: Final = Jars("Spark's Kafka sink 4.2.0", "spark-sql-kafka-4.2.0")
+SPARK_AVRO: Final = Jars("Spark's Avro 4.2.0", "spark-avro-4.2.0")
 
 
 def cache_folder() -> Path:

@@ -83,19 +83,18 @@ class Planning:
     """The state of the planning of a run.
 
     version: the version of a batch job. It is None for a stream, because only tasks know the number
-    of the micro-batch. lists: whether to list open transactions (D0). partitions: in mode `single`,
-    all partitions of the target topics; None in mode `two-phase`. accepts_torn: whether an
-    administrator lets the owner continue although rows of its last run are lost. leftovers: the
-    open transactions that D0 found, except the transactions that the record lists as decided.
-    record: the owner's record in the commit log. ends: the state machines that commit the decided
-    transactions. offset: the offset of the record DONE that this planning has written. is_proved:
-    whether the record DONE is committed, which proves that none of the leftovers is decided.
+    of the micro-batch. partitions: in mode `single`, all partitions of the target topics; None in
+    mode `two-phase`. accepts_torn: whether an administrator lets the owner continue although rows
+    of its last run are lost. leftovers: the open transactions that were listed (D0), except the
+    transactions that the record lists as decided. record: the owner's record in the commit log.
+    ends: the state machines that commit the decided transactions. offset: the offset of the record
+    DONE that this planning has written. is_proved: whether the record DONE is committed, which
+    proves that none of the leftovers is decided.
     """
 
     state: PlanState
     run: Run
     deadline: float
-    lists: bool
     version: int | None
     partitions: tuple[TopicPartition, ...] | None
     accepts_torn: bool = False
@@ -113,21 +112,18 @@ def begin(
     run: Run,
     *,
     deadline: float,
-    lists: bool = True,
     version: int | None = None,
     partitions: tuple[TopicPartition, ...] | None = None,
     accepts_torn: bool = False,
 ) -> Step[Planning]:
     """Return the state machine that plans a run, and its first requests to brokers.
 
-    lists: whether an older run may have left transactions open, which has to be assumed for the
-    first plan of a process and after a failed run. See `Planning` for the other arguments.
+    See `Planning` for the arguments.
     """
-    machine = Planning(_S.PEEKING, run, deadline, lists, version, partitions, accepts_torn)
-    if version is not None:
-        return asking(machine, ReadLog(run.driver_id))
-    ask, state = _first_of_plan(machine)
-    return asking(replace(machine, state=state), ask)
+    state, ask = (
+        (_S.LISTING, _list(run)) if version is None else (_S.PEEKING, ReadLog(run.driver_id))
+    )
+    return asking(Planning(state, run, deadline, version, partitions, accepts_torn), ask)
 
 
 def step(machine: Planning, answer: Answer, now: float) -> Step[Planning]:
@@ -154,8 +150,7 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
     record, version = reading.record, machine.version
     place = Place.NEW if record is None or version is None else record.versions.place(version)
     if record is None or version is None or place is Place.NEW:
-        ask, state = _first_of_plan(machine)
-        return asking(_moved(machine, state), ask)
+        return asking(_moved(machine, _S.LISTING), _list(machine.run))
     if place is Place.BELOW_FLOOR:
         return _over(machine, _below_floor(version, record))
     machine = replace(machine, record=record)
@@ -164,15 +159,9 @@ def _peeked(machine: Planning, at: Received) -> Step[Planning]:
     return _roll_forward(machine, record)
 
 
-def _first_of_plan(machine: Planning) -> tuple[Ask, PlanState]:
-    """Return the first request, and the machine's state.
-
-    It is the request to list open transactions (D0), or without this step, the request that fences
-    older drivers (D1).
-    """
-    if machine.lists:
-        return ListTransactions(f"{machine.run.driver_id}/"), _S.LISTING
-    return InitProducerId(machine.run.driver_id, machine.run.timeout_ms), _S.FENCING
+def _list(run: Run) -> ListTransactions:
+    """Return the request to list the open transactions of an owner (D0)."""
+    return ListTransactions(f"{run.driver_id}/")
 
 
 def _listed(machine: Planning, at: Received) -> Step[Planning]:

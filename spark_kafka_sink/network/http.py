@@ -1,4 +1,4 @@
-"""HTTP requests to a token endpoint: one POST, limited in time and size, without redirects.
+"""HTTP requests, limited in time and size, without redirects.
 
 One deadline limits the connection including its TLS handshake. A second deadline limits the
 complete response: a peer that sends a single byte now and then does not extend it. Only ``http``
@@ -23,7 +23,7 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.error import URLError
-from urllib.parse import quote_plus, urlencode, urlsplit
+from urllib.parse import quote, quote_plus, unquote, urlencode, urlsplit
 from urllib.request import (
     HTTPHandler,
     HTTPSHandler,
@@ -43,6 +43,10 @@ MOST_BYTES: Final = 1 << 20
 _MOST_OVERHEAD: Final = 256 << 10
 _SCHEMES: Final = ("http", "https")
 _AGENT: Final = "spark-kafka-sink"
+_HINT_OF_ENDPOINT: Final = (
+    "set ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
+    "certificate of its CA, unless the system trusts that CA"
+)
 # The message of http.client if a proxy refuses CONNECT. The rest of the message is the proxy's.
 _PROXY_REFUSAL: Final = re.compile(r"Tunnel connection failed: (\d{3})\b")
 
@@ -77,22 +81,34 @@ class HttpLimits:
 
 def check_url(option: str, url: str) -> None:
     """Raise ConfigException if a URL is not a valid HTTP URL. The message does not show the URL."""
-    try:
-        parts = urlsplit(url)
-        scheme, host, has_user = parts.scheme, parts.hostname, parts.username is not None
-        _ = parts.port
-    except ValueError:
-        scheme, host, has_user = "", None, False
-    if scheme not in _SCHEMES or not host or not url.isascii() or not url.isprintable():
+    if not is_url(url):
         raise ConfigException(
             f"{option} is not the URL of a token endpoint: expected https://host/path, or "
             "file:///path of a file with the token"
         )
-    if has_user or " " in url:
+    if urlsplit(url).username is not None or " " in url:
         raise ConfigException(
             f"{option} has a user or a blank in it: the options for credentials are "
             "sasl.oauthbearer.client.credentials.client.id and .client.secret"
         )
+
+
+def is_url(url: str) -> bool:
+    """Return whether a text is a URL of HTTP, in ASCII."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    is_text = url.isascii() and url.isprintable()
+    return parts.scheme in _SCHEMES and bool(parts.hostname) and is_text
+
+
+def without_user(url: str) -> tuple[str, str | None]:
+    """Return a URL without its user and password, and these two as ``user:password``, or None."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=host).geturl(), unquote(user) if at else None
 
 
 def shown_url(url: str) -> str:
@@ -122,6 +138,11 @@ def url_encoded(text: str) -> str:
     return quote_plus(text)
 
 
+def path_encoded(text: str) -> str:
+    """Return a text encoded as one part of the path of a URL."""
+    return quote(text, safe="")
+
+
 def post(
     url: str,
     form: Mapping[str, str],
@@ -134,11 +155,28 @@ def post(
     context: the TLS context for ``https``. Raise HttpException if there is no complete response in
     time.
     """
-    request = Request(  # noqa: S310 - checked by check_url, and the opener has no other schemes
+    return send("POST", url, urlencode(form).encode(), headers, limits, context)
+
+
+def send(
+    method: str,
+    url: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    limits: HttpLimits,
+    context: ssl.SSLContext | None = None,
+    certificate_hint: str = _HINT_OF_ENDPOINT,
+) -> HttpAnswer:
+    """Send a request and return the response, with any status.
+
+    context: the TLS context for ``https``. certificate_hint: what to do if the certificate of the
+    server is refused. Raise HttpException if there is no complete response in time.
+    """
+    request = Request(  # noqa: S310 - the URL is checked, and the opener has no other schemes
         url,
-        data=urlencode(form).encode(),
+        data=body,
         headers={"Accept": "application/json", "User-Agent": _AGENT, **headers},
-        method="POST",
+        method=method,
     )
     deadline = _Deadline(limits)
     try:
@@ -146,15 +184,15 @@ def post(
         if response is None:
             raise HttpException("the environment's proxy is neither http nor https")
         with closing(response):
-            body = response.read(MOST_BYTES + 1)
-        if len(body) > MOST_BYTES:
+            found = response.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES:
             raise _TooLargeError
         retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
-        return HttpAnswer(response.status, body, retry_after_s)
+        return HttpAnswer(response.status, found, retry_after_s)
     except URLError as error:
-        failure = _failure(error.reason, deadline)
+        failure = _failure(error.reason, deadline, certificate_hint)
     except (OSError, HTTPException, ValueError) as error:
-        failure = _failure(error, deadline)
+        failure = _failure(error, deadline, certificate_hint)
     finally:
         deadline.close()
     # Raised outside the handlers, because the caught exception may contain data that the peer sent.
@@ -310,7 +348,7 @@ def _opener(url: str, deadline: _Deadline, context: ssl.SSLContext | None) -> Op
     return opener
 
 
-def _failure(error: object, deadline: _Deadline) -> HttpException:
+def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpException:
     """Return the exception for a response that is missing or incomplete."""
     certificate: str | None = getattr(error, "verify_message", None)
     if isinstance(error, HttpException):
@@ -322,11 +360,7 @@ def _failure(error: object, deadline: _Deadline) -> HttpException:
             f"{refusal[1]}"
         )
     if certificate is not None:
-        why = (
-            f"its certificate is refused here ({certificate.rstrip('.')}): set "
-            "ssl.truststore.location or ssl.truststore.certificates inside sasl.jaas.config to the "
-            "certificate of its CA, unless the system trusts that CA"
-        )
+        why = f"its certificate is refused here ({certificate.rstrip('.')}): {certificate_hint}"
     elif isinstance(error, TimeoutError) and deadline.is_connected:
         why = f"its response was not complete within {deadline.limits.read_s:g} s"
     elif isinstance(error, TimeoutError):

@@ -164,6 +164,18 @@ class OAuth:
             extensions=dict(settings.extensions),
         )
 
+    def new_token(self) -> OAuthBearerToken:
+        """Return a token that is read or fetched now. This may take long.
+
+        Raise TokenException if there is none.
+        """
+        if self._shared is not None:
+            return self._fetch()
+        try:
+            return self.file_token()
+        except (ConfigException, SaslAuthenticationException) as error:
+            raise TokenException(str(error), is_final=True) from None
+
     def of_file(self) -> str:
         """Return the token or the assertion in a file; empty without a file.
 

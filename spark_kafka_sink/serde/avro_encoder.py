@@ -45,6 +45,7 @@ from spark_kafka_sink.serde.avro_plan import (
     RecordPlan,
     UnionPlan,
 )
+from spark_kafka_sink.serde.column_types import Kind
 from spark_kafka_sink.serde.row_rules import Fault
 
 # Longer runs of small fields are cut, since rows of different lengths spread over many words.
@@ -317,6 +318,12 @@ class _Datums:
         self._varint(lengths, live)
         self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
 
+    def raw(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
+        """Add the bytes alone; invalid UTF-8 in a text becomes U+FFFD."""
+        column = BinaryColumn.of(valid_utf8(array) if plan.kind is Kind.STRING else array)
+        lengths = np.diff(column.offsets)
+        self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
+
     def fixed(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add bytes of a fixed number."""
         column = BinaryColumn.of(array)
@@ -407,6 +414,7 @@ _WRITERS: Final[dict[Form, Callable[[_Datums, Leaf, pa.Array, Mask], None]]] = {
     Form.STRING: _Datums.text,
     Form.UUID: _Datums.uuid,
     Form.DECIMAL: _Datums.decimal,
+    Form.RAW: _Datums.raw,
     Form.FIXED: _Datums.fixed,
     Form.FIXED_UUID: _Datums.fixed_uuid,
     Form.FIXED_DECIMAL: _Datums.fixed_decimal,

@@ -48,6 +48,8 @@ class Form(Enum):
     STRING = "length and text"
     UUID = "length and text of a UUID"
     DECIMAL = "length and bytes of a number"
+    # The bytes of a text or of binary data, without their length.
+    RAW = "the bytes"
     # `Leaf.size` bytes.
     FIXED = "bytes"
     FIXED_UUID = "the bytes of a UUID"

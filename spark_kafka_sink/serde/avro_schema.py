@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -140,8 +140,19 @@ def _with_logical(name: str, kind: Primitive | Fixed) -> str:
 # -- parsing --------------------------------------------------------------------------------------
 
 
-def parse_schema(text: str) -> AvroType:
-    """Return the schema in a JSON text. Raise DataException if it is not a valid schema."""
+def parse_schema(text: str, referenced: Sequence[str] = ()) -> AvroType:
+    """Return the schema in a JSON text. Raise DataException if it is not a valid schema.
+
+    referenced: schemas that define names which the schema uses, each after those that it uses
+    itself.
+    """
+    parser = _Parser()
+    for each in referenced:
+        _parsed(parser, each)
+    return _parsed(parser, text)
+
+
+def _parsed(parser: _Parser, text: str) -> AvroType:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -149,13 +160,13 @@ def parse_schema(text: str) -> AvroType:
         message = f"an Avro schema is expected to be JSON, found {_shown(text)} ({reason})"
         raise DataException(message) from None
     try:
-        return _Parser().parse(found, "", "the schema")
+        return parser.parse(found, "", "the schema")
     except RecursionError:
         raise DataException("the Avro schema is nested too deeply") from None
 
 
 class _Parser:
-    """Parses one schema. Its names are known from their definition on."""
+    """Parses a schema and what it references. Names are known from their definition on."""
 
     def __init__(self) -> None:
         self._named: dict[str, AvroType] = {}

@@ -191,10 +191,21 @@ def _version(value: str | None) -> int | None:
 
 
 def check_exactly_once(
-    selected: ExactlyOnce, producer: ProducerConfig, dead_letter_topic: str | None
+    selected: ExactlyOnce,
+    producer: ProducerConfig,
+    topic: str | None,
+    dead_letter_topic: str | None,
 ) -> None:
-    """Raise ConfigException if other options conflict with exactly once."""
-    conflicts = []
+    """Raise ConfigException if other options conflict with exactly once.
+
+    topic, dead_letter_topic: the values of these options, None if they are not set.
+    """
+    conflicts = [
+        f"{name}={selected.log_topic}, the topic of the commit log (commitLogTopic), in which "
+        "brokers delete records that are not the newest of their key: use another topic"
+        for name, used in (("topic", topic), ("deadLetterTopic", dead_letter_topic))
+        if used == selected.log_topic
+    ]
     if producer.acks_number != -1:
         conflicts.append(f"{Option('acks', producer.acks)}: set it to all, or remove it")
     if not producer.enable_idempotence:

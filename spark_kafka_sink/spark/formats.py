@@ -1,11 +1,13 @@
-"""``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values in Avro.
+"""``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values with a schema.
 
-`to_kafka` marks a value that is to be Avro in the metadata of the column, so that the option
-valueFormat is not needed for it.
+`to_kafka` marks a value that is to have a format in the metadata of the column, so that the option
+valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does. For
+JSON, it has the type of the rows, too, from which their schema is derived.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +16,14 @@ from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.serde.avro_schema import NAME_RULE, is_name
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
     from spark_kafka_sink.serde.avro_plan import Plan
+    from spark_kafka_sink.serde.json_schema import JsonPlan
 
 AVRO: Final = "avro"
-_FORMATS: Final = (AVRO,)
+JSON_SR: Final = "json_sr"
+_FORMATS: Final = (AVRO, JSON_SR)
 COLUMNS_WITH_FORMAT: Final = ("key", "value")
 FORMAT_OPTIONS: Final = (
     "keyFormat",
@@ -30,6 +34,7 @@ FORMAT_OPTIONS: Final = (
     "valueSchema",
 )
 _MARK: Final = "pykafka.format"
+_TYPE: Final = "pykafka.json.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class ColumnEncoding:
     """How tasks encode a column: by a plan, with the same bytes before each row."""
 
     column: str
-    plan: Plan
+    plan: Plan | JsonPlan
     prefix: bytes = b""
 
 
@@ -77,9 +82,33 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
     return FormatOptions(formats, schemas, name, namespace)
 
 
-def as_metadata(chosen: str) -> dict[str, Any]:
-    """Return the mark of a column's format as column metadata."""
-    return {_MARK: chosen}
+def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
+    """Return the mark of a column's format as column metadata. rows: the type of JSON rows."""
+    return {_MARK: chosen} if rows is None else {_MARK: chosen, _TYPE: _bare(rows).json()}
+
+
+def json_type(column: StructField) -> DataType | None:
+    """Return the type of JSON rows in the mark of their column, None without one."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - tasks need no types
+
+    marked = (column.metadata or {}).get(_TYPE)
+    return None if marked is None else StructType.fromJson(json.loads(marked))
+
+
+def _bare(kind: DataType) -> DataType:
+    """Return a type without comments, collations and classes of users."""
+    from pyspark.sql import types as T  # noqa: N812, PLC0415 - as everywhere; tasks need no types
+
+    if isinstance(kind, T.UserDefinedType):
+        return _bare(kind.sqlType())
+    if isinstance(kind, T.StructType):
+        fields = [T.StructField(f.name, _bare(f.dataType), f.nullable) for f in kind.fields]
+        return T.StructType(fields)
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_bare(kind.elementType), kind.containsNull)
+    if isinstance(kind, T.MapType):
+        return T.MapType(_bare(kind.keyType), _bare(kind.valueType), kind.valueContainsNull)
+    return T.StringType() if isinstance(kind, T.StringType) else kind
 
 
 def chosen_formats(options: FormatOptions, schema: StructType) -> dict[str, str]:

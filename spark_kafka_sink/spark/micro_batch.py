@@ -27,7 +27,7 @@ class MicroBatch(NamedTuple):
     """A micro-batch of a streaming query.
 
     run_id: the run id of the query. query_name: the name of the query. Both are empty if they are
-    not known. is_retry: whether `write_batch` has failed to save it in this run of the query.
+    not known. is_retry: whether a save of it has failed in this run of the query.
     """
 
     query_id: str
@@ -59,23 +59,33 @@ def micro_batch_of(local_property: Callable[[str], str | None]) -> MicroBatch | 
     return MicroBatch(query_id, int(batch_id), run_id, name[1] if run and name else "")
 
 
-# The options in which `write_batch` passes its micro-batch on to Spark's Python processes.
+# The options in which `write_batch`, or ``save()`` in the function of foreachBatch, passes the
+# micro-batch on to Spark's Python processes.
 BATCH_ID_OPTION: Final = "pykafka.batch.id"
 QUERY_OPTION: Final = "pykafka.query"
 _FIRST_TRY: Final = "first"
 _RETRY: Final = "retry"
-_FROM_HERE: Final = re.compile("write_batch:(-?[0-9]+)")
+_FROM_HERE: Final = re.compile("(write_batch|save):(-?[0-9]+)")
 
 
-def batch_id_option(batch_id: int) -> dict[str, str]:
-    """Return the option that passes on the number of a micro-batch."""
-    return {BATCH_ID_OPTION: f"write_batch:{batch_id}"}
+def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
+    """Return the option that passes on the number of a micro-batch.
+
+    is_save: whether ``save()`` passes it on, with the same number in txnVersion.
+    """
+    return {BATCH_ID_OPTION: f"{'save' if is_save else 'write_batch'}:{batch_id}"}
 
 
 def batch_id_of(options: Mapping[str, str]) -> int | None:
     """Return the number that `batch_id_option` encoded in the options, None if there is none."""
     found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
-    return int(found[1]) if found else None
+    return int(found[2]) if found else None
+
+
+def is_of_save(options: Mapping[str, str]) -> bool:
+    """Return whether ``save()`` has encoded a number in the options."""
+    found = _FROM_HERE.fullmatch(options.get(BATCH_ID_OPTION, ""))
+    return found is not None and found[1] == "save"
 
 
 def query_option(micro_batch: MicroBatch) -> dict[str, str]:
@@ -86,7 +96,7 @@ def query_option(micro_batch: MicroBatch) -> dict[str, str]:
 
 
 def micro_batch_in(options: Mapping[str, str]) -> MicroBatch | None:
-    """Return the micro-batch that `write_batch` put in options, None if its query is unknown."""
+    """Return the micro-batch in the options, None if there is none, or its query is unknown."""
     batch_id = batch_id_of(options)
     if batch_id is None or QUERY_OPTION not in options:
         return None

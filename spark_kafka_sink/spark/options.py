@@ -43,6 +43,11 @@ from spark_kafka_sink.config import (
 from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import Node
+from spark_kafka_sink.schema_registry.settings import (
+    REGISTRY_OPTIONS,
+    RegistrySettings,
+    registry_settings,
+)
 from spark_kafka_sink.spark.exactly_once import (
     APPLICATION_OPTION,
     EXACTLY_ONCE_OPTIONS,
@@ -87,7 +92,7 @@ _OWN: Final = {
         "createTopics", "delegationToken", TOKEN_MECHANISM_OPTION, "fullTraceback",
         "openTelemetry", "progress", "quiet", "reportPath", "topic", "topic.partitions",
         "topic.replication", "traceparent", "unknownOptions", *BAD_ROW_OPTIONS,
-        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS,
+        *EXACTLY_ONCE_OPTIONS, *FORMAT_OPTIONS, *REGISTRY_OPTIONS,
     )
 }  # fmt: skip
 # Options that Spark itself adds (the path of save(path), the name and checkpoint of a stream), and
@@ -152,7 +157,8 @@ class SinkOptions:
     if the driver creates a delegation token for them; None if tasks authenticate as the driver
     does. exactly_once: None for at-least-once writes. traceparent: the parent of the span of the
     job, empty if it has none, and None without openTelemetry. write_id: as in `CommitReport`.
-    full_traceback: whether tracebacks of exceptions have the frames of the sink.
+    full_traceback: whether tracebacks of exceptions have the frames of the sink. registry: the
+    settings of the schema registry that the driver asks; tasks get None.
 
     The driver adds the following before tasks start. encodings: the columns that tasks encode,
     and how. laid_out: the partition count of each topic for which `atomic_layout` partitioned
@@ -175,6 +181,7 @@ class SinkOptions:
     traceparent: str | None = None
     write_id: str | None = None
     formats: FormatOptions = field(default_factory=FormatOptions)
+    registry: RegistrySettings | None = None
     encodings: tuple[ColumnEncoding, ...] = ()
     laid_out: Mapping[str, int] = field(default_factory=dict)
     max_message_bytes: int | None = None
@@ -264,10 +271,11 @@ def _sink_options(options: Mapping[str, str]) -> SinkOptions:
         bad_rows=bad_rows,
         new_topic=_new_topic(given),
         delegation_token_mechanism=_delegation_token_mechanism(given, producer),
-        exactly_once=_exactly_once(given, producer, bad_rows),
+        exactly_once=_exactly_once(given, producer, topic or None, bad_rows),
         traceparent=_given_traceparent(given),
         write_id=given.get(WRITE_ID_OPTION),
         formats=format_options(given),
+        registry=registry_settings(given),
         full_traceback=_is_on(given, "fullTraceback"),
     )
 
@@ -294,7 +302,7 @@ def has_full_traceback(options: Mapping[str, str]) -> bool:
 
 
 def _exactly_once(
-    given: Mapping[str, str], producer: ProducerConfig, bad_rows: BadRowPolicy
+    given: Mapping[str, str], producer: ProducerConfig, topic: str | None, bad_rows: BadRowPolicy
 ) -> ExactlyOnce | None:
     """Return the exactly-once options, None if exactlyOnce is off.
 
@@ -303,7 +311,7 @@ def _exactly_once(
     selected = exactly_once(given)
     if selected is None:
         return None
-    check_exactly_once(selected, producer, bad_rows.topic)
+    check_exactly_once(selected, producer, topic, bad_rows.topic)
     if given.get("asyncprogresstrackingenabled", "false").strip().lower() == "true":
         message = (
             "asyncProgressTrackingEnabled does not go with exactlyOnce: a micro-batch that Spark "

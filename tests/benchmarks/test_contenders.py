@@ -86,3 +86,21 @@ def test_cells_with_tls_are_for_what_is_compared_over_it() -> None:
         elif name not in over:
             with pytest.raises(NotRunError, match="it is not compared over TLS"):
                 write_of(name, setting(CELLS["1KB-tls"]))
+
+
+def test_cells_of_avro_are_for_what_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, dict[str, str]]] = []
+    monkeypatch.setattr(contenders, "_spark_writer", lambda *given: found.append(given))
+    monkeypatch.setattr(contenders, "_avro_schema", lambda _: '"long"')
+    flat = CELLS["avro-flat"]
+    for name, contender in CONTENDERS.items():
+        if contender.avro:
+            with pytest.raises(NotRunError, match="it is for cells of Avro"):
+                write_of(name, setting(CELLS["1KB"]))
+        elif name not in ("R1", "R1h", "noop"):
+            with pytest.raises(NotRunError):
+                write_of(name, setting(flat))
+    write_of("R1", setting(flat))
+    (kind, options) = found[0]
+    assert (kind, options["valueFormat"]) == ("pykafka", "avro")
+    assert "schema.registry.url" in options

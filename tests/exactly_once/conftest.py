@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from support.brokers.kafka_cluster import KafkaCluster
 from support.documents import exactly_once_cases
 from support.spark.single_job import SingleJob
 
-from exactly_once.moments import Moments
+from exactly_once.moments import IS_ALL, Moments
 from spark_kafka_sink import commit
 from spark_kafka_sink.commit import two_phase_abort
 from spark_kafka_sink.commit_client import CommitClient
@@ -34,17 +33,20 @@ LOG: str = "__pykafka_commits"
 Proxied: TypeAlias = tuple[KafkaCluster, FaultProxy]
 
 _LEVELS = ["level 2", "level 1"]
-# As make test-exactly-once wants it: Kafka 4 at level 1, too, and the cases in the end.
-_IS_ALL = os.environ.get("ALL_LEVELS") == "1"
 _LEVEL_1_OF_KAFKA_4 = "level 1 of Kafka 4"
-if _IS_ALL:
+if IS_ALL:
     _LEVELS.append(_LEVEL_1_OF_KAFKA_4)
-# Its brokers answer as those of Kafka 3.9 do at that level: these files ask them for all answers.
+# Its brokers answer as those of Kafka 3.9 do at that level: these files ask them for all answers,
+# or are short.
 _WITH_LEVEL_1_OF_KAFKA_4 = (
     "test_attempts.py",
     "test_crashes.py",
     "test_end_txn.py",
     "test_joined_transactions.py",
+    "test_recover.py",
+    "test_single_batches.py",
+    "test_streams.py",
+    "test_two_phase_batches.py",
 )
 
 
@@ -65,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print figures of the tests, and what the cases of exactly-once-cases.md came to."""
-    if not _IS_ALL:
+    if not IS_ALL:
         return
     terminalreporter.section("Figures of exactly once")
     for report in terminalreporter.stats.get("passed", ()):

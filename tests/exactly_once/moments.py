@@ -7,8 +7,9 @@ after a pause, are not counted: how many there are depends on the brokers.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import pytest
 
@@ -17,6 +18,10 @@ from spark_kafka_sink.commit_client import CommitClient
 
 # Whether a moment is meant, by its number and the question that comes next.
 When: TypeAlias = Callable[[int, Ask], bool]
+
+
+# As make test-exactly-once wants it: all levels, moments and answers.
+IS_ALL: Final = os.environ.get("ALL_LEVELS") == "1"
 
 
 class DiedError(BaseException):
@@ -129,10 +134,10 @@ def before_end(nth: int, *, of: str) -> When:
     return when
 
 
-def numbers(happens: Callable[[int], bool]) -> Iterator[int]:
-    """Yield the numbers of all moments of a run, and at last that of a run that none broke."""
-    number = 0
+def numbers(happens: Callable[[int], bool], first: int = 0, step: int = 1) -> Iterator[int]:
+    """Yield the numbers of moments of a run, and at last that of a run that none broke."""
+    number = first
     while happens(number):
         yield number
-        number += 1
+        number += step
     yield number

@@ -317,6 +317,20 @@ def test_dead_letters_are_there_once_in_two_phase_and_at_least_once_in_files(
         assert len(read_with_confluent(job.cluster.bootstrap, letters)) == 1
 
 
+@pytest.mark.parametrize("on_error", ["skip", "deadLetter"])
+def test_a_row_that_a_broker_refuses_fails_the_job_whatever_on_error_says(
+    job: SingleJob, on_error: str, new_topic: NewTopic, driver_folder: object
+) -> None:
+    topic = new_topic(4, {"cleanup.policy": "compact"})  # it has no place for rows without key
+    job.topic = job.options["topic"] = topic
+    job.options["onError"] = on_error
+    if on_error == "deadLetter":
+        job.options["deadLetterPath"] = f"{driver_folder}/letters"
+    with pytest.raises(KafkaException, match="INVALID_RECORD"):
+        job.run({0: ["a"]})
+    assert job.committed == []
+
+
 def test_rows_of_partitions_that_do_not_exist_are_skipped(job: SingleJob) -> None:
     job.options["onError"] = "skip"
     writer = job.plan()

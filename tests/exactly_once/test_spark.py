@@ -147,14 +147,18 @@ def test_a_stream_writes_each_micro_batch_once_also_if_it_is_stopped(
 
 _FILES = lines(1, 2, 3, 4, 5)
 _NOTHING: Counter[str] = Counter()
+# The rows whose topic column names the first topic.
+_FIRST = Counter(value for value in _FILES if value.endswith(".0"))
+_ALL_THREE = (_FILES + _FILES + _FIRST, _FILES + _FILES - _FIRST)
 FUNCTIONS = {
     "by a function": (_FILES, _NOTHING),
     "the last one by it again": (_FILES, _NOTHING),
-    "one application and two topics": (_FILES + _FILES, _FILES),
-    "the last one of both again": (_FILES + _FILES, _FILES),
+    "one application, two topics and a topic column": _ALL_THREE,
+    "the last one of all three again": _ALL_THREE,
 }
 TWICE = "one application and one topic twice"
 BY_BOTH_OPTIONS = ("by both options", "the last one by both options again")
+BY_BOTH_TWICE = "by both options twice, with another checkpoint"
 
 
 @_LEVELS
@@ -165,11 +169,25 @@ def test_a_function_writes_each_micro_batch_once_to_each_of_its_topics(
     assert {name: found[name] for name in FUNCTIONS} == {
         name: Result(values, None) for name, values in FUNCTIONS.items()
     }
-    before, after = FUNCTIONS["the last one of both again"][0], found[TWICE].values[0]
+    (before, others), after = _ALL_THREE, found[TWICE].values[0]
     # Spark takes the files in the order of their times, which may be the same.
     assert before <= after
     assert after - before in [lines(file) for file in (1, 2, 3, 4, 5)]
-    assert found[TWICE].values[1] == _FILES
+    assert found[TWICE].values[1] == others
     assert "two saves of one micro-batch need different topics" in str(found[TWICE].error)
     for name in BY_BOTH_OPTIONS:
-        assert found[name] == Result((after + _FILES, _FILES), None)
+        assert found[name] == Result((after + _FILES, others), None)
+
+
+@_LEVELS
+def test_save_in_a_function_refuses_a_second_save_and_writes_a_new_query_s_micro_batch(
+    application: Application, level: str
+) -> None:
+    found = application.found[level]
+    before, after = (found[name].values for name in (BY_BOTH_OPTIONS[-1], BY_BOTH_TWICE))
+    # Micro-batch 0 is the first of another query, and not the one that was written before.
+    assert after[0] - before[0] in [lines(file) for file in (1, 2, 3, 4, 5)]
+    assert (before[0] <= after[0], before[1]) == (True, after[1])
+    error = str(found[BY_BOTH_TWICE].error)
+    assert "save(): this process has saved micro-batch 0 of application by version" in error
+    assert "two saves of one micro-batch need different topics" in error

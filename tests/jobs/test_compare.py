@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import demo
 import pytest
 import verify
+from confluent_kafka import KafkaError
 from job import digest
 
 SOURCE = digest.Digest(records=5, total=0xABC)
@@ -52,3 +54,15 @@ def test_the_demo_agrees_only_if_every_topic_does(
     steps = demo.Steps(time.monotonic(), count=7)
     agreed = demo.Demo(Mock(), tmp_path, "host:1", steps).run(["a", "b", "c"])
     assert agreed is (differs is None)
+
+
+def end_of(partition: int) -> SimpleNamespace:
+    """Return the message that a consumer gets at the end of a partition."""
+    error = SimpleNamespace(code=lambda: KafkaError._PARTITION_EOF)
+    return SimpleNamespace(error=lambda: error, partition=lambda: partition)
+
+
+def test_the_end_of_one_partition_is_not_that_of_the_others() -> None:
+    unread = {0, 1, 2}
+    verify._take([end_of(1)], verify.Topic(), unread)  # type: ignore[list-item] # as a Message
+    assert unread == {0, 2}

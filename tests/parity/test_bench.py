@@ -1,4 +1,4 @@
-"""The benchmark with Spark's own sink and this one: both are measured in the same cell."""
+"""The benchmark with Spark's own sink and functions: they are measured beside this one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ TIMEOUT_S = 240
 @pytest.mark.spark
 @pytest.mark.skipif(not fetch_kafka.takes_jvm_sink(), reason="not the Spark of Spark's own sink")
 @pytest.mark.parametrize("sink", [THEIRS], indirect=True)
-def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_path: Path) -> None:
-    jars = ",".join(map(str, fetch_kafka.jvm_sink_jars()))
+@pytest.mark.parametrize(
+    ("cells", "contenders"),
+    [
+        (("100B",), ("R1", "R2", "R2t")),
+        (("avro-flat", "avro-nested"), ("R1", "R1j", "R3a")),
+    ],
+    ids=("bytes", "avro"),
+)
+def test_ratios_to_what_is_spark_s_own_are_measured_in_one_run(
+    sink: Sink, tmp_path: Path, cells: tuple[str, ...], contenders: tuple[str, ...]
+) -> None:
+    jars = ",".join(map(str, fetch_kafka.spark_jars()))
     command: list[str | Path] = [SPARK_SUBMIT, "--master", "local[2]", "--jars", jars]
     command += ["--properties-file", ROOT / "conf" / "spark-defaults.conf"]
     command += [ROOT / "benchmarks/run.py"]
-    command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", "100B"]
-    command += ["--contenders", "R1", "R2", "R2t", "--scale", "0.001", "--rounds", "1"]
+    command += ["--bootstrap", sink.bootstrap, "--output", tmp_path, "--cells", *cells]
+    command += ["--contenders", *contenders, "--scale", "0.001", "--rounds", "1"]
     command += ["--warm-up", "1"]
     done = subprocess.run(
         command,
@@ -39,12 +49,14 @@ def test_the_ratio_to_the_tuned_jvm_sink_is_measured_in_one_run(sink: Sink, tmp_
         timeout=TIMEOUT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (cell,) = json.loads((tmp_path / "results.json").read_text())["cells"].values()
-    results = {result["name"]: result for result in cell["results"]}
-    assert results.keys() == {"R1", "R2", "R2t"}
-    for result in results.values():
-        assert result["rows"] == cell["cell"]["rows"]
-        (measured,) = result["measurements"]
-        assert measured["seconds"] > 0
+    found = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert found.keys() == set(cells)
+    for cell in found.values():
+        results = {result["name"]: result for result in cell["results"]}
+        assert results.keys() == set(contenders)
+        for result in results.values():
+            assert result["rows"] == cell["cell"]["rows"]
+            (measured,) = result["measurements"]
+            assert measured["seconds"] > 0
     table = (tmp_path / "results.md").read_text()
-    assert "| R2t |" in table
+    assert f"| {contenders[-1]} |" in table

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +28,7 @@ from support.pure.unreachable import NOBODY
 from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
-from spark_kafka_sink import KafkaProducer, recover
+from spark_kafka_sink import KafkaProducer, last_reports, recover, write_batch
 from spark_kafka_sink.admin import KafkaAdmin
 from spark_kafka_sink.config import producer_config
 from spark_kafka_sink.consumer.topic_reader import TopicReader
@@ -421,23 +422,31 @@ def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
     case = Case("no-topic", cluster)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.txt").write_text("row\n")
-    query = (
+    writer = (
         spark.readStream.format("text")
         .load(str(tmp_path / "source"))
         .selectExpr("value", "'no-topic' AS topic")
-        .writeStream.format("pykafka")
-        .options(**case.options)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
+        .writeStream.trigger(availableNow=True)
     )
-    with pytest.raises(PySparkException) as met:
-        query.awaitTermination()
-    for error in (met.value, query.exception()):
-        assert isinstance(error, PySparkException)
-        last = "".join(traceback.format_exception(error)).splitlines()[-1]
-        assert last == python_traceback(error).splitlines()[-1]
-        case.check(last, "kafka.")
+    by_format = writer.format("pykafka").options(**case.options)
+    by_function = writer.foreachBatch(partial(write_batch, options=case.options))
+    for name, each in (("format", by_format), ("function", by_function)):
+        spark.streams.resetTerminated()
+        query = each.option("checkpointLocation", str(tmp_path / name)).start()
+        found: list[BaseException | None] = []
+        for wait in (spark.streams.awaitAnyTermination, query.awaitTermination):
+            with pytest.raises(PySparkException) as met:
+                wait()
+            found.append(met.value)
+            (report,) = last_reports(spark, 1)
+            assert name == "function" or "no-topic" in report["error"]
+        for error in (*found, query.exception()):
+            assert isinstance(error, PySparkException)
+            last = "".join(traceback.format_exception(error)).splitlines()[-1]
+            case.check(last, "kafka.")
+            if name == "format":
+                assert last == python_traceback(error).splitlines()[-1] == report["error"]
+    spark.streams.resetTerminated()
 
 
 CONNECT: Final = """

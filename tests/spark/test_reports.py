@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from conftest import NewTopic
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 from support.brokers.kafka_cluster import KafkaCluster
+from support.pure.full_pipe import full_pipe
 from support.spark.sink import registered_for_now, save
 
 from spark_kafka_sink import last_reports, write_batch
@@ -122,6 +124,33 @@ def test_a_task_prints_its_progress_while_it_waits_for_its_input(
             yield pa.record_batch({"value": ["x"]})
 
         assert write_task(options, batches()).report.rows == 8
+
+
+def test_a_task_whose_stderr_is_a_full_pipe_writes_all_its_rows(
+    kafka: KafkaCluster, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_progress, "PERIOD_S", 0.01)
+    printing, os_write = threading.Event(), os.write
+    given = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": new_topic(1)}
+    options = sink_options(given | {"progress": "true"})
+    with full_pipe() as (_, writer):
+
+        def write(file: int, text: bytes) -> int:
+            if file == writer:
+                printing.set()
+            return os_write(file, text)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"value": ["x"] * 7})
+            assert printing.wait(60)
+            yield pa.record_batch({"value": ["x"]})
+
+        monkeypatch.setattr(task_progress, "_STDERR", writer)
+        monkeypatch.setattr(os, "write", write)
+        assert write_task(options, batches()).report.rows == 8
+        assert task_progress._printing.locked(), "the first line still waits"
+    with task_progress._printing:
+        """It waits no longer, so the lines of other tests are printed."""
 
 
 def test_throttling_of_a_task_is_reported(kafka: KafkaCluster, new_topic: NewTopic) -> None:

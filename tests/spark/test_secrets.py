@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 from support.brokers import keys
 from support.brokers.access import allow_only
-from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, SecuredKafka, quoted
+from support.brokers.registry_server import RegistryServer, basic, registry_server
+from support.brokers.secured_kafka import MARKED_PASSWORD, MARKED_USER, USER, SecuredKafka, quoted
 from support.brokers.token_server import CLIENT_ID, Answer, Asked, TokenServer
 from support.oracles.readers import create_topic, read_with_confluent
 from support.spark.spark_processes import connect_server, standalone_cluster
@@ -35,6 +36,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 _MARKER = "hunter2"
 _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _SECRETS = [
+    "basic.auth.user.info",
+    "bearer.auth.client.secret",
+    "bearer.auth.token",
     "kafka.sasl.jaas.config",
     "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
     "kafka.sasl.oauthbearer.client.credentials.client.secret",
@@ -44,6 +48,8 @@ _SECRETS = [
     "kafka.ssl.keystore.key",
     "kafka.ssl.keystore.password",
     "kafka.ssl.truststore.password",
+    "schema.registry.ssl.keystore.key",
+    "schema.registry.url",
 ]
 # It is unknown: with unknownOptions=warn, a write goes through with it.
 _UNKNOWN_SECRET = "kafka.my.password"
@@ -84,6 +90,7 @@ from pathlib import Path
 
 import pyarrow
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 from spark_kafka_sink import KafkaDataSource, KafkaProducer, register
 from spark_kafka_sink.config import producer_config
@@ -91,7 +98,7 @@ from spark_kafka_sink.errors import KafkaException
 from spark_kafka_sink.spark.options import sink_options
 
 # Less than who started this waits.
-faulthandler.dump_traceback_later(200, exit=True)
+faulthandler.dump_traceback_later(270, exit=True)
 folder, given = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
 settings, unknown, marker = given["settings"], given["unknown"], given["marker"]
 builder = SparkSession.builder
@@ -164,9 +171,20 @@ def succeed(options):
     writer(options).mode("append").save()
 
 
-def fail(options, sentence):
-    printed = refused(lambda: writer(options).mode("append").save())
+def fail(options, sentence, frame=frame):
+    printed = refused(lambda: writer(options, frame).mode("append").save())
     assert sentence in printed, printed
+
+
+@udf("string")
+def of_user(value):
+    raise ValueError("of the user's own code")
+
+
+in_tasks = [
+    (spark.sql("SELECT 'v' AS value, -2 AS partition"), "Invalid partition: -2"),
+    (spark.range(1).select(of_user("id").alias("value")), "of the user's own code"),
+]
 
 
 calls = [
@@ -182,6 +200,9 @@ calls = [
     lambda: stream("append", given["by_token"]),
     *(partial(succeed, options) for options in given["succeed"]),
     *(partial(fail, *each) for each in given["fail"]),
+    *(partial(fail, given["succeed"][0], text, rows) for rows, text in in_tasks),
+    *(partial(succeed, options) for options in given["by_registry"]),
+    partial(fail, given["refused_by_registry"], "it answered 401"),
 ]
 if is_registered:
     with ThreadPoolExecutor(4) as pool:
@@ -205,6 +226,7 @@ for options, _ in given["fail"]:
         show(error)
     else:
         raise AssertionError("not refused")
+print(repr(sink_options({**where, **given["refused_by_registry"]})))
 planned = KafkaDataSource({**where, **given["succeed"][0]}).writer(frame.schema, False)
 message = planned.write(iter([row]))
 Path(folder, "commit message").write_bytes(pickle.dumps(message))
@@ -246,15 +268,26 @@ print("all tried")
 class Scene:
     """A folder in which everything is left, and what the script writes."""
 
-    def __init__(self, folder: Path, kafka: SecuredKafka, server: TokenServer, given: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kafka: SecuredKafka,
+        server: TokenServer,
+        registry: RegistryServer,
+        given: Path,
+    ) -> None:
         self.folder = folder
+        self._registry = registry
         self._kafka = kafka
         self._server = server
         self._given = given
-        self._topic = self._new_topic()
+        self._topic, self._avro_topic = self._new_topic(), self._new_topic()
+        self._kdc = kafka.kdc
+        self._keys_of_keytabs: list[bytes] = []
         self._key = keys.pkcs8(kafka.client.key, f"{_MARKER}-key")
         kafka.set_scram_user(MARKED_USER, MARKED_PASSWORD)
         server.answer = self._answer
+        registry.authorization = basic("user", f"{_MARKER}-registry")
 
     def _new_topic(self) -> str:
         name = f"topic-{uuid.uuid4().hex[:12]}"
@@ -303,6 +336,48 @@ class Scene:
             "kafka.ssl.truststore.location": str(self._kafka.ca),
         } | {name.replace("_", "."): value for name, value in more.items()}
 
+    def _kerberos(self, principal: str, keytab: Path, *, by_jaas: bool) -> dict[str, str]:
+        """Return the options of a login by a keytab, whose key is searched for, too."""
+        assert self._kdc is not None
+        shown = self._kdc.run("klist", "-k", "-K", str(keytab))
+        keys = re.findall(r"\(0x([0-9a-f]+)\)", shown)
+        assert keys
+        self._keys_of_keytabs += map(bytes.fromhex, keys)
+        login = {
+            "kafka.sasl.kerberos.principal": principal,
+            "kafka.sasl.kerberos.keytab": str(keytab),
+        }
+        if by_jaas:
+            jaas = (
+                f"com.sun.security.auth.module.Krb5LoginModule required /* {_MARKER} */ "
+                f'useKeyTab=true keyTab="{keytab}" principal="{principal}";'
+            )
+            login = {"kafka.sasl.jaas.config": jaas}
+        return login | {
+            "kafka.bootstrap.servers": self._kafka.address("SASL_SSL"),
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "GSSAPI",
+            "kafka.sasl.kerberos.service.name": "kafka",
+            "kafka.ssl.truststore.location": str(self._kafka.ca),
+        }
+
+    def _by_kerberos(self) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], str]]]:
+        """Return as `_writes` does, nothing where there is no KDC."""
+        if self._kdc is None:
+            return [], []
+        keytab, principal = self._kdc.keytab(USER), f"wrong-{uuid.uuid4().hex[:8]}"
+        wrong = self._kdc.add(principal)
+        content = wrong.read_bytes()
+        self._kdc.change_key(principal)
+        wrong.write_bytes(content)
+        return (
+            [self._kerberos(USER, keytab, by_jaas=by_jaas) for by_jaas in (True, False)],
+            [
+                (self._kerberos(principal, wrong, by_jaas=True), "has an old or a wrong key"),
+                (self._kerberos("nobody", keytab, by_jaas=True), "no ticket for principal"),
+            ],
+        )
+
     def _hmacs(self) -> list[str]:
         """Return what delegation tokens log in with."""
         options = {name.removeprefix("kafka."): value for name, value in self._scram().items()}
@@ -335,6 +410,8 @@ class Scene:
         denied = self._new_topic()
         allow_only(kafka.bootstrap, denied, "DESCRIBE")
         unquoted = f"{_MODULE} required username={MARKED_USER} password=9{_MARKER};"
+        without_tls = scram(kafka_security_protocol="SASL_PLAINTEXT")
+        del without_tls["kafka.ssl.truststore.location"]
         fail = [
             (scram(f"{_MARKER}-wrong"), "refused the login"),
             (self._plain(f"{_MARKER}-wrong"), "refused the login"),
@@ -350,12 +427,38 @@ class Scene:
                 "ssl.key.password does not decrypt",
             ),
             (oauth | {f"{client}.secret": f"{_MARKER}-wrong"}, "answered 401"),
+            (scram(topic="missing", kafka_max_block_ms="2000"), "UNKNOWN_TOPIC_OR_PARTITION"),
+            # Nobody listens at the port.
+            (
+                scram(kafka_bootstrap_servers="localhost:1", kafka_max_block_ms="1000"),
+                "no broker has answered within",
+            ),
+            (
+                self._plain() | {"kafka.bootstrap.servers": kafka.address("SCRAM")},
+                "it offers SCRAM-SHA-512",
+            ),
+            (without_tls, "expects TLS"),
+            (mutual | {"kafka.bootstrap.servers": kafka.address("EXPIRED")}, "has expired"),
         ]
-        return [scram(), self._plain(), mutual, oauth], fail
+        by_kerberos, not_by_kerberos = self._by_kerberos()
+        return [scram(), self._plain(), mutual, oauth, *by_kerberos], fail + not_by_kerberos
+
+    def _writes_by_registry(self) -> list[dict[str, str]]:
+        """Return options with the credentials of a schema registry, the last ones wrong."""
+        url = self._registry.url
+        options = self._scram(topic=self._avro_topic)
+        options |= {"valueFormat": "avro", "valueSchema": '"bytes"', "schema.registry.url": url}
+        user = f"user:{_MARKER}-registry"
+        return [
+            options | {"basic.auth.user.info": user},
+            options | {"schema.registry.url": url.replace("//", f"//{user}@")},
+            options | {"basic.auth.user.info": f"user:{_MARKER}-wrong"},
+        ]
 
     def check_every_way(self, settings: dict[str, str], address: str = "") -> None:
         """Run the script; leave its output in the folder. address: of Spark's pages, if known."""
         succeed, fail = self._writes()
+        *by_registry, refused_by_registry = self._writes_by_registry()
         given = {
             "settings": settings,
             "address": address,
@@ -367,6 +470,8 @@ class Scene:
             "succeed": succeed,
             "by_token": self._scram(delegationToken="true"),
             "fail": fail,
+            "by_registry": by_registry,
+            "refused_by_registry": refused_by_registry,
             "forms": self._forms,
         }
         # Secrets are in it: it is not searched.
@@ -378,13 +483,15 @@ class Scene:
             capture_output=True,
             text=True,
             check=False,
-            timeout=240,
+            timeout=285,
         )
         (self.folder / "its output").write_text(done.stdout)
         (self.folder / "its log").write_text(done.stderr)
         assert done.stdout.endswith("all tried\n"), done.stdout[-3000:] + done.stderr[-5000:]
         rows = [record.value for record in read_with_confluent(self._kafka.bootstrap, self._topic)]
         assert rows == [b"v"] * (3 + len(succeed) + 1)
+        encoded = read_with_confluent(self._kafka.bootstrap, self._avro_topic)
+        assert [record.value for record in encoded] == [b"\0\0\0\0\x01v"] * 2
 
     @property
     def _forms(self) -> list[str]:
@@ -412,9 +519,14 @@ class Scene:
         log = b"".join(text for name, text in left.items() if name.endswith(("log", "stderr")))
         assert b"(localhost:" in log, "the sink logs at DEBUG"
         assert b" DEBUG " in log, "Spark logs at DEBUG"
-        for form in self._forms + self._hmacs():
-            for name, text in left.items():
-                place = text.find(form.encode())
+        forms = [form.encode() for form in self._forms + self._hmacs()]
+        for key in self._keys_of_keytabs:
+            forms += [key, key.hex().encode(), base64.b64encode(key)]
+        for name, text in left.items():
+            # What a ticket cache in a file, or a copy of a keytab, begins with.
+            assert text[:2] not in (b"\5\4", b"\5\2"), name
+            for form in forms:
+                place = text.find(form)
                 assert place < 0, f"in {name}: {text[max(0, place - 300) : place + 20]!r}"
         return left
 
@@ -433,8 +545,11 @@ def scene(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
     monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder / "local"))
-    with TokenServer(secured_kafka.jwt_key.read_text()) as server:
-        yield Scene(folder, secured_kafka, server, tmp_path / "given.json")
+    with (
+        TokenServer(secured_kafka.jwt_key.read_text()) as server,
+        registry_server() as registry,
+    ):
+        yield Scene(folder, secured_kafka, server, registry, tmp_path / "given.json")
 
 
 def _events(left: dict[str, bytes]) -> bytes:

@@ -45,8 +45,9 @@ RESULTS: Final = (RowFuture,)
 WITH_THEIR_OWN_ONLY: Final = (RowFuture, TaskProducer)
 # Why the others have no cases of their own.
 NOT_CALLED: Final = {
+    "FailedQueryRecord": "the listener makes it",
     "KafkaDataSource": "Spark makes it, and the driver checks its options",
-    "KafkaStreamListener": "Spark calls its methods, and its own test checks its argument",
+    "KafkaStreamListener": "Spark calls its methods, and its own test checks its arguments",
     "MicroBatchRecord": "the listener makes it",
     "ProducerInterceptor": "users write its methods, and the producer calls them",
     "RecordMetadata": "the producer makes it",

@@ -174,7 +174,7 @@ ROWS: Final[dict[str, tuple[Any, dict[Any, Any], list[Any]]]] = {
     "send.buffer.bytes": (131_072, {"-1": -1, "0": 0}, ["-2", 2**31]),
     "socket.connection.setup.timeout.max.ms": (30_000, {"0": 0}, ["-1", "x"]),
     "socket.connection.setup.timeout.ms": (10_000, {"0": 0}, ["-1", "x"]),
-    "ssl.cipher.suites": ("", {"": "", "A, B": "A,B"}, []),
+    "ssl.cipher.suites": ("", {"": "", "A, B": "A, B"}, []),
     "ssl.enabled.protocols": (
         "TLSv1.2,TLSv1.3",
         {"TLSv1.3": "TLSv1.3", " TLSv1.2 , TLSv1.3": "TLSv1.2,TLSv1.3"},

@@ -108,10 +108,16 @@ def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
     """Abort the transaction of a run without rows, if there is one.
 
     In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
-    and read_committed consumers wait for its end.
+    and read_committed consumers wait for its end. If the abort fails, print until when they wait.
     """
-    if plan is not None and _mode(options) is Mode.SINGLE and plan.run.level < 2:
-        single_commit.abort_run(options, plan)
+    if plan is None or _mode(options) is not Mode.SINGLE or plan.run.level >= 2:
+        return
+    try:
+        line = single_commit.end_unused(options, plan)
+    except KafkaException as error:
+        line = not_aborted_now(plan.run, error)
+    if line is not None:
+        say(f"pykafka: {line}")
 
 
 def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
@@ -262,7 +268,7 @@ def abort_micro_batch(
     plans = [m.plan for m in messages if isinstance(m, SinkCommitMessage | SkippedMessage)]
     plan = next((each for each in plans if each is not None), None) or kept_plan(_owner(options))
     if plan is not None:
-        _abort(options, plan, messages)
+        _abort(options, plan, messages, batch_id=batch_id)
     else:
         say(
             f"pykafka: the write of {_owner(options)} is not aborted now, because its plan is not "
@@ -338,7 +344,9 @@ def _abort(
     messages: Sequence[WriterCommitMessage | None],
     *,
     is_replay: bool = False,
+    batch_id: int | None = None,
 ) -> None:
+    """Abort a run, and print the result. batch_id: the number of a stream's micro-batch."""
     try:
         if is_replay or _is_replay(messages):
             # Its rows are visible, so it would be wrong to say that nothing of it is.
@@ -355,7 +363,26 @@ def _abort(
             )
     except Exception as error:  # noqa: BLE001 - Spark raises why the job failed
         line = not_aborted_now(plan.run, error)
+    if not any(messages):
+        line += _if_replay(plan, batch_id)
     say(f"pykafka: {line}")
+
+
+def _if_replay(plan: Plan, batch_id: int | None) -> str:
+    """Return the end of a sentence about an abort that does not know the query.
+
+    Without the commit message of any task, the abort of a stream does not know whether the
+    micro-batch was a replay.
+    """
+    streams = () if plan.record is None else plan.record.streams
+    last = next((each for each in streams if each.batch_id == batch_id), None)
+    if last is None:
+        return ""
+    replay = MicroBatch(last.query_id, last.batch_id, last.run_id)
+    return (
+        f"; if this was a replay of {replay}, its rows are visible, because they were written "
+        "before"
+    )
 
 
 def _is_replay(messages: Sequence[WriterCommitMessage | None]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -147,6 +148,14 @@ def reports_of(query_id: str, batch_id: int, since: str) -> list[dict[str, Any]]
         and report["batch_id"] == batch_id
         and report["committed_at"] >= since
     ]
+
+
+def newest_report_of(
+    query_id: str, matches: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """Return the newest report of a query that matches, None if there is none."""
+    found = reversed(_reports_with(query_id))
+    return next((r for r in found if r["query_id"] == query_id and matches(r)), None)
 
 
 def _reports_with(text: str) -> list[dict[str, Any]]:

@@ -72,6 +72,20 @@ def commit_record(
     raise KafkaException(message)
 
 
+def end_unused(options: SinkOptions, plan: Plan) -> str | None:
+    """Abort the transaction of a run that has written nothing.
+
+    Return a sentence for the user if the transaction may still be open, else None.
+    """
+    with commit_client(options.producer, plan.run.log.topic, options.brokers) as client:
+        deadline = client.now() + options.producer.max_block_ms / 1000
+        begun = single.begin_abort(plan, level=client.level(deadline), deadline=deadline)
+        outcome = client.run(begun, single.step).outcome
+    if isinstance(outcome, Failure):
+        return not_aborted_now(plan.run, outcome.sentence)
+    return None
+
+
 def abort_run(options: SinkOptions, plan: Plan) -> str:
     """Abort the transaction of a failed run. Return a sentence for the user about the result."""
     config, owner = options.producer, plan.run.owner

@@ -11,7 +11,7 @@ topics that a topic column names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ from spark_kafka_sink.spark.planning.datasource import (
     check_options_and_columns,
     check_stream_write,
 )
-from spark_kafka_sink.spark.planning.encodings import with_encodings
+from spark_kafka_sink.spark.planning.encodings import encoded_columns
 from spark_kafka_sink.spark.session import check_frame, is_connect
 from spark_kafka_sink.spark.topics import suggest_create_topics
 
@@ -124,8 +124,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around
     look(df.schema, given)
-    checked = with_encodings(sink_options(given), df.schema)
-    _refuse_encoded_keys(checked)
+    checked = sink_options(given)
+    _refuse_encoded_keys(checked, encoded_columns(checked, df.schema))
     frame = _Frame.of(df)
     topics = _found_topics(frame, checked)
     frame, place = _placed(frame, checked, topics)
@@ -142,9 +142,8 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 @name_kafka_options()
-def _refuse_encoded_keys(options: SinkOptions) -> None:
+def _refuse_encoded_keys(options: SinkOptions, encoded: Sequence[str]) -> None:
     """Raise ConfigException if partitions depend on bytes that only tasks make."""
-    encoded = [each.column for each in options.encodings]
     if "key" in encoded and keys_count(options.producer):
         message = (
             "atomic_layout: the partition of a row is a hash of its key's bytes, and with "

@@ -1,6 +1,6 @@
 """``register(spark)``: registers the sink with a session, and changes settings of the session.
 
-`hooks.writers` describes how Spark's writers behave afterwards.
+`hooks.writers` and `hooks.queries` describe how Spark's writers and queries behave afterwards.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.spark.compat import register_source
 from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
+from spark_kafka_sink.spark.driver.hooks.queries import hook_queries
 from spark_kafka_sink.spark.driver.hooks.writers import hook_writers
 from spark_kafka_sink.spark.driver.worker_python import choose_worker_python, is_same_python
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
@@ -46,9 +47,11 @@ def limit_arrow_batches(spark: SparkSession) -> None:
         logger.info("%s is left as it is: %s", SETTING, reason)
 
 
-# Spark's own pattern for secrets, and Kafka's names of secret options.
+# Spark's own pattern for secrets, and the names of secret options of Kafka and of schema
+# registries. The URL of a registry may have a user and a password in it.
 _SECRET: Final = (
     "secret|password|passphrase|token|access[.]?key|jaas[.]config|keystore[.]key|key[.]pem"  # noqa: S105 - words
+    "|user[.]info|registry[.]url"
 )
 SECRET_NAMES: Final = f"(?i:{_SECRET})"
 # Matches a secret option in the text of a Spark Connect request: key: "name" and, on a line of its
@@ -136,5 +139,6 @@ def register(spark: SparkSession) -> None:
     if is_connect(spark) or not _is_registered(spark, KafkaDataSource.name()):
         register_source(spark, KafkaDataSource)
     hook_writers(KafkaDataSource.name(), is_connect=is_connect(spark))
+    hook_queries(is_connect=is_connect(spark))
     mask_secrets(spark)
     limit_arrow_batches(spark)

@@ -9,14 +9,19 @@ A save that failed may be tried again, though its rows may be committed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from spark_kafka_sink.commit.names import ANY_TOPIC
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.exactly_once import exactly_once
-from spark_kafka_sink.spark.micro_batch import MicroBatch
+from spark_kafka_sink.spark.micro_batch import (
+    MicroBatch,
+    batch_id_option,
+    micro_batch_of,
+    query_option,
+)
 
 
 class _Save(NamedTuple):
@@ -35,16 +40,47 @@ _MOST_OWNERS: Final = 1000
 
 
 @contextmanager
+def save_of_micro_batch(
+    given: Mapping[str, str], local_property: Callable[[str], str | None]
+) -> Iterator[dict[str, str]]:
+    """Yield the options that pass on the micro-batch that ``save()`` writes; empty if it does not.
+
+    ``save()`` writes a micro-batch if it is called in the function of foreachBatch, with exactly
+    once, and with the number of the micro-batch as txnVersion. It is then the same as
+    `write_batch`. given: options by their names in lower case. local_property: as in
+    `micro_batch_of`. Raise ConfigException for a second save.
+    """
+    selected = exactly_once(given)
+    if selected is None or selected.app_id is None or selected.version is None:
+        yield {}
+        return
+    micro_batch = micro_batch_of(local_property)
+    if micro_batch is None or micro_batch.batch_id != selected.version:
+        yield {}
+        return
+    batch_id = micro_batch.batch_id
+    with only_save(given, batch_id, micro_batch, call="save()") as is_retry:
+        yield {
+            **batch_id_option(batch_id, is_save=True),
+            **query_option(micro_batch._replace(is_retry=is_retry)),
+        }
+
+
+@contextmanager
 def only_save(
-    given: Mapping[str, str], batch_id: int, micro_batch: MicroBatch | None
+    given: Mapping[str, str],
+    batch_id: int,
+    micro_batch: MicroBatch | None,
+    *,
+    call: str = "write_batch",
 ) -> Iterator[bool]:
     """Refuse a second save of a micro-batch by one application to one topic.
 
     A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
     calls the function of foreachBatch in a process of its own. In a classic session, the run id of
     the query is compared. A save that failed may be tried again; yield whether this is such a
-    retry. given: options by their names in lower case; micro_batch: None if the query is not known.
-    Raise ConfigException for a second save.
+    retry. given: options by their names in lower case; micro_batch: None if the query is not known;
+    call: the function that saves, for messages. Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:
@@ -55,10 +91,10 @@ def only_save(
         query_id, run_id = micro_batch.query_id, micro_batch.run_id
         if not run_id:
             message = (
-                "write_batch: exactlyOnce needs to know the run of the query, but the function of "
+                f"{call}: exactlyOnce needs to know the run of the query, but the function of "
                 "foreachBatch has replaced both local properties that contain the run id, "
-                "spark.jobGroup.id and spark.job.description: call write_batch before setJobGroup, "
-                "or use setJobDescription instead"
+                f"spark.jobGroup.id and spark.job.description: call {call} before setJobGroup, or "
+                "use setJobDescription instead"
             )
             raise ConfigException(message)
     application, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
@@ -68,7 +104,8 @@ def only_save(
     failed = save._replace(has_failed=True)
     with _lock:
         if _saves.get(owner) == save:
-            raise ConfigException(_second_save(batch_id, application, topic, is_known=bool(run_id)))
+            message = _second_save(batch_id, application, topic, is_known=bool(run_id))
+            raise ConfigException(f"{call}: {message}")
         is_retry = _saves.pop(owner, None) == failed
         _saves[owner] = save
         if len(_saves) > _MOST_OWNERS:
@@ -86,7 +123,7 @@ def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool)
     """Return the error message for a second save. is_known: whether the query's run is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
-        f"write_batch: this process has saved micro-batch {batch_id} of application {application} "
+        f"this process has saved micro-batch {batch_id} of application {application} "
         f"to {where} before: two saves of one micro-batch need different topics, or different "
         "values of txnAppId"
     )

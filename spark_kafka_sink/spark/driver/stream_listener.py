@@ -1,15 +1,17 @@
-"""KafkaStreamListener: one record for each micro-batch, with Spark's progress and our report.
+"""KafkaStreamListener: one record for each micro-batch, and one for each query that fails.
 
 Spark knows the sources, the rates and the durations of a micro-batch; the sink's report knows its
 topics, offsets, bad rows and retries. They belong together by the query's id and the number of the
-micro-batch.
+micro-batch. When a query fails, Spark knows the error, and the sink's reports know what was written
+last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -21,9 +23,13 @@ from pyspark.sql.streaming.listener import (
 
 from spark_kafka_sink.model import check_callable
 from spark_kafka_sink.spark.committing.job_commit import say
-from spark_kafka_sink.spark.committing.report_files import reports_of
+from spark_kafka_sink.spark.committing.report_files import newest_report_of, reports_of
+from spark_kafka_sink.spark.driver.hooks.failed_writes import cause_of
 from spark_kafka_sink.spark.report import counted
-from spark_kafka_sink.spark.session import driver_folder
+from spark_kafka_sink.spark.session import driver_folder, is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _WITH_THE_SERVER: Final = (
     "over Spark Connect the reports stay with the server: the option reportPath of the stream "
@@ -73,30 +79,100 @@ def _described(report: dict[str, Any]) -> str:
     return line + (f", {counted(report['retries'], 'retry', 'retries')}" * bool(report["retries"]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedQueryRecord:
+    """What is known about a streaming query that has failed.
+
+    id, run_id, name: the query's. The name is None if the query has none, or began before the
+    listener was added. error: the essential sentence of the error. batch_id: the number of the last
+    micro-batch that was written, None if it is not known. report: the sink's report of that
+    micro-batch, the last one if there are several; None if there is none here. where: as in
+    `MicroBatchRecord`.
+    """
+
+    id: UUID
+    run_id: UUID
+    name: str | None
+    error: str
+    batch_id: int | None
+    report: dict[str, Any] | None
+    where: str | None
+
+    def summary(self) -> str:
+        """Return a summary of the record in one line, with the error at its end."""
+        named = "" if self.name is None else f"{self.name} "
+        line = f"pykafka: query {named}(id {self.id}, run {self.run_id}) failed"
+        if self.batch_id is None:
+            parts = [f"{line} before it wrote a micro-batch in this program"]
+        else:
+            parts = [f"{line} after micro-batch {self.batch_id}"]
+        if self.report is not None:
+            parts[0] += f", which {_described(self.report)}"
+        parts += [] if self.where is None else [self.where]
+        return "; ".join([*parts, " ".join(self.error.split())])
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the listener knows about a run of a query.
+
+    batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query goes to
+    another sink.
+    """
+
+    name: str | None = None
+    batch_id: int | None = None
+    is_elsewhere: bool = False
+
+
 class KafkaStreamListener(StreamingQueryListener):
-    """Makes a `MicroBatchRecord` of each micro-batch that this sink has written.
+    """Makes a record of each micro-batch that this sink has written, and of each failed query.
 
     >>> spark.streams.addListener(KafkaStreamListener())  # doctest: +SKIP
 
-    on_micro_batch: called with each record, in a thread of Spark. Without it, the summary of the
-    record is printed on stderr. Set quiet=true on the streams then, so that their own lines are not
-    printed, too. Micro-batches without rows have no record. Over Spark Connect, a record has only
-    Spark's progress, and says where the reports are. Raise IllegalArgumentException if
-    on_micro_batch is not callable.
+    on_micro_batch: called with each `MicroBatchRecord`, in a thread of Spark. on_failed_query:
+    called with each `FailedQueryRecord`. Without them, the summary of a record is printed on
+    stderr. Set quiet=true on the streams then, so that their own lines are not printed, too.
+    Micro-batches without rows have no record. Queries that go to another sink have none either; if
+    a query fails before Spark says where it goes, it has one. Over Spark Connect, a record has only
+    what Spark tells, and says where the reports are. Raise IllegalArgumentException if
+    on_micro_batch or on_failed_query is not callable.
     """
 
-    def __init__(self, on_micro_batch: Callable[[MicroBatchRecord], object] | None = None) -> None:
+    def __init__(
+        self,
+        on_micro_batch: Callable[[MicroBatchRecord], object] | None = None,
+        on_failed_query: Callable[[FailedQueryRecord], object] | None = None,
+    ) -> None:
         check_callable("on_micro_batch", on_micro_batch, "a callable that takes a record")
+        check_callable("on_failed_query", on_failed_query, "a callable that takes a record")
         self._hand_on = on_micro_batch or _print
+        self._hand_on_failure = on_failed_query or _print
+        self._runs: dict[UUID, _Run] = {}
+
+    def _set_spark_session(self, session: SparkSession) -> None:
+        """Take the session to which Spark Connect adds the listener: Spark's own hook."""
+        super()._set_spark_session(session)
+        if is_connect(session):
+            from spark_kafka_sink.spark.driver.listener_bus import mend_listener_bus  # noqa: PLC0415 - needs grpc
+
+            mend_listener_bus(session)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: no micro-batch has run yet."""
+        """Keep the name of a query: the event about its end has none."""
+        self._runs[event.runId] = _Run(event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Make the record of a micro-batch, unless it was without rows, or went elsewhere."""
         progress = event.progress
+        run = self._runs.setdefault(progress.runId, _Run(progress.name))
+        run.is_elsewhere = not any(name in progress.sink.description for name in _SINKS)
+        if run.is_elsewhere:
+            return
+        if progress.numInputRows:
+            run.batch_id = progress.batchId
         if driver_folder() is None:
-            if progress.numInputRows and any(n in progress.sink.description for n in _SINKS):
+            if progress.numInputRows:
                 self._hand_on(
                     MicroBatchRecord(progress=progress, reports=[], where=_WITH_THE_SERVER)
                 )
@@ -106,19 +182,37 @@ class KafkaStreamListener(StreamingQueryListener):
         reports = [
             report
             for report in reports_of(str(progress.id), progress.batchId, since)
-            if report["complete"] and not _is_empty(report)
+            if _is_written(report)
         ]
         if reports:
             self._hand_on(MicroBatchRecord(progress=progress, reports=reports, where=None))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Do nothing: Spark raises the error of a query itself."""
+        """Make the record of a query that has failed, unless it went elsewhere."""
+        run = self._runs.pop(event.runId, _Run())
+        if event.exception is None or run.is_elsewhere:
+            return
+        is_here = driver_folder() is not None
+        report = newest_report_of(str(event.id), _is_written) if is_here else None
+        self._hand_on_failure(
+            FailedQueryRecord(
+                id=event.id,
+                run_id=event.runId,
+                name=run.name,
+                error=cause_of(event.exception),
+                batch_id=run.batch_id if report is None else report["batch_id"],
+                report=report,
+                where=None if is_here else _WITH_THE_SERVER,
+            )
+        )
 
 
-def _is_empty(report: dict[str, Any]) -> bool:
+def _is_written(report: dict[str, Any]) -> bool:
+    """Return whether a micro-batch was written, or skipped because it was written before."""
     bad = (report["bad_rows"] or {}).get("rows", 0)
-    return not (report["rows"] or bad or (report["exactly_once"] or {}).get("skipped"))
+    is_skipped = bool((report["exactly_once"] or {}).get("skipped"))
+    return bool(report["complete"] and (report["rows"] or bad or is_skipped))
 
 
-def _print(record: MicroBatchRecord) -> None:
+def _print(record: MicroBatchRecord | FailedQueryRecord) -> None:
     say(record.summary())

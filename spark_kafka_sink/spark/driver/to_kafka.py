@@ -7,7 +7,7 @@ no row passes through Python.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -20,13 +20,21 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
-from spark_kafka_sink.spark.formats import AVRO, as_metadata
+from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_metadata
 from spark_kafka_sink.spark.session import check_frame
 
 # These values stand for the whole row. To use a column of such a name, pass it as a Column.
 JSON: Final = "json"
-_FORMATS: Final = (AVRO,)
+_FORMATS: Final = (AVRO, JSON_SR)
 _BYTES: Final = ("key", "value")
+# By default, to_json cuts times to milliseconds and writes them in the time zone of the session.
+_EXACT_TIMES: Final = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+    # The session has a setting for it.
+    "ignoreNullFields": "true",
+}
 
 
 def to_kafka(
@@ -44,11 +52,12 @@ def to_kafka(
     Each argument is the name of a column or a Column. The value "json" means the whole row as a
     JSON object with every column of `df`, including the columns that other arguments name. As
     always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
-    struct, which the sink writes as Avro, as with the option valueFormat. Other keys and values of
-    type struct, array or map are converted to JSON, and all types other than string and binary are
-    cast to string. headers, timestamp, topic and partition must have the types that the sink
-    requires. Raise DataException for an unknown column, and for an argument that is neither a name
-    nor a Column.
+    struct, which the sink writes as Avro, as with the option valueFormat. The value "json_sr" means
+    the whole row as JSON whose schema is in a schema registry. Other keys and values of type
+    struct, array or map are converted to JSON, and all types other than string and binary are cast
+    to string. headers, timestamp, topic and partition must have the types that the sink requires.
+    Raise DataException for an unknown column, and for an argument that is neither a name nor a
+    Column.
 
     >>> to_kafka(flights, key="tailnum", topic="carrier").write  # doctest: +SKIP
     """
@@ -71,7 +80,7 @@ def to_kafka(
     types = {field.name: field.dataType for field in chosen.schema.fields}
     return chosen.select(
         *(
-            F.col(name).alias(name, metadata=as_metadata(AVRO))
+            F.col(name).alias(name, metadata=_mark(df, value))
             if name == "value" and _is_format(value)
             else _as_bytes(name, types[name])
             if name in _BYTES
@@ -96,6 +105,8 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
         return given
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
+    if argument == "value" and given == JSON_SR:
+        return F.to_json(F.struct("*"), _EXACT_TIMES)
     if argument == "value" and _is_format(given):
         return F.struct("*")
     if given not in df.columns:
@@ -105,6 +116,10 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
 
 def _is_format(given: str | Column) -> bool:
     return isinstance(given, str) and given in _FORMATS
+
+
+def _mark(df: DataFrame, value: str | Column) -> dict[str, Any]:
+    return as_metadata(JSON_SR, df.schema) if value == JSON_SR else as_metadata(AVRO)
 
 
 def _unknown(df: DataFrame, argument: str, name: str) -> str:

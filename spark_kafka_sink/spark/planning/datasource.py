@@ -23,10 +23,15 @@ from spark_kafka_sink.spark.micro_batch import (
     QUERY_OPTION,
     MicroBatch,
     batch_id_of,
+    is_of_save,
     micro_batch_in,
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
-from spark_kafka_sink.spark.planning.encodings import with_encodings
+from spark_kafka_sink.spark.planning.encodings import (
+    encoded_columns,
+    with_encodings,
+    with_registered_encodings,
+)
 from spark_kafka_sink.spark.planning.preflight import (
     check_cluster,
     check_dead_letter_topic,
@@ -134,12 +139,14 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns. Return the options, and the batch id of `write_batch`.
+        """Check options and columns. Return the options, and the number of the micro-batch.
 
-        The batch id is None for other writes. Raise ConfigException and DataException.
+        The number is None if no micro-batch is saved. Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
+        if is_of_save(given):
+            given.pop("txnversion", None)  # it is the number of the micro-batch
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
             given.pop(name, None)
         options = _checked_options(given, schema)
@@ -163,6 +170,9 @@ class KafkaDataSource(DataSource):
         """
         freeze_imports()
         options = _traced(self.check_stream(schema))
+        if self._is_copy:
+            # Nothing asks the schema registry, so no writer may have its credentials.
+            options = replace(options, registry=None)
         if options.exactly_once is None:
             if not self._is_copy:
                 options = _checked_micro_batch(options, schema)
@@ -214,7 +224,7 @@ def _of_stream(
 
 
 def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
-    """Plan a micro-batch that `write_batch` writes as a job."""
+    """Plan a micro-batch that is written as a job, in the function of foreachBatch."""
     from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
     from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
 
@@ -232,7 +242,7 @@ def _planned_micro_batch(options: SinkOptions) -> ExactlyOnceStreamWriter:
 
 def _checked_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     options = with_encodings(sink_options(given), schema)
-    check_schema(schema, options.topic, [each.column for each in options.encodings])
+    check_schema(schema, options.topic, encoded_columns(options, schema))
     laid_out = laid_out_counts(schema)
     check_layout(options, laid_out)
     return replace(options, laid_out=laid_out or {})
@@ -266,7 +276,8 @@ def check_environment(
     check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
-    return options
+    # Last, because it may register a schema.
+    return with_registered_encodings(options, schema, may_remember=may_remember)
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:

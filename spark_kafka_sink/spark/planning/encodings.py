@@ -1,67 +1,127 @@
 """The plans by which tasks encode keys and values, made on the driver before any row.
 
-A schema comes from an option, or is derived from the column. Tasks get the plan and not the schema.
+A schema comes from an option, from a schema registry, or is derived from the column. Tasks get the
+plan and not the schema.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.logs import masked
-from spark_kafka_sink.serde.avro_plan import fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
-from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
+from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
+from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
+from spark_kafka_sink.serde.avro_schema import (
+    AvroType,
+    EnumType,
+    Fixed,
+    Record,
+    derive_schema,
+    parse_schema,
+)
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
+    AVRO,
     COLUMNS_WITH_FORMAT,
+    JSON_SR,
     ColumnEncoding,
     FormatOptions,
     chosen_formats,
+    json_type,
 )
-from spark_kafka_sink.spark.on_error import local_path
 from spark_kafka_sink.spark.options import SinkOptions
-
-_KINDS: Final[dict[type[T.DataType], Kind]] = {
-    T.NullType: Kind.NULL,
-    T.BooleanType: Kind.BOOLEAN,
-    T.ByteType: Kind.INT,
-    T.ShortType: Kind.INT,
-    T.IntegerType: Kind.INT,
-    T.LongType: Kind.LONG,
-    T.FloatType: Kind.FLOAT,
-    T.DoubleType: Kind.DOUBLE,
-    T.StringType: Kind.STRING,
-    T.BinaryType: Kind.BINARY,
-    T.DateType: Kind.DATE,
-    T.TimestampType: Kind.TIMESTAMP,
-    T.TimestampNTZType: Kind.TIMESTAMP_NTZ,
-    T.DayTimeIntervalType: Kind.DURATION,
-}
-# Spark has times since 4.1.
-_TIME: Final = getattr(T, "TimeType", None)
-# The name of a derived record.
-_RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
-_SCHEMA: Final = "an Avro schema as JSON, or a file on the driver that contains one"
+from spark_kafka_sink.spark.planning.given_schemas import (
+    full_record_name,
+    given_schema,
+    record_name,
+)
+from spark_kafka_sink.spark.planning.json_format import JsonFormat
+from spark_kafka_sink.spark.planning.registered_schemas import SchemaFormat, subject_of
+from spark_kafka_sink.spark.planning.registry_questions import RegistryQuestion, answers
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
-    Raise ConfigException for a schema or an option that is invalid, and DataException for a column
-    that does not fit its schema.
+    With a schema registry, `with_registered_encodings` adds them. Raise ConfigException for a
+    schema or an option that is invalid, and DataException for a column that does not fit its
+    schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
+    _check_effects(options, chosen, schema)
+    encodings = []
+    for column in _columns(chosen, schema):
+        schema_format = _FORMATS[chosen[column.name]](column, given)
+        text = schema_format.given()
+        if options.registry is None:
+            encodings.append(
+                schema_format.encoding(schema_format.derived() if text is None else text)
+            )
+            continue
+        if text is not None:
+            schema_format.encoding(text)
+        if not _has_id(options.registry, column.name, chosen):
+            subject_of(options.registry, column.name, options.topic, schema_format.given_name())
+    return replace(options, encodings=tuple(encodings))
+
+
+def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
+    """Return the names of the columns that tasks encode."""
+    chosen = chosen_formats(options.formats, schema)
+    return [column.name for column in _columns(chosen, schema)]
+
+
+def with_registered_encodings(
+    options: SinkOptions, schema: T.StructType, *, may_remember: bool
+) -> SinkOptions:
+    """Ask the schema registry, and return the options with the encodings, without the registry.
+
+    may_remember: whether a schema that was chosen before may be used again, for
+    latest.cache.ttl.sec, and longer while the registry does not respond. Raise the exceptions of
+    `choose_schema`.
+    """
+    settings = options.registry
+    if settings is None:
+        return options
+    chosen = chosen_formats(options.formats, schema)
+    questions = []
+    for column in _columns(chosen, schema):
+        schema_format = _FORMATS[chosen[column.name]](column, options.formats)
+        own = settings
+        if not _has_id(settings, column.name, chosen):
+            own = replace(settings, schema_id=None)
+        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format))
+    encodings = answers(questions, options.producer, may_remember=may_remember)
+    return replace(options, encodings=tuple(encodings), registry=None)
+
+
+def _columns(chosen: Mapping[str, str], schema: T.StructType) -> list[T.StructField]:
+    columns = {each.name: each for each in schema.fields}
+    return [columns[name] for name in COLUMNS_WITH_FORMAT if name in chosen and name in columns]
+
+
+def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) -> bool:
+    """Return whether use.schema.id is the id of a column's schema: of the value, if it has one."""
+    return settings.schema_id is not None and (column == "value" or "value" not in chosen)
+
+
+def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
+    """Raise ConfigException for options about columns without a format, and contradictions."""
+    given, registry = options.formats, options.registry
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"
             raise ConfigException(message)
     columns = {each.name: each for each in schema.fields}
     derived = [name for name in chosen if name not in given.schemas]
-    if not any(name in columns and _has_record(columns[name].dataType) for name in derived):
+    if not any(name in columns and _has_name(columns[name], chosen[name]) for name in derived):
         for option in ("recordName", "recordNamespace"):
             if option.lower() in _names_given(given):
                 message = f"option {option} has no effect, because no schema is derived: remove it"
@@ -70,12 +130,36 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
         if name not in columns and name != "value":
             message = f"option {name}Format is set, but the data has no column {name}"
             raise ConfigException(message)
-    encodings = (
-        _encoding(columns[name], given)
-        for name in COLUMNS_WITH_FORMAT
-        if name in chosen and name in columns
-    )
-    return replace(options, encodings=tuple(encodings))
+    if registry is None:
+        _check_works_without_registry(chosen)
+    else:
+        _check_effects_of_registry(registry, given, chosen)
+
+
+def _check_works_without_registry(chosen: Mapping[str, str]) -> None:
+    for name, each in chosen.items():
+        if each == JSON_SR:
+            message = (
+                f"the format of column {name} is {JSON_SR}, which needs a schema registry: set "
+                f'{URL_OPTION}, or write JSON without it by to_kafka(df, value="json")'
+            )
+            raise ConfigException(message)
+
+
+def _check_effects_of_registry(
+    registry: RegistrySettings, given: FormatOptions, chosen: Mapping[str, str]
+) -> None:
+    if not chosen:
+        message = f"option {URL_OPTION} has no effect: set valueFormat or keyFormat, or remove it"
+        raise ConfigException(message)
+    for name in given.schemas:
+        for option, is_set in (
+            ("use.latest.version", registry.use_latest),
+            ("use.schema.id", _has_id(registry, name, chosen)),
+        ):
+            if is_set:
+                message = f"both {name}Schema and {option} choose a schema: remove one of them"
+                raise ConfigException(message)
 
 
 def _names_given(options: FormatOptions) -> list[str]:
@@ -83,68 +167,62 @@ def _names_given(options: FormatOptions) -> list[str]:
     return [name for name, value in names.items() if value is not None]
 
 
-def _encoding(column: T.StructField, options: FormatOptions) -> ColumnEncoding:
-    name, kind = column.name, column_type(column.dataType)
-    given = options.schemas.get(name)
-    if given is None:
-        text = derive_schema(
-            kind, name, _record_name(name, options), options.record_namespace or ""
-        )
-    else:
-        text = _read(f"{name}Schema", given)
-    try:
-        schema = parse_schema(text)
-    except DataException as error:
-        raise ConfigException(f"option {name}Schema: {error.message}") from None
-    return ColumnEncoding(name, fit(kind, schema, name))
+class _AvroFormat:
+    """Avro, for one column; see `SchemaFormat`."""
+
+    schema_type = AVRO_TYPE
+
+    def __init__(self, column: T.StructField, options: FormatOptions) -> None:
+        self._name = column.name
+        self._kind = column_type(column.dataType)
+        self._options = options
+
+    def given(self) -> str | None:
+        """Return the schema in the option, None if it is not set."""
+        return given_schema(self._name, self._options, "an Avro schema")
+
+    def derived(self) -> str:
+        """Return a schema for the type of the column."""
+        name = record_name(self._name, self._options)
+        return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
+
+    def given_name(self) -> str | None:
+        """Return the full name of the record by the options alone."""
+        text = self.given()
+        if text is not None:
+            schema = self._parsed(text, ())
+            return schema.name if isinstance(schema, Record | EnumType | Fixed) else None
+        is_named = self._options.record_name is not None
+        return full_record_name(self._name, self._options) if is_named else None
+
+    def encoding(
+        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+    ) -> ColumnEncoding:
+        """Return how tasks encode the column with a schema."""
+        plan = fit(self._kind, self._parsed(text, referenced), self._name)
+        if schema_id is None:
+            return ColumnEncoding(self._name, plan)
+        # Confluent's clients write bytes that are not inside another type without their length.
+        if isinstance(plan, Leaf) and plan.form is Form.BYTES:
+            plan = replace(plan, form=Form.RAW)
+        return ColumnEncoding(self._name, plan, schema_id_prefix(schema_id))
+
+    def _parsed(self, text: str, referenced: Sequence[str]) -> AvroType:
+        try:
+            return parse_schema(text, referenced)
+        except DataException as error:
+            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
+            raise ConfigException(f"{origin}{error.message}") from None
 
 
-def _record_name(column: str, options: FormatOptions) -> str:
-    if options.record_name is None:
-        return _RECORD_NAMES[column]
-    return options.record_name if column == "value" else f"{options.record_name}_{column}"
+_FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]]] = {
+    AVRO: _AvroFormat,
+    JSON_SR: JsonFormat,
+}
 
 
-def _read(option: str, given: str) -> str:
-    """Return the text of a schema, which is the value of an option or in the file it names."""
-    if given.lstrip()[:1] in ("{", "[", '"'):
-        return given
-    path = local_path(option, given, "which is not on the driver", _SCHEMA)
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        message = (
-            f"option {option} is {masked(given)!r}, which cannot be read as a file ({reason}): "
-            f"expected {_SCHEMA}"
-        )
-        raise ConfigException(message) from None
-
-
-def _has_record(kind: T.DataType) -> bool:
-    """Return whether a schema that is derived from a type has a record."""
-    return '"type":"struct"' in kind.json()
-
-
-def column_type(kind: T.DataType) -> ColumnType:
-    """Return the type of a column of Spark; kind OTHER if no schema fits it."""
-    if isinstance(kind, T.UserDefinedType):
-        kind = kind.sqlType()
-    text = kind.simpleString()
-    if isinstance(kind, T.DecimalType):
-        return ColumnType(Kind.DECIMAL, text, kind.precision, kind.scale)
-    if isinstance(kind, T.StructType):
-        fields = tuple(
-            ColumnField(each.name, column_type(each.dataType), each.nullable)
-            for each in kind.fields
-        )
-        return ColumnType(Kind.STRUCT, "struct", fields=fields)
-    if isinstance(kind, T.ArrayType):
-        element = ColumnField("element", column_type(kind.elementType), kind.containsNull)
-        return ColumnType(Kind.ARRAY, text, fields=(element,))
-    if isinstance(kind, T.MapType):
-        key = ColumnField("key", column_type(kind.keyType), is_nullable=False)
-        value = ColumnField("value", column_type(kind.valueType), kind.valueContainsNull)
-        return ColumnType(Kind.MAP, text, fields=(key, value))
-    is_time = _TIME is not None and isinstance(kind, _TIME)
-    return ColumnType(Kind.TIME if is_time else _KINDS.get(type(kind), Kind.OTHER), text)
+def _has_name(column: T.StructField, chosen: str) -> bool:
+    """Return whether a schema that is derived from a column has the name of a record."""
+    if chosen == JSON_SR:
+        return json_type(column) is not None
+    return '"type":"struct"' in column.dataType.json()

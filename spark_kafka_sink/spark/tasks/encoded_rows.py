@@ -12,7 +12,9 @@ import pyarrow as pa
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.avro_encoder import RowFault, encode_avro
 from spark_kafka_sink.serde.bad_rows import FAULTS
+from spark_kafka_sink.serde.json_encoder import encode_json
 from spark_kafka_sink.serde.json_rows import json_texts
+from spark_kafka_sink.serde.json_schema import JsonPlan
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.tasks.dead_letters import BadBatch
 
@@ -33,7 +35,12 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
     faults: list[RowFault] = []
     for encoding in encodings:
         number = batch.schema.get_field_index(encoding.column)
-        encoded = encode_avro(encoding.plan, batch.column(number), encoding.prefix)
+        plan, column = encoding.plan, batch.column(number)
+        encoded = (
+            encode_json(plan, column, encoding.prefix)
+            if isinstance(plan, JsonPlan)
+            else encode_avro(plan, column, encoding.prefix)
+        )
         batch = batch.set_column(number, encoding.column, encoded.array)
         for fault in encoded.faults:
             rows = fault.rows[good[fault.rows]]
@@ -62,6 +69,8 @@ def bad_batch(
     """
     rows = batch.take(pa.array(fault.rows))
     for encoding in encodings:
+        if isinstance(encoding.plan, JsonPlan):
+            continue  # the column is JSON
         number = rows.schema.get_field_index(encoding.column)
         rows = rows.set_column(number, encoding.column, json_texts(rows.column(number)))
     codes = np.full(len(fault.rows), FAULTS.index(fault.fault), np.uint8)

@@ -59,6 +59,8 @@ class TaskRows:
     ) -> None:
         self._prepare = prepare
         self._policy = options.bad_rows
+        selected = options.exactly_once
+        self._log_topic = None if selected is None else selected.log_topic
         self._topic = options.topic
         # With compression, the size of a record is not known before it is sent.
         self._is_plain = options.producer.compression_type == "none"
@@ -101,6 +103,7 @@ class TaskRows:
         numbers = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
         self._refuse_dead_letters_own(batch, numbers)
+        self._refuse_commit_logs_own(batch, numbers)
         if self._encodings:
             batch, numbers = self._encoded(batch, numbers)
         if self._policy.on_error is OnError.FAIL:
@@ -193,9 +196,7 @@ class TaskRows:
         them.
         """
         name = self._policy.topic
-        if name is None or self._topic is not None:
-            return
-        row = pc.index(named_columns(batch)["topic"].cast(pa.large_binary()), name.encode()).as_py()
+        row = self._first_row_for(name, batch)
         if row >= 0:
             message = (
                 f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
@@ -203,6 +204,28 @@ class TaskRows:
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)
+
+    def _refuse_commit_logs_own(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
+    ) -> None:
+        """Raise DataException if the topic column contains the topic of the commit log."""
+        name = self._log_topic
+        row = self._first_row_for(name, batch)
+        if row >= 0:
+            message = (
+                f"the topic column has {name}, which is the topic of the commit log "
+                "(commitLogTopic): expected another topic"
+            )
+            place = self._place(int(numbers[row]))
+            raise DataException(message, topic=name, row=row, place=place)
+
+    def _first_row_for(self, name: str | None, batch: pa.RecordBatch) -> int:
+        """Return the first row whose topic column has a name, -1 if there is none."""
+        if name is None or self._topic is not None:
+            return -1
+        column = named_columns(batch)["topic"].cast(pa.large_binary())
+        row: int = pc.index(column, name.encode()).as_py()
+        return row
 
     def _partition_counts(self, expected: Mapping[str, int]) -> Mapping[str, int]:
         """Return the partition counts of topics. Missing topics are created first."""

@@ -1,4 +1,4 @@
-"""The jars for the tests: Apache Kafka of three versions, and Spark's Kafka sink.
+"""The jars for the tests: Apache Kafka of three versions, Spark's Kafka sink, and Spark's Avro.
 
 `python -m support.brokers.fetch_kafka` fetches all of them, and of Kafka 4.4.0 only the clients;
 with the argument `next` also the brokers of 4.4.0, for `make test-matrix`. A test is skipped with a
@@ -62,11 +62,23 @@ def jvm_sink_jars() -> list[Path]:
     return sorted(kafka_jars.SPARK_KAFKA.path.glob("*.jar"))
 
 
+def spark_jars() -> list[Path]:
+    """Return the jars of Spark's Kafka sink and of its Avro, as far as they were fetched."""
+    return [*jvm_sink_jars(), *sorted(kafka_jars.SPARK_AVRO.path.glob("*.jar"))]
+
+
 def missing_jvm_sink() -> str | None:
     """Return why Spark's Kafka sink is not available, None if it is."""
-    if kafka_jars.SPARK_KAFKA.are_there:
-        return None
-    return f"{kafka_jars.SPARK_KAFKA.name} is not there: run 'make kafka' to fetch it."
+    return _missing(kafka_jars.SPARK_KAFKA)
+
+
+def missing_spark_avro() -> str | None:
+    """Return why Spark's Avro is not available, None if it is."""
+    return _missing(kafka_jars.SPARK_AVRO)
+
+
+def _missing(jars: kafka_jars.Jars) -> str | None:
+    return None if jars.are_there else f"{jars.name} is not there: run 'make kafka' to fetch it."
 
 
 def put_empty_jars(cache: Path, *jars: kafka_jars.Jars) -> None:
@@ -80,7 +92,7 @@ def put_empty_jars(cache: Path, *jars: kafka_jars.Jars) -> None:
 
 def main() -> int:
     """Fetch the jars in parallel; return 1 if some are required and cannot be fetched."""
-    needed = [*_BY_VERSION.values(), kafka_jars.SPARK_KAFKA]
+    needed = [*_BY_VERSION.values(), kafka_jars.SPARK_KAFKA, kafka_jars.SPARK_AVRO]
     if sys.argv[1:] != ["next"]:
         needed.remove(kafka_jars.KAFKA_4_4)
     with ThreadPoolExecutor() as pool:

@@ -147,6 +147,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A listener that removes itself over Spark Connect",
+            "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
+            "Call `removeListener` in another thread, for example at the end of the program.",
+            places=("spark/driver/listener_bus.py:remove",),
+            tests=(
+                "unit/spark/driver/test_listener_bus.py::test_a_listener_that_removes_itself_is_told_so",
+            ),
+        ),
+        Entry(
             "A variable or a file that an option refers to",
             (
                 "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
@@ -925,6 +934,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/exactly_once.py:ExactlyOnce.of_batch",
                 "spark/exactly_once.py:check_exactly_once",
                 "spark/options.py:_exactly_once",
+                "spark/tasks/task_rows.py:TaskRows._refuse_commit_logs_own",
                 "commit/names.py:checked_owner",
                 "commit/names.py:check_prefix",
                 "commit/names.py:check_app_id",
@@ -933,6 +943,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/spark/test_exactly_once.py::test_what_is_wrong_is_refused",
                 "unit/spark/test_exactly_once.py::test_a_stream_is_checked_as_a_stream_before_it_starts",
                 "unit/spark/test_exactly_once.py::test_a_micro_batch_is_named_by_its_query_or_by_its_number",
+                "unit/spark/tasks/test_task_rows.py::test_a_topic_column_may_not_name_the_commit_log",
                 "unit/commit/test_names.py::test_what_no_owner_can_have_is_refused",
             ),
         ),
@@ -1131,10 +1142,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The schema is not JSON, or breaks a rule of the Avro specification.",
             "Correct the schema at the place that the message names.",
             places=(
-                "serde/avro_schema.py:parse_schema",
+                "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_encoding",
-                "spark/planning/encodings.py:_read",
+                "spark/planning/encodings.py:_AvroFormat._parsed",
+                "spark/planning/given_schemas.py:given_schema",
             ),
             tests=(
                 "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
@@ -1167,13 +1178,71 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
+            "A JSON Schema that is not valid",
+            "The schema is not JSON, or a `$ref` in it leads nowhere.",
+            "Correct the schema.",
+            places=(
+                "serde/json_schema.py:parse_json_schema",
+                "serde/json_schema.py:fit_json",
+                "serde/json_schema.py:_Fitter._target",
+                "spark/planning/json_format.py:JsonFormat._parsed",
+            ),
+            tests=(
+                "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
+                "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+                "unit/spark/planning/test_json_format.py::test_a_given_schema_and_an_id_are_compared",
+            ),
+        ),
+        Entry(
+            "Columns or rows that do not fit the JSON Schema",
+            (
+                "A column has another type than the schema, the schema and the data have other "
+                "fields, or the value of a row is null, NaN or infinite where the schema or JSON "
+                "does not accept it."
+            ),
+            (
+                "Cast, add, rename or drop the column, correct the value, or change the schema. "
+                "`onError` can skip rows that do not fit, or keep them as dead letters."
+            ),
+            places=(
+                "serde/json_schema.py:_check_types",
+                "serde/json_schema.py:_Fitter.fit",
+                "serde/json_schema.py:_Fitter._one_of",
+                "serde/json_schema.py:_Fitter._object",
+                "serde/json_schema.py:_misfit",
+            ),
+            tests=(
+                "unit/serde/test_json_schema.py::test_types_without_a_schema_are_refused_with_their_path",
+                "unit/serde/test_json_schema.py::test_what_does_not_fit_is_refused_with_path_found_and_expected",
+            ),
+        ),
+        Entry(
+            "A column of JSON whose type is not known, or is another one",
+            (
+                "The format `json_sr` is for rows that are JSON already. A schema is derived only "
+                "for columns that `to_kafka` has made, and that were not changed since."
+            ),
+            'Call `to_kafka(df, value="json_sr")` last, right before the write, or set a schema.',
+            places=(
+                "spark/planning/json_format.py:JsonFormat.__init__",
+                "spark/planning/json_format.py:JsonFormat.derived",
+                "spark/planning/encodings.py:_check_works_without_registry",
+                "serde/json_encoder.py:_is_no_json",
+            ),
+            tests=(
+                "unit/spark/planning/test_json_format.py::test_what_cannot_be_written_is_refused",
+                "unit/spark/planning/test_json_format.py::test_other_strings_and_bytes_need_a_schema_that_is_not_compared",
+                "unit/serde/test_json_encoder.py::test_rows_that_to_json_has_not_made_fail_the_task",
+            ),
+        ),
+        Entry(
             "Options of formats that are wrong",
             "An option of a format is invalid, has no effect, or contradicts `to_kafka`.",
             "Set the option as the message says, or remove it.",
             places=(
                 "spark/formats.py:format_options",
                 "spark/formats.py:chosen_formats",
-                "spark/planning/encodings.py:with_encodings",
+                "spark/planning/encodings.py:_check_effects",
             ),
             tests=(
                 "unit/spark/planning/test_encodings.py::test_what_is_wrong_is_refused_on_the_driver",
@@ -1198,6 +1267,103 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/options.py:_given_traceparent",
             ),
             tests=("unit/spark/test_tracing.py::test_the_option_is_off_and_its_parent_is_checked",),
+        ),
+    ),
+    "Schema registry": (
+        Entry(
+            "Options of a schema registry that are wrong",
+            "An option is invalid, has no effect, or contradicts another option.",
+            "Set the option as the message says, or remove it.",
+            places=(
+                "schema_registry/settings.py:registry_settings",
+                "schema_registry/settings.py:_flag",
+                "schema_registry/settings.py:_subject",
+                "schema_registry/settings.py:_strategy",
+                "schema_registry/settings.py:_seconds",
+                "schema_registry/settings.py:_schema_id",
+                "spark/planning/encodings.py:_check_effects_of_registry",
+                "spark/planning/registered_schemas.py:subject_of",
+            ),
+            tests=(
+                "unit/schema_registry/test_settings.py::test_an_invalid_value_is_refused",
+                "unit/schema_registry/test_settings.py::test_without_a_url_there_is_no_registry",
+                "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
+            ),
+        ),
+        Entry(
+            "URLs and credentials of a schema registry that cannot be used",
+            (
+                "The URL or the credentials are incomplete or contradict each other, or a secret "
+                "in a variable would be sent unencrypted."
+            ),
+            "Set the options of one way to authenticate, and use https.",
+            places=(
+                "schema_registry/registry_connection.py:_Connection._url",
+                "schema_registry/registry_connection.py:_Connection._headers",
+                "schema_registry/registry_connection.py:_Connection._check_encryption",
+                "schema_registry/registry_connection.py:_Connection._source",
+                "schema_registry/registry_connection.py:_Connection._basic",
+                "schema_registry/registry_connection.py:_Connection._inherited",
+                "schema_registry/registry_connection.py:_Connection._header",
+                "schema_registry/registry_connection.py:_Connection._bearer",
+                "schema_registry/registry_connection.py:_Connection._token_of_endpoint",
+            ),
+            tests=(
+                "unit/schema_registry/test_registry_connection.py::test_what_is_wrong_is_refused_without_a_call",
+                "unit/schema_registry/test_registry_connection.py::test_variables_are_not_sent_unencrypted",
+            ),
+        ),
+        Entry(
+            "A schema registry that refuses a call",
+            (
+                "The registry does not know the credentials, does not allow the call, or does not "
+                "accept the schema; or the URL is not that of a registry."
+            ),
+            "Do what the message advises for the status or the error code.",
+            places=(
+                "schema_registry/schema_registry_client.py:_object",
+                "schema_registry/schema_registry_client.py:_no_answer",
+                "schema_registry/schema_registry_client.py:SchemaRegistryClient._ask_each",
+            ),
+            tests=(
+                "unit/schema_registry/test_schema_registry_client.py::test_an_error_is_raised_at_once_with_its_code_and_advice",
+                "unit/schema_registry/test_registry_connection.py::test_wrong_credentials_are_an_error_without_them",
+            ),
+        ),
+        Entry(
+            "A schema registry that does not respond",
+            "No URL of the registry responded in time, or all responded that they are too busy.",
+            (
+                "Check `schema.registry.url`, and whether the driver reaches the registry. A "
+                "stream that has an id already goes on without the registry."
+            ),
+            places=("schema_registry/schema_registry_client.py:SchemaRegistryClient._call",),
+            tests=(
+                "unit/schema_registry/test_schema_registry_client.py::test_a_call_is_tried_again_at_most_three_times",
+                "unit/schema_registry/test_schema_registry_client.py::test_each_url_is_asked_before_a_wait",
+                "unit/schema_registry/test_schema_registry_client.py::test_a_slow_registry_and_an_endless_body_have_an_end",
+            ),
+        ),
+        Entry(
+            "A schema that cannot be chosen",
+            (
+                "The registry does not have the schema, or its schema is of another format or has "
+                "rules, which this sink does not execute."
+            ),
+            "Register the schema that the message prints, or choose another one.",
+            places=(
+                "spark/planning/registered_schemas.py:choose_schema",
+                "spark/planning/registered_schemas.py:_not_registered",
+                "spark/planning/registered_schemas.py:_accepted",
+                "spark/planning/registered_schemas.py:_check_rules",
+                "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
+            ),
+            tests=(
+                "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",
+                "unit/spark/planning/test_registered_schemas.py::test_without_auto_register_schemas_are_only_looked_up",
+                "unit/spark/planning/test_registered_schemas.py::test_an_id_chooses_a_schema",
+                "unit/schema_registry/test_schema_registry_client.py::test_referenced_schemas_come_before_those_that_use_them",
+            ),
         ),
     ),
     "`KafkaProducer`": (

@@ -91,13 +91,21 @@ def render() -> str:
                 _same(),
             ),
             *_table("Producer settings with more values, or new here", ("here",), _noted()),
-            *_table("Producer settings that can only be off", ("here",), _reasons(OFF_ONLY)),
-            *_table("Producer settings without effect", ("here",), _reasons(NO_EFFECT)),
-            *_table("Producer settings that are refused", ("why",), _refused()),
+            *_table("Producer settings that the sink refuses", ("why",), options._REFUSED.items()),
             *_list_of(
-                "Producer settings that are not there yet",
-                "These options are not supported yet, and are rejected.",
-                (f"kafka.{name}" for name in NOT_YET),
+                "Producer settings that are not supported",
+                "They are rejected. [Configuration](configuration.md#refused) has the reasons.",
+                _kafka_names([*REFUSED, *NOT_YET]),
+            ),
+            *_list_of(
+                "Producer settings that can only be off",
+                "See [Configuration](configuration.md#off-only).",
+                _kafka_names(OFF_ONLY),
+            ),
+            *_list_of(
+                "Producer settings without effect",
+                "See [Configuration](configuration.md#without-effect).",
+                _kafka_names(NO_EFFECT),
             ),
             "\n",
         ]
@@ -144,9 +152,10 @@ def _noted() -> Iterator[tuple[str, ...]]:
         yield f"kafka.{name}", note
 
 
-def _refused() -> Iterator[tuple[str, ...]]:
-    reasons = {f"kafka.{name}": reason for name, reason in REFUSED.items()} | options._REFUSED
-    yield from sorted(reasons.items())
+def _kafka_names(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if f"kafka.{name}" not in options._REFUSED:
+            yield f"kafka.{name}"
 
 
 def _settings() -> Iterator[tuple[str, object, object]]:
@@ -154,11 +163,6 @@ def _settings() -> Iterator[tuple[str, object, object]]:
     for field in sorted(option_fields(), key=lambda each: each.encode_name):
         name = field.encode_name
         yield name, field.default, DEFAULTS_OF_3_9.get(name, field.default)
-
-
-def _reasons(table: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    for name, reason in sorted(table.items()):
-        yield f"kafka.{name}", reason
 
 
 def _written(value: object) -> str:

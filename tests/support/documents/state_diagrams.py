@@ -71,9 +71,7 @@ def _machine(table: Mapping[Any, frozenset[Any]], *notes: str) -> str:
 
 def plans() -> str:
     """Return the Mermaid block of plans."""
-    return _machine(
-        states.PLAN, "[*] --> LISTING : a stream", "[*] --> FENCING : nothing can be left"
-    )
+    return _machine(states.PLAN, "[*] --> LISTING : a stream")
 
 
 def tasks() -> str:

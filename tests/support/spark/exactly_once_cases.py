@@ -179,6 +179,10 @@ class Cases:
         options = self._options(topic, **more)
         write_batch(self._ready(frame, options), batch_id, options)
 
+    def _save_version(self, frame: DataFrame, version: int, topic: str) -> None:
+        given = self._options(topic, txnAppId="by version", txnVersion=str(version))
+        self._ready(frame, given).write.format("pykafka").options(**given).save()
+
     def _forget_commit(self, name: str) -> None:
         """Make Spark run the last micro-batch again."""
         commits = self._checkpoint(name) / "commits"
@@ -239,6 +243,12 @@ class Cases:
         def two(frame: DataFrame, batch_id: int) -> None:
             self._write_batch(frame, batch_id, topic, txnAppId="two")
             self._write_batch(frame, batch_id, second, txnAppId="two")
+            options = self._options(topic, txnAppId="two")
+            del options["topic"]
+            is_first = F.col("value").endswith(".0")
+            column = F.when(is_first, topic).otherwise(second)
+            ready = self._ready(frame.withColumn("topic", column), options)
+            write_batch(ready, batch_id, options)
 
         def twice(frame: DataFrame, batch_id: int) -> None:
             frame.sparkSession.sparkContext.setJobDescription("of the user")
@@ -246,8 +256,11 @@ class Cases:
             self._write_batch(frame, batch_id, topic, txnAppId="twice")
 
         def by_version(frame: DataFrame, batch_id: int) -> None:
-            given = self._options(topic, txnAppId="by version", txnVersion=str(batch_id))
-            self._ready(frame, given).write.format("pykafka").options(**given).save()
+            self._save_version(frame, batch_id, topic)
+
+        def by_version_twice(frame: DataFrame, batch_id: int) -> None:
+            self._save_version(frame, batch_id, topic)
+            self._save_version(frame, batch_id, topic)
 
         def run(name: str, save: Callable[[DataFrame, int], None]) -> None:
             self._case(name, lambda: self._run_function(save.__name__, save), topic, second)
@@ -255,13 +268,14 @@ class Cases:
         run("by a function", one)
         self._forget_commit("one")
         run("the last one by it again", one)
-        run("one application and two topics", two)
+        run("one application, two topics and a topic column", two)
         self._forget_commit("two")
-        run("the last one of both again", two)
+        run("the last one of all three again", two)
         run("one application and one topic twice", twice)
         run("by both options", by_version)
         self._forget_commit("by_version")
         run("the last one by both options again", by_version)
+        run("by both options twice, with another checkpoint", by_version_twice)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrameWriter
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_kafka_sink.spark.driver.register import register
@@ -42,7 +43,7 @@ def save(frame: DataFrame, bootstrap: str, topic: str | None = None, **options: 
 @contextmanager
 def registered_for_now(spark: SparkSession) -> Iterator[None]:
     """Call `register`, which acts on Spark's classes: here, until the block ends."""
-    classes = [DataFrameWriter, DataStreamWriter]
+    classes = [DataFrameWriter, DataStreamWriter, StreamingQuery, StreamingQueryManager]
     before = [dict(vars(each)) for each in classes]
     register(spark)
     try:

@@ -106,16 +106,11 @@ NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
 PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
 
 
-def test_the_first_plan_lists_then_fences_then_reads() -> None:
-    outcome, asked = plan({})
-    assert outcome == Planned(Plan(RUN, PRODUCER))
+@pytest.mark.parametrize("record", [None, DONE], ids=["the first", "a later"])
+def test_a_plan_lists_then_fences_then_reads(record: CommitRecord | None) -> None:
+    outcome, asked = plan({ReadLog: [LogRead() if record is None else logged(record)]})
+    assert outcome == Planned(Plan(RUN, PRODUCER, record))
     assert kinds(asked) == [ListTransactions, InitProducerId, ReadLog]
-
-
-def test_a_later_plan_of_a_process_need_not_list() -> None:
-    outcome, asked = plan({ReadLog: [logged(DONE)]}, lists=False)
-    assert outcome == Planned(Plan(RUN, PRODUCER, DONE))
-    assert kinds(asked) == [InitProducerId, ReadLog]
 
 
 def test_what_an_older_run_left_is_aborted_as_it_was_listed_and_nothing_of_others() -> None:

@@ -27,6 +27,7 @@ from spark_kafka_sink.network.http import (
     is_remote,
     post,
     shown_url,
+    without_user,
 )
 from spark_kafka_sink.network.tls import TlsSettings, client_context
 
@@ -343,3 +344,9 @@ def test_what_can_be_asked_is_taken() -> None:
     local = ("localhost", "127.9.9.9", "[::1]")
     assert not any(is_remote(f"http://{host}/") for host in local)
     assert all(is_remote(f"http://{host}/") for host in ("h", "10.0.0.1", "[fe80::1]"))
+
+
+def test_a_user_is_taken_out_of_a_url() -> None:
+    assert without_user("http://a%40b:c%3A@h:1/p") == ("http://h:1/p", "a@b:c:")
+    assert without_user("http://a@b@[::1]/") == ("http://[::1]/", "a@b")
+    assert without_user("https://h:1/p") == ("https://h:1/p", None)

@@ -298,7 +298,7 @@ ROWS: Final = [
     *refused(f"{_ASSERTION}private.key.file", SIGNED, "cannot be read as PEM", "FOLDER/token"),
     *accepted(
         f"{_ASSERTION}private.key.passphrase",
-        SIGNED | {f"{_ASSERTION}private.key.file": "FOLDER/locked.pem"}, "pass",
+        SIGNED | {f"{_ASSERTION}private.key.file": "FOLDER/locked-rsa.pem"}, "pass",
     ),
     *refused(f"{_ASSERTION}private.key.passphrase", SIGNED, "is not encrypted: remove", "pass"),
     *accepted(f"{_ASSERTION}template.file", SIGNED, "FOLDER/template.json"),
@@ -325,6 +325,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "ca.pem": authority.root.certificate,
         "client.pem": leaf.key + leaf.chain,
         "rsa.pem": keys.rsa_key(),
+        "locked-rsa.pem": keys.pkcs8(keys.rsa_key(), "pass"),
         "locked.pem": keys.pkcs8(locked.key, "pass") + locked.certificate,
         "token": "e30.e30.sig",
         "template.json": '{"payload": {"a": 1}}',

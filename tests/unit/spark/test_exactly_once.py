@@ -94,6 +94,11 @@ def test_the_values_and_their_defaults() -> None:
             "deadLetterTopic=letters, which every task would write to",
         ),
         ({"asyncProgressTrackingEnabled": "true"}, "asyncProgressTrackingEnabled does not go"),
+        ({"topic": "__pykafka_commits"}, "with topic=__pykafka_commits, the topic of the commit"),
+        (
+            {"onError": "deadLetter", "deadLetterTopic": "log", "commitLogTopic": "log"},
+            "with deadLetterTopic=log, the topic of the commit log",
+        ),
     ],
 )
 def test_what_is_wrong_is_refused(given: dict[str, str], sentence: str) -> None:

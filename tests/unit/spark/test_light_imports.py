@@ -29,6 +29,9 @@ options_given = %s
 options, _ = KafkaDataSource(options_given).check(StructType().add("value", BinaryType()))
 avro = {**options_given, "valueFormat": "avro"}
 KafkaDataSource(avro).check(StructType().add("value", StructType().add("id", BinaryType())))
+registered = {**avro, "schema.registry.url": "http://localhost:8081"}
+KafkaDataSource(registered).check(StructType().add("value", StructType().add("id", BinaryType())))
+assert "urllib.request" not in sys.modules.keys() - of_spark
 check_partitioner(options)
 versions = NodeApiVersions({key: (0, 13) for key in range(80)})
 check_feature_level("b", versions, options.producer, has_headers=True)

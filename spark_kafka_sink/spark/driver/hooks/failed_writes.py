@@ -23,6 +23,11 @@ _CAUSE: Final = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 )
 _LONGEST: Final = 2000
+# How Spark's exception about a failed query names its run.
+_RUN: Final = re.compile(r"\brunId = ([0-9a-f-]+)")
+# The options of the streams that this process has started, by run id; the oldest are forgotten.
+_streams: Final[dict[str, Mapping[str, str]]] = {}
+_MOST_STREAMS: Final = 1000
 
 
 def new_write_id() -> dict[str, str]:
@@ -39,20 +44,37 @@ def reporting_error(options: Mapping[str, str], *, is_stream: bool) -> Iterator[
     try:
         yield
     except Exception as error:
-        write_id = options.get(WRITE_ID_OPTION)
-        if write_id is not None:
-            with suppress(Exception):  # the error itself says more
-                path = options.get("reportpath")
-                where = None if path is None else report_path(path)
-                said = cause_of(str(error) or type(error).__name__)
-                add_error(write_id, said, where, is_stream=is_stream)
+        _report(error, options, is_stream=is_stream)
         raise
+
+
+def _report(error: Exception, options: Mapping[str, str], *, is_stream: bool) -> None:
+    write_id = options.get(WRITE_ID_OPTION)
+    if write_id is None:
+        return
+    with suppress(Exception):  # the error itself says more
+        path = options.get("reportpath")
+        where = None if path is None else report_path(path)
+        said = cause_of(str(error) or type(error).__name__)
+        add_error(write_id, said, where, is_stream=is_stream)
 
 
 def report_errors_of(query: Any, options: Mapping[str, str]) -> None:
     """Make those methods of a streaming query that raise its failure add it to its last report."""
     for name in RAISING:
         setattr(query, name, _reporting(getattr(query, name), options))
+    with suppress(Exception):  # a query of Spark Connect may ask its server
+        _streams[str(query.runId)] = options
+        if len(_streams) > _MOST_STREAMS:
+            _streams.pop(next(iter(_streams)), None)
+
+
+def report_error_of_run(error: Exception) -> None:
+    """Add an exception to the last report of the stream that it is about, if that is known."""
+    found = _RUN.search(str(error))
+    options = None if found is None else _streams.get(found[1])
+    if options is not None:
+        _report(error, options, is_stream=True)
 
 
 def _reporting(method: Any, options: Mapping[str, str]) -> Any:

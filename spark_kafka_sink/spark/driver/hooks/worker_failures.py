@@ -73,6 +73,18 @@ def explained(session: Any) -> Iterator[None]:
         raise KafkaException(sentence) from error
 
 
+@contextmanager
+def explained_if_named(session: Any) -> Iterator[None]:
+    """Do as `explained` does if Spark's exception names the sink. It may be about any query."""
+    try:
+        yield
+    except Exception as error:
+        if _SINK not in str(error):
+            raise
+        with explained(session):
+            raise
+
+
 def sentence_of_sink(said: str) -> str | None:
     """Return the sentence of the sink in the text of Spark's exception, None without any.
 
@@ -118,13 +130,15 @@ def explain_query(query: Any, session: Any) -> None:
     """
     for name in RAISING:
         setattr(query, name, _explaining(getattr(query, name), session))
-    query.exception = _with_sentence(query.exception)
+    query.exception = with_sentence(query.exception)
 
 
-def _with_sentence(method: Any) -> Any:
+def with_sentence(method: Any) -> Any:
+    """Make a method that returns an exception end it with the sentence of the sink."""
+
     @functools.wraps(method)
-    def exception() -> Any:
-        error = method()
+    def exception(*args: Any) -> Any:
+        error = method(*args)
         if isinstance(error, Exception):
             _add_sentence(error)
         return error

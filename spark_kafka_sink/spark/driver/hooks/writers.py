@@ -394,15 +394,17 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             if not has_full_traceback(write.options):
                 shorten(error)
             raise
-        if write.is_known and _has_nothing_to_write(kind, session, write):
-            return None
-        kwargs |= handed_on
-        with (
-            reporting_error(write.options, is_stream=False),
-            explained(session),
-            _appending(writer, kind, write),
-        ):
-            query = method(writer, *args, **kwargs)
+        with _of_micro_batch(kind, writer, session, write) as of_micro_batch:
+            write = write._replace(options={**write.options, **of_micro_batch})
+            if _has_nothing_to_write(kind, session, write):
+                return None
+            kwargs |= handed_on | of_micro_batch
+            with (
+                reporting_error(write.options, is_stream=False),
+                explained(session),
+                _appending(writer, kind, write),
+            ):
+                query = method(writer, *args, **kwargs)
         if query is not None:
             explain_query(query, session)
             report_errors_of(query, write.options)
@@ -425,6 +427,10 @@ def _checked(
         _enter_thread(session)
     if not write.is_known:
         return write, {}
+    # A writer may be started again, with another query name or in another micro-batch.
+    before = join_options(None, noted(writer, _HANDED_ON, {}))
+    own = {name: text for name, text in write.options.items() if before.get(name) != text}
+    write = write._replace(options=own)
     handed_on = _hand_on(kind, writer, write)
     write = write._replace(options=join_options(write.options, handed_on))
     kind.look(kind.schema(writer), write.options)
@@ -435,9 +441,7 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     """Return the session's options to add to the write, and record them in the writer."""
     if BATCH_ID_OPTION in write.options:  # write_batch has added them
         return trace_options(write.options)
-    # A writer may be started again with another query name.
-    before = join_options(None, noted(writer, _HANDED_ON, {}))
-    own = {name: text for name, text in write.options.items() if before.get(name) != text}
+    own = write.options
     is_stream = kind.set_mode is None
     session = writer._session if is_stream and kind.notes is None else writer._spark
     refuse_speculation(session, own)
@@ -449,12 +453,38 @@ def _hand_on(kind: SparkWriter, writer: Any, write: Write) -> dict[str, str]:
     return found
 
 
+@contextmanager
+def _of_micro_batch(
+    kind: SparkWriter, writer: Any, session: Any, write: Write
+) -> Iterator[dict[str, str]]:
+    """Yield the options that pass on the micro-batch that a ``save()`` writes; empty if none.
+
+    With exactly once, a ``save()`` in the function of foreachBatch writes like `write_batch` if
+    txnVersion is the number of the micro-batch. session: None over Spark Connect, where a function
+    of foreachBatch does not know its query. Raise ConfigException for a second save.
+    """
+    if not _is_own_job(kind, session, write):
+        yield {}
+        return
+    from spark_kafka_sink.spark.driver.saves import save_of_micro_batch  # noqa: PLC0415 - most writes do not need it
+
+    with save_of_micro_batch(write.options, session.sparkContext.getLocalProperty) as found:
+        note(writer, _HANDED_ON, noted(writer, _HANDED_ON, {}) | found)
+        yield found
+
+
+def _is_own_job(kind: SparkWriter, session: Any, write: Write) -> bool:
+    """Return whether the user saves a job with exactly once, without `write_batch`.
+
+    session: None over Spark Connect.
+    """
+    is_batch = kind.method == "save" and session is not None and write.is_known
+    return is_batch and BATCH_ID_OPTION not in write.options and not is_off(write.options)
+
+
 def _has_nothing_to_write(kind: SparkWriter, session: Any, write: Write) -> bool:
     """Return whether a job's version is already written. session: None over Spark Connect."""
-    is_batch = (
-        kind.method == "save" and session is not None and BATCH_ID_OPTION not in write.options
-    )
-    if not is_batch or is_off(write.options):
+    if not _is_own_job(kind, session, write):
         return False
     from spark_kafka_sink.spark.driver.hooks.written_versions import is_written  # noqa: PLC0415 - most writes do not need it
 

@@ -75,6 +75,7 @@ class Modes:
         self.aborted: list[tuple[str, Plan]] = []
         self.are_missing: list[bool | None] = []
         self.error: Exception | None = None
+        self.still_open: str | None = None
 
     def commit(self, name: str, record: CommitRecord, attempts: Sequence[object]) -> None:
         """Note a commit."""
@@ -88,6 +89,11 @@ class Modes:
             raise self.error
         return "it was aborted"
 
+    def end_unused(self, plan: Plan) -> str | None:
+        """Note the end of a transaction without rows."""
+        self.abort("single", plan)
+        return self.still_open
+
 
 @pytest.fixture
 def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
@@ -99,6 +105,8 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> Modes:
             "commit_record",
             lambda _, __, record, attempts, ___, name=name: made.commit(name, record, attempts),
         )
+        if module is single_commit:
+            monkeypatch.setattr(module, "end_unused", lambda _, plan: made.end_unused(plan))
         monkeypatch.setattr(
             module,
             "abort_run",
@@ -218,6 +226,20 @@ def test_a_micro_batch_without_rows_records_nothing_and_keeps_nothing_open(modes
     assert len(modes.aborted) == 2
 
 
+def test_the_end_of_a_transaction_without_rows_is_told_if_it_fails(
+    modes: Modes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit_micro_batch(replace(options(), quiet=True), [message(0)], 7)
+    assert capsys.readouterr().err == ""
+    modes.still_open = "it may be open still"
+    commit_micro_batch(replace(options(), quiet=True), [], 7)
+    assert capsys.readouterr().err == "pykafka: it may be open still\n"
+    modes.error = KafkaException("nobody answers")
+    commit_micro_batch(replace(options(), quiet=True), skips(1, 1), 6)
+    said = capsys.readouterr().err
+    assert "could not be aborted now (nobody answers); the brokers abort it within 1000 ms" in said
+
+
 def test_bad_rows_count_for_a_replay_which_reads_them_too(modes: Modes) -> None:
     sample = BadRowSample(
         task=0,
@@ -325,6 +347,21 @@ def test_the_abort_of_a_replay_does_not_say_that_its_rows_are_not_visible(
     # At level 1, the plan of mode single has begun a transaction.
     is_open = mode is Mode.SINGLE and level == 1
     assert modes.aborted == [(mode.value, plan)] * is_open
+
+
+@MODES
+def test_an_abort_without_messages_does_not_know_whether_the_micro_batch_was_a_replay(
+    modes: Modes, mode: Mode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    abort_micro_batch(options(mode), [None, None], 6)
+    assert capsys.readouterr().err == (
+        "pykafka: it was aborted; if this was a replay of micro-batch 6 of query q, its rows are "
+        "visible, because they were written before\n"
+    )
+    abort_micro_batch(options(mode), [None, None], 7)
+    abort_micro_batch(options(mode), [None, message(1)], 6)
+    assert capsys.readouterr().err == 2 * "pykafka: it was aborted\n"
+    assert len(modes.aborted) == 3
 
 
 @MODES

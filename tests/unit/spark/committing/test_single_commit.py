@@ -67,6 +67,16 @@ class Client:
         return machine
 
 
+def lend(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a client the one of the process."""
+
+    @contextmanager
+    def lent(*_: object) -> Iterator[Client]:
+        yield client
+
+    monkeypatch.setattr(single_commit, "commit_client", lent)
+
+
 @pytest.mark.parametrize(
     ("level", "error", "log", "described", "said"),
     [
@@ -99,11 +109,19 @@ def test_an_abort_says_what_became_of_the_write(
         ReadLog: [log],
         DescribeTransaction: [described],
     }
-    client = Client(script, level)
-
-    @contextmanager
-    def lent(*_: object) -> Iterator[Client]:
-        yield client
-
-    monkeypatch.setattr(single_commit, "commit_client", lent)
+    lend(Client(script, level), monkeypatch)
     assert single_commit.abort_run(OPTIONS, PLAN) == f"the write of {OWNER} {said}"
+
+
+@pytest.mark.parametrize(
+    ("error", "may_be_open"), [(0, False), (48, False), (90, False), (53, True)]
+)
+def test_a_transaction_without_rows_is_spoken_of_only_if_it_may_be_open(
+    error: int, monkeypatch: pytest.MonkeyPatch, *, may_be_open: bool
+) -> None:
+    lend(Client({"abort": [Ended(error=error)]}, 1), monkeypatch)
+    said = single_commit.end_unused(OPTIONS, PLAN)
+    assert (said is not None) == may_be_open
+    if said is not None:
+        assert "could not be aborted now" in said
+        assert "the brokers abort it within 900000 ms" in said

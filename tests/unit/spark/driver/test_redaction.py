@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from spark_kafka_sink.config import NOT_YET, option_fields
+from spark_kafka_sink.schema_registry.settings import REGISTRY_OPTIONS
 from spark_kafka_sink.spark.driver.register import SETTINGS, mask_secrets
 
 OPTIONS, STRING = "spark.sql.redaction.options.regex", "spark.sql.redaction.string.regex"
@@ -58,6 +59,20 @@ def test_the_secrets_of_kafka_are_found_by_their_names() -> None:
     assert found >= SECRETS
     # Spark masks them by itself.
     assert all("token" in name for name in found - SECRETS), found - SECRETS
+
+
+def test_the_secrets_of_a_schema_registry_are_found_by_their_names() -> None:
+    found = {name for name in REGISTRY_OPTIONS if re.search(SETTINGS[OPTIONS], name)}
+    assert found == {
+        "basic.auth.user.info",
+        "bearer.auth.client.secret",
+        "bearer.auth.token",
+        "schema.registry.ssl.key.password",
+        "schema.registry.ssl.keystore.key",
+        "schema.registry.ssl.keystore.password",
+        "schema.registry.ssl.truststore.password",
+        "schema.registry.url",
+    }
 
 
 # The last one is a private key of librdkafka's options, which people write.

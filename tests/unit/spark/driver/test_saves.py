@@ -1,16 +1,29 @@
-"""A second save of one micro-batch by `write_batch` with exactly once, as the client sees it."""
+"""Saves of one micro-batch with exactly once, as the client sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver import saves
+from spark_kafka_sink.spark.driver.hooks import writers, written_versions
+from spark_kafka_sink.spark.driver.hooks.writers import WRITERS, Write, _hooked
 from spark_kafka_sink.spark.driver.saves import only_save
-from spark_kafka_sink.spark.micro_batch import MicroBatch
+from spark_kafka_sink.spark.micro_batch import (
+    BATCH_ID,
+    BATCH_ID_OPTION,
+    DESCRIPTION,
+    QUERY_ID,
+    MicroBatch,
+    micro_batch_in,
+)
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 
 GIVEN = {
     "kafka.bootstrap.servers": "b:1", "topic": "t", "exactlyonce": "true", "txnappid": "app",
@@ -115,3 +128,137 @@ def test_only_the_newest_owners_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     save(txnappid="a")
     with pytest.raises(ConfigException, match="application c"):
         save(txnappid="c")
+
+
+RUN_ID = "0b8d9a1e-1d58-4b5b-9d3d-1f9a5a3f7c11"
+ROWS = StructType([StructField("value", StringType())])
+
+
+class Spark:
+    """A classic session whose thread has local properties, and what was saved by its writers."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+        self.saved: list[dict[str, str]] = []
+        self.error: Exception | None = None
+        self.sparkContext = SimpleNamespace(getLocalProperty=self.properties.get)
+        self.conf = SimpleNamespace(get=lambda _, default: default)
+
+    def in_batch(self, batch_id: int, run_id: str = RUN_ID) -> None:
+        """Set the local properties of the function of foreachBatch."""
+        self.properties |= {
+            QUERY_ID: "q",
+            BATCH_ID: str(batch_id),
+            DESCRIPTION: f"id = q\nrunId = {run_id}\nbatch = {batch_id}",
+        }
+
+    def save(self, writer: Any = None, **more: str) -> None:  # noqa: ANN401 - a fake
+        """Save rows, as a user does after `register`."""
+        kind = WRITERS[0]._replace(
+            write=lambda writer: writer.settings, schema=lambda _: ROWS, look=lambda *_: None,
+            set_mode=lambda *_: None,
+        )  # fmt: skip
+        hooked = _hooked(FakeWriter, kind, "pykafka")
+        hooked(writer or FakeWriter(self, GIVEN | more))
+
+
+class FakeWriter:
+    """A writer that keeps the options of `save`, as Spark's does."""
+
+    def __init__(self, spark: Spark, options: dict[str, str]) -> None:
+        self._spark = spark
+        self._options = options
+
+    @property
+    def settings(self) -> Write:
+        """The settings of the writer."""
+        return Write("pykafka", "append", False, {}, self._options, True)  # noqa: FBT003 - a tuple
+
+    def save(self, **options: str) -> None:
+        """Save the rows, or fail."""
+        self._options = self._options | options
+        self._spark.saved.append(self._options)
+        if self._spark.error is not None:
+            raise self._spark.error
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> Spark:
+    """A session; nothing was written, according to the commit log."""
+    monkeypatch.setattr(writers, "_enter_thread", lambda _: None)
+    monkeypatch.setattr(writers, "explained", lambda _: nullcontext())
+    monkeypatch.setattr(written_versions, "is_written", lambda _: False)
+    return Spark({})
+
+
+def test_a_save_in_foreachbatch_passes_on_its_micro_batch(spark: Spark) -> None:
+    spark.in_batch(7)
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert micro_batch_in(found) == MicroBatch("q", 7, RUN_ID)
+    options, batch_id = KafkaDataSource(found).check(ROWS)
+    assert batch_id == 7
+    assert options.exactly_once is not None
+    assert (options.exactly_once.app_id, options.exactly_once.version) == ("app", None)
+
+
+def test_a_second_save_in_foreachbatch_is_refused_and_never_skipped(
+    spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.in_batch(7)
+    spark.save(txnversion="7")
+    monkeypatch.setattr(
+        written_versions, "is_written", lambda _: True
+    )  # it would be skipped by this
+    with pytest.raises(ConfigException, match=r"^save\(\): this process has saved micro-batch 7"):
+        spark.save(txnversion="7")
+    with pytest.raises(ConfigException, match=r"^write_batch: this process has saved"):
+        save(7, MicroBatch("q", 7, RUN_ID))
+    spark.save(txnversion="7", topic="another")
+    assert [each["topic"] for each in spark.saved] == ["t", "another"]
+
+
+def test_a_save_in_foreachbatch_that_failed_may_be_tried_again_also_by_its_writer(
+    spark: Spark,
+) -> None:
+    spark.in_batch(7)
+    writer = FakeWriter(spark, GIVEN | {"txnversion": "7"})
+    spark.error = OSError("lost")
+    with pytest.raises(OSError, match="lost"):
+        spark.save(writer)
+    spark.error = None
+    spark.save(writer)
+    found = [micro_batch_in(each) for each in spark.saved]
+    assert [each is not None and each.is_retry for each in found] == [False, True]
+    with pytest.raises(ConfigException, match="two saves"):
+        spark.save(writer)
+
+
+def test_a_save_in_foreachbatch_needs_the_run_of_its_query(spark: Spark) -> None:
+    spark.in_batch(7)
+    del spark.properties[DESCRIPTION]
+    with pytest.raises(ConfigException, match=r"^save\(\): .* call save\(\) before setJobGroup"):
+        spark.save(txnversion="7")
+    assert spark.saved == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"txnversion": "20260131"},
+        {"exactlyonce": "false"},
+        {},  # without txnVersion, the plan refuses it
+    ],
+)
+def test_other_saves_in_foreachbatch_are_jobs(spark: Spark, options: dict[str, str]) -> None:
+    spark.in_batch(7)
+    for _ in range(2):
+        spark.save(**options)
+    assert not any(BATCH_ID_OPTION in each for each in spark.saved)
+    assert len(spark.saved) == 2
+
+
+def test_a_save_outside_of_foreachbatch_is_a_job(spark: Spark) -> None:
+    spark.save(txnversion="7")
+    (found,) = spark.saved
+    assert BATCH_ID_OPTION not in found

@@ -9,9 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
 
-from spark_kafka_sink import KafkaStreamListener, MicroBatchRecord
+from spark_kafka_sink import FailedQueryRecord, KafkaStreamListener, MicroBatchRecord
 from spark_kafka_sink.errors import IllegalArgumentException
 from spark_kafka_sink.spark.committing import report_files
 from spark_kafka_sink.spark.driver import stream_listener
@@ -25,6 +30,19 @@ from spark_kafka_sink.spark.report import (
 from spark_kafka_sink.spark.writer import KafkaStreamArrowWriter
 
 FIRST, SECOND = (UUID(int=number) for number in (1, 2))
+RUNS = {query: UUID(int=8 + query.int) for query in (FIRST, SECOND)}
+NO_TOPIC = "spark_kafka_sink.errors.TimeoutException: Topic t not present in metadata"
+# What Spark passes on: the stack trace of the exception, with the traceback of the worker.
+FAILURE = f"""org.apache.spark.SparkException: Job aborted due to stage failure: Lost task 0.0
+Traceback (most recent call last):
+  File "worker.py", line 3, in write
+{NO_TOPIC}
+
+\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:665)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+{NO_TOPIC}
+\t... 1 more
+"""
 PYTHON_SINK = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 
 
@@ -67,6 +85,12 @@ def commit(query: UUID, batch_id: int, rows: int, topic: str = "t") -> None:
     writer.commit([message(query, rows, topic)], batch_id)
 
 
+def abort(query: UUID, batch_id: int) -> None:
+    """Abort a micro-batch of which a task had ended, as Spark does."""
+    options = {"kafka.bootstrap.servers": "b:1", "topic": "t", "quiet": "true"}
+    KafkaStreamArrowWriter(sink_options(options)).abort([message(query, 3), None], batch_id)
+
+
 def progress_of(
     query: UUID, batch_id: int, sink: str = PYTHON_SINK, rows: int = 5, later_s: float = -60
 ) -> QueryProgressEvent:
@@ -74,7 +98,7 @@ def progress_of(
     at = datetime.fromtimestamp(time.time() + later_s, UTC)
     progress: dict[str, Any] = {
         "id": str(query),
-        "runId": str(UUID(int=9)),
+        "runId": str(RUNS[query]),
         "name": "flights" if query == FIRST else None,
         "timestamp": f"{at.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z",
         "batchId": batch_id,
@@ -86,6 +110,23 @@ def progress_of(
         "processedRowsPerSecond": 4.0,
     }
     return QueryProgressEvent(StreamingQueryProgress.fromJson(progress))
+
+
+def started(query: UUID, name: str | None) -> QueryStartedEvent:
+    """Return Spark's event about the start of a query."""
+    event: dict[str, Any] = {
+        "id": str(query),
+        "runId": str(RUNS[query]),
+        "name": name,
+        "timestamp": "2026-01-31T12:00:00.000Z",
+        "jobTags": [],
+    }
+    return QueryStartedEvent.fromJson(event)
+
+
+def failed(query: UUID, exception: str | None = FAILURE) -> QueryTerminatedEvent:
+    """Return Spark's event about the end of a query."""
+    return QueryTerminatedEvent(query, RUNS[query], exception, None)
 
 
 @pytest.mark.usefixtures("folder")
@@ -160,6 +201,72 @@ def test_over_connect_a_record_says_where_the_report_is(
     assert "micro-batch 9: " in second
 
 
-def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(IllegalArgumentException, match="on_micro_batch"):
-        KafkaStreamListener("print")  # type: ignore[arg-type]  # which is the point
+@pytest.mark.usefixtures("folder")
+def test_a_query_that_fails_has_a_record_with_the_last_micro_batch_that_was_written() -> None:
+    records: list[FailedQueryRecord] = []
+    listener = KafkaStreamListener(on_failed_query=records.append)
+    for query, name in ((FIRST, "flights"), (SECOND, None)):
+        listener.onQueryStarted(started(query, name))
+    commit(FIRST, 7, 5)
+    commit(SECOND, 8, 6)
+    commit(FIRST, 8, 0)
+    abort(FIRST, 9)
+    listener.onQueryTerminated(failed(FIRST))
+    (record,) = records
+    assert (record.id, record.run_id, record.name) == (FIRST, RUNS[FIRST], "flights")
+    assert (record.error, record.batch_id, record.where) == (NO_TOPIC, 7, None)
+    assert record.report is not None
+    assert record.report["rows"] == 5
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_query_that_ends_well_or_goes_elsewhere_has_no_record_of_its_end() -> None:
+    records: list[FailedQueryRecord] = []
+    listener = KafkaStreamListener(on_failed_query=records.append)
+    commit(FIRST, 7, 5)
+    listener.onQueryTerminated(failed(FIRST, None))
+    listener.onQueryProgress(progress_of(SECOND, 7, "FileSink"))
+    listener.onQueryTerminated(failed(SECOND))
+    assert records == []
+    listener.onQueryTerminated(failed(SECOND))
+    assert [record.id for record in records] == [SECOND], "nothing is known of this run"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_query_that_fails_is_printed_as_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    listener = KafkaStreamListener()
+    listener.onQueryStarted(started(FIRST, "flights"))
+    listener.onQueryTerminated(failed(FIRST))
+    commit(SECOND, 8, 1)
+    listener.onQueryTerminated(failed(SECOND, "[BROKEN] one\n two\n\tat org.apache"))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == (
+        f"pykafka: query flights (id {FIRST}, run {RUNS[FIRST]}) failed before it wrote a "
+        f"micro-batch in this program; {NO_TOPIC}"
+    )
+    assert second == (
+        f"pykafka: query (id {SECOND}, run {RUNS[SECOND]}) failed after micro-batch 8, which wrote "
+        "1 row (10 bytes) to t, 1 partition, 2 retries; [BROKEN] one two"
+    )
+
+
+def test_over_connect_the_record_of_a_failure_has_what_spark_tells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stream_listener, "driver_folder", lambda: None)
+    listener = KafkaStreamListener(on_micro_batch=lambda _: None)
+    listener.onQueryProgress(progress_of(FIRST, 7))
+    listener.onQueryProgress(progress_of(FIRST, 8, rows=0))
+    listener.onQueryTerminated(failed(FIRST))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"pykafka: query flights (id {FIRST}, run {RUNS[FIRST]}) failed after micro-batch 7; over "
+        "Spark Connect the reports stay with the server: the option reportPath of the stream names "
+        f"their file there; {NO_TOPIC}"
+    )
+
+
+@pytest.mark.parametrize("argument", ["on_micro_batch", "on_failed_query"])
+def test_what_is_no_function_is_refused(argument: str) -> None:
+    with pytest.raises(IllegalArgumentException, match=argument):
+        KafkaStreamListener(**{argument: "print"})  # type: ignore[arg-type]  # which is the point

@@ -22,7 +22,7 @@ from spark_kafka_sink.serde.column_types import ColumnType, Kind
 from spark_kafka_sink.spark.formats import as_metadata
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
-from spark_kafka_sink.spark.planning.encodings import column_type
+from spark_kafka_sink.spark.planning.spark_types import column_type
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
 SCHEMA = {

@@ -65,6 +65,8 @@ def user_of(config: ProducerConfig) -> str:
     """Return the user that logs in, as brokers see it."""
     values = OptionValues(config)
     if config.sasl_mechanism == "OAUTHBEARER":
+        if config.sasl_oauthbearer_client_credentials_client_secret is not None:
+            return "client"
         return subject_of_file(config, values)
     if config.sasl_jaas_config is not None:
         entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)

@@ -1,4 +1,4 @@
-"""The rows of a task whose values are Avro: encoded before they are sent, and bad rows as JSON."""
+"""The rows of a task that have a schema: encoded before they are sent, and bad rows as JSON."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.json_rows import json_texts
+from spark_kafka_sink.serde.json_schema import fit_json
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
@@ -71,11 +72,13 @@ def options(prefix: bytes = b"", **given: str) -> SinkOptions:
     return replace(sink_options(names), encodings=(ColumnEncoding("value", plan, prefix),))
 
 
-def written(rows: list[Any], chosen: SinkOptions) -> tuple[list[tuple[str, dict[str, Any]]], Any]:
+def written(
+    rows: list[Any], chosen: SinkOptions, kind: pa.DataType = ROW
+) -> tuple[list[tuple[str, dict[str, Any]]], Any]:
     """Return what a task sends of rows in two batches, and its report of bad rows."""
     producer = Recording()
     keys = [f"{number}" for number in range(len(rows))]
-    batch = pa.record_batch({"key": keys, "value": pa.array(rows, ROW)})
+    batch = pa.record_batch({"key": keys, "value": pa.array(rows, kind)})
     with TaskRows(chosen, cast(TaskProducer, producer), 7, 0) as task_rows:
         task_rows.append(batch.slice(0, 1))
         task_rows.append(batch.slice(1))
@@ -141,6 +144,28 @@ def test_dead_letter_files_have_the_row_as_json(tmp_path: Path) -> None:
     found = {row["key"].decode(): (row["value"], row["pykafka_error_as_json"]) for row in rows}
     assert json.loads(found["5"][0]) == ROWS[5]
     assert found["5"][1] == "value"
+
+
+def test_json_gets_the_prefix_and_a_dead_letter_is_the_row_without_it() -> None:
+    kind = pa.struct([("n", pa.float64()), ("name", pa.string())])
+    schema = {"required": ["name"]}
+    plan = fit_json(column_type(kind), schema, "value")
+    chosen = options(onError="deadLetter", deadLetterTopic="dead")
+    chosen = replace(chosen, encodings=(ColumnEncoding("value", plan, b"\0\0\0\0\5"),))
+    texts = ['{"n":0.5,"name":"a"}', None, '{"n":"NaN","name":"b"}', '{"n":1.0}']
+    sent, report = written(texts, chosen, pa.string())
+    assert [(row["key"], row["value"]) for topic, row in sent if topic == "t"] == [
+        ("0", b'\0\0\0\0\5{"n":0.5,"name":"a"}'),
+        ("1", None),
+    ]
+    letters = {row["key"]: row for topic, row in sent if topic == "dead"}
+    assert {key: row["value"] for key, row in letters.items()} == {
+        "2": texts[2],
+        "3": texts[3],
+    }
+    headers = {each["key"]: each["value"] for each in letters["2"]["headers"]}
+    assert headers["pykafka.error.as.json"] == b"value"
+    assert report.reasons == {"out_of_range": 1, "null_in_required": 1}
 
 
 VALUES: list[tuple[pa.DataType, Any, Any]] = [

@@ -12,6 +12,7 @@ from queue import Empty, Queue
 
 import pyarrow as pa
 import pytest
+from support.pure.full_pipe import full_pipe
 from support.pure.idle_producer import idle_task_producer
 from support.pure.pure_producer import TOPIC
 from support.spark.played_tasks import in_task
@@ -129,7 +130,7 @@ def test_a_task_that_waits_for_memory_says_so_meanwhile() -> None:
         thread.start()
         said = ""
         while "waiting for memory" not in said:
-            assert ticks.waited.get(timeout=LIMIT_S) == PERIOD_S
+            assert ticks.waited.get(timeout=LIMIT_S) == 10
             ticks.tick()
             said = lines.get(timeout=LIMIT_S)
         assert said.startswith("pykafka: task 5: 0 rows, 0.0 MB acknowledged, 0.0 MB/s; ")
@@ -142,24 +143,17 @@ def test_a_task_that_waits_for_memory_says_so_meanwhile() -> None:
 
 
 @pytest.fixture
-def full_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+def full_stderr(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     """Make a full pipe the stderr of tasks; return its ends."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"x" * 4096)
-    os.set_blocking(writer, True)
-    monkeypatch.setattr(task_progress, "_STDERR", writer)
-    yield reader, writer
-    os.close(reader)  # which ends the write that waits
-    os.close(writer)
+    with full_pipe() as ends:
+        monkeypatch.setattr(task_progress, "_STDERR", ends[1])
+        yield ends
 
 
 def test_a_full_pipe_stops_neither_the_task_nor_the_io_thread(
-    full_pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    full_stderr: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, writer = full_pipe
+    reader, writer = full_stderr
     ticks, printing, os_write = Ticks(), threading.Event(), os.write
 
     def write(file: int, text: bytes) -> int:

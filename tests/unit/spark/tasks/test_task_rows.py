@@ -1,4 +1,4 @@
-"""The rows of a task that are counted as older than the retention of their topic."""
+"""Rows of a task that are older than their topic keeps them, and rows for topics of the sink."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final, cast
 import pyarrow as pa
 import pytest
 
+from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
@@ -56,3 +57,13 @@ def test_bad_rows_are_not_counted_as_older_than_the_retention_of_their_topic(
         rows.append(batch)
         assert [each.rows for each in rows.expired_rows.report()] == [2]
         assert rows.finish().rows == len(partitions) - 2
+
+
+@pytest.mark.parametrize("mode", ["single", "two-phase"])
+def test_a_topic_column_may_not_name_the_commit_log(mode: str) -> None:
+    names = {"kafka.bootstrap.servers": "127.0.0.1:1", "exactlyOnce": mode, "commitLogTopic": "log"}
+    batch = pa.record_batch({"value": ["a", "b", "c"], "topic": ["t", "log", None]})
+    said = "^row 1 of task 5: the topic column has log, which is the topic of the commit log"
+    rows = TaskRows(sink_options(names), cast(TaskProducer, AllTaken()), 5, 0)
+    with rows, pytest.raises(DataException, match=said):
+        rows.append(batch)

@@ -1,0 +1,346 @@
+"""SchemaRegistryClient: the calls that a producer makes to a schema registry, over HTTP.
+
+The API is that of Confluent's Schema Registry, which other registries offer too. A call asks one
+URL after the other until one responds. If none does, or if they respond that the call may be tried
+again, the client waits and tries all of them again. The number of retries and the time are limited.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from spark_kafka_sink.auth.mechanisms import printable
+from spark_kafka_sink.auth.token_renewal import TokenException
+from spark_kafka_sink.errors import DataException, RestClientException
+from spark_kafka_sink.network.http import (
+    HttpAnswer,
+    HttpException,
+    HttpLimits,
+    is_encrypted,
+    path_encoded,
+    send,
+)
+from spark_kafka_sink.schema_registry.schemas import (
+    AVRO,
+    RegisteredSchema,
+    Schema,
+    SchemaReference,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+_MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_RETRIES: Final = 3
+_FIRST_WAIT_S: Final = 1.0
+_LONGEST_WAIT_S: Final = 20.0
+# One attempt takes at most the sum of these.
+_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
+# No attempt begins later than this after the first.
+_MOST_S: Final = 60.0
+_TRIED_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
+_NOT_FOUND: Final = 404
+_LARGEST_ID: Final = 2**31 - 1
+_MOST_REFERENCED: Final = 100
+_CERTIFICATE_HINT: Final = (
+    "set schema.registry.ssl.truststore.location or schema.registry.ssl.truststore.certificates to "
+    "the certificate of its CA, unless the system trusts that CA"
+)
+
+
+class RegistryUrl(NamedTuple):
+    """A base URL of a registry, without a user. shown: the URL in messages."""
+
+    address: str
+    shown: str
+
+
+class SchemaRegistryClient:
+    """Makes calls to a schema registry.
+
+    headers: returns the headers that authenticate the client at an address; it may raise
+    TokenException. context: the TLS context for ``https``. limits: the time limits of one
+    attempt. Tests replace the clock and the random numbers. All calls raise RestClientException.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[RegistryUrl],
+        headers: Callable[[str], Mapping[str, str]],
+        context: ssl.SSLContext | None = None,
+        *,
+        limits: HttpLimits = _LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        random: Random | None = None,
+    ) -> None:
+        self._urls = tuple(urls)
+        self._headers = headers
+        self._context = context
+        self._limits = limits
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random or Random()  # noqa: S311 - jitter, not secrets
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register a schema as a version of a subject, unless it is one, and return it."""
+        path = f"/subjects/{path_encoded(subject)}/versions{_normalized(normalize)}"
+        what = f"register a schema in subject {subject!r}"
+        found = self._call("POST", path, what, _request_of(schema))
+        # New registries also return the version, which may have the rules of an earlier one.
+        has_rules = bool(found.get("ruleSet"))
+        return RegisteredSchema(schema, _id(found, what), subject, has_rules=has_rules)
+
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema | None:
+        """Return the version of a subject that equals a schema, None if there is none."""
+        path = f"/subjects/{path_encoded(subject)}{_normalized(normalize)}"
+        what = f"look up a schema in subject {subject!r}"
+        return self._found("POST", path, what, _request_of(schema))
+
+    def latest(self, subject: str) -> RegisteredSchema | None:
+        """Return the latest version of a subject, None if there is no such subject."""
+        path = f"/subjects/{path_encoded(subject)}/versions/latest"
+        return self._found("GET", path, f"get the latest version of subject {subject!r}")
+
+    def version(self, subject: str, version: int) -> RegisteredSchema | None:
+        """Return a version of a subject, None if there is none."""
+        path = f"/subjects/{path_encoded(subject)}/versions/{version}"
+        return self._found("GET", path, f"get version {version} of subject {subject!r}")
+
+    def schema_of_id(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema with an id, None if there is none."""
+        what = f"get the schema with id {schema_id}"
+        return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
+
+    def referenced(self, schema: Schema) -> list[Schema]:
+        """Return the schemas that a schema references, each after those that it references itself.
+
+        Raise DataException if one is missing, or if there are too many.
+        """
+        found: dict[SchemaReference, Schema] = {}
+        self._add_referenced(schema, found, set())
+        return list(found.values())
+
+    def _add_referenced(
+        self,
+        schema: Schema,
+        found: dict[SchemaReference, Schema],
+        asked: set[tuple[str, int]],
+    ) -> None:
+        for reference in schema.references:
+            place = (reference.subject, reference.version)
+            if place in asked:
+                continue
+            asked.add(place)
+            where = f"version {reference.version} of subject {reference.subject!r}"
+            if len(asked) > _MOST_REFERENCED:
+                message = (
+                    f"the schema references more than {_MOST_REFERENCED} schemas, with {where}"
+                )
+                raise DataException(message)
+            there = self.version(*place)
+            if there is None:
+                message = (
+                    f"the schema references {reference.name}, but the schema registry has no "
+                    f"{where}: register it"
+                )
+                raise DataException(message)
+            self._add_referenced(there.schema, found, asked)
+            found[reference] = there.schema
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _found(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        request: Mapping[str, Any] | None = None,
+        schema_id: int | None = None,
+    ) -> RegisteredSchema | None:
+        try:
+            answer = self._call(method, path, what, request)
+        except RestClientException as error:
+            # Without an error code of the registry, perhaps the path of the URL is wrong.
+            if error.status == _NOT_FOUND and error.error_code != _NOT_FOUND:
+                return None
+            raise
+        return _registered(answer, what, schema_id)
+
+    def _call(
+        self, method: str, path: str, what: str, request: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Return the JSON object in the response to a request."""
+        body = None if request is None else json.dumps(request).encode()
+        end = self._clock() + _MOST_S
+        retries = 0
+        while True:
+            answer, why, retry_after_s = self._ask_each(method, path, body)
+            if answer is not None:
+                return _object(answer, what)
+            wait_s = min(_FIRST_WAIT_S * 2**retries, _LONGEST_WAIT_S) * self._random.random()
+            if retry_after_s is not None:
+                wait_s = min(retry_after_s, _LONGEST_WAIT_S)
+            if retries == _RETRIES or self._clock() + wait_s > end:
+                raise RestClientException(
+                    f"the schema registry cannot {what}, after {retries + 1} attempts: {why}"
+                )
+            self._sleep(wait_s)
+            retries += 1
+
+    def _ask_each(
+        self, method: str, path: str, body: bytes | None
+    ) -> tuple[HttpAnswer | None, str, float | None]:
+        """Ask one URL after the other.
+
+        Return the first response that is not to be tried again; or None, why there is none, and
+        the delay that a response requests. Raise RestClientException if a retry would fail as well.
+        """
+        reasons: list[str] = []
+        delays: list[float] = []
+        may_retry = False
+        for url, name in self._urls:
+            try:
+                headers = {"Accept": f"{_MEDIA_TYPE}, application/json", **self._headers(url)}
+                if body is not None:
+                    headers["Content-Type"] = _MEDIA_TYPE
+                context = self._context if is_encrypted(url) else None
+                at = url.rstrip("/") + path
+                answer = send(method, at, body, headers, self._limits, context, _CERTIFICATE_HINT)
+            except HttpException as error:
+                reason, is_final = str(error), error.is_refused
+            except TokenException as error:
+                reason, is_final = f"it got no OAuth token: {error}", error.is_final
+            else:
+                if answer.status not in _TRIED_AGAIN:
+                    return answer, "", None
+                if answer.retry_after_s is not None:
+                    delays.append(answer.retry_after_s)
+                reason, is_final = _said(answer), False
+            reasons.append(f"{name}: {reason}")
+            may_retry = may_retry or not is_final
+        why = "; ".join(reasons)
+        if not may_retry:
+            raise RestClientException(f"the schema registry at {why}")
+        return None, why, max(delays, default=None)
+
+
+def _normalized(normalize: bool) -> str:  # noqa: FBT001 - one caller's argument
+    return "?normalize=true" if normalize else ""
+
+
+def _request_of(schema: Schema) -> dict[str, Any]:
+    found: dict[str, Any] = {"schema": schema.text}
+    # Old registries have no other type, and no references.
+    if schema.schema_type != AVRO:
+        found["schemaType"] = schema.schema_type
+    if schema.references:
+        found["references"] = [
+            {"name": each.name, "subject": each.subject, "version": each.version}
+            for each in schema.references
+        ]
+    return found
+
+
+# -- responses ------------------------------------------------------------------------------------
+
+# What to do, by the registry's error code or the HTTP status.
+_ADVICE: Final = {
+    401: "check basic.auth.user.info or bearer.auth.*",
+    403: "ask for the permission on the subject",
+    404: "check that schema.registry.url is the URL of a schema registry",
+    409: (
+        "the schema is incompatible with an earlier version: change it, or set another "
+        "compatibility level for the subject"
+    ),
+    42201: "the registry does not accept the schema: correct it",
+    42205: "its mode does not allow this: ask who runs the registry",
+}
+
+
+def _parsed(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _said(answer: HttpAnswer) -> str:
+    """Return the status of a response, and the registry's code and message if it has them."""
+    code, message = _error_of(answer)
+    said = "" if code in (None, answer.status) else f", error code {code}"
+    return f"it answered {answer.status}{said}" + (f" ({message})" if message else "")
+
+
+def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
+    found = _parsed(answer.body) or {}
+    code, message = found.get("error_code"), found.get("message")
+    code = code if isinstance(code, int) and not isinstance(code, bool) else None
+    return code, printable(message) if isinstance(message, str) else ""
+
+
+def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
+    """Return the JSON object of a response. Raise RestClientException for another response."""
+    if not 200 <= answer.status < 300:
+        code, _ = _error_of(answer)
+        advice = _ADVICE.get(code or 0) or _ADVICE.get(answer.status)
+        raise RestClientException(
+            f"the schema registry cannot {what}: {_said(answer)}"
+            + (f"; {advice}" if advice else ""),
+            status=answer.status,
+            error_code=answer.status if code is None else code,
+        )
+    found = _parsed(answer.body)
+    if found is None:
+        raise _no_answer(what, "is no JSON object")
+    return found
+
+
+def _no_answer(what: str, why: str) -> RestClientException:
+    return RestClientException(
+        f"the schema registry cannot {what}: its response {why}; {_ADVICE[404]}"
+    )
+
+
+def _id(found: Mapping[str, Any], what: str) -> int:
+    schema_id = found.get("id")
+    if not isinstance(schema_id, int) or isinstance(schema_id, bool):
+        raise _no_answer(what, "has no id")
+    # Four bytes of each record have the id.
+    if not 0 <= schema_id <= _LARGEST_ID:
+        raise _no_answer(what, f"has the id {schema_id}, which does not have 4 bytes")
+    return schema_id
+
+
+def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> RegisteredSchema:
+    text, kind = found.get("schema"), found.get("schemaType", AVRO)
+    subject, version = found.get("subject", ""), found.get("version", 0)
+    if not all(isinstance(each, str) for each in (text, kind, subject)):
+        raise _no_answer(what, "has no schema")
+    references = tuple(_reference(each, what) for each in found.get("references") or ())
+    return RegisteredSchema(
+        Schema(str(text), str(kind), references),
+        _id(found, what) if schema_id is None else schema_id,
+        subject,
+        version if isinstance(version, int) else 0,
+        has_rules=bool(found.get("ruleSet")),
+    )
+
+
+def _reference(found: object, what: str) -> SchemaReference:
+    parts = found if isinstance(found, dict) else {}
+    name, subject, version = (parts.get(each) for each in ("name", "subject", "version"))
+    if not isinstance(name, str) or not isinstance(subject, str) or not isinstance(version, int):
+        raise _no_answer(what, "has an invalid reference")
+    return SchemaReference(name, subject, version)

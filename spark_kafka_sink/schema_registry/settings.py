@@ -1,0 +1,179 @@
+"""The options about a schema registry, by the names of Confluent's clients.
+
+Options of the connection stay as they are given, with variables such as ``${env:NAME}``, until the
+driver connects. Tasks never get them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from spark_kafka_sink.config import option_fields
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.model import LARGEST_INT32, Secret
+
+URL_OPTION: Final = "schema.registry.url"
+TLS_PREFIX: Final = "schema.registry."
+CONNECTION_OPTIONS: Final = (
+    URL_OPTION,
+    "basic.auth.credentials.source",
+    "basic.auth.user.info",
+    "bearer.auth.client.id",
+    "bearer.auth.client.secret",
+    "bearer.auth.credentials.source",
+    "bearer.auth.identity.pool.id",
+    "bearer.auth.issuer.endpoint.url",
+    "bearer.auth.logical.cluster",
+    "bearer.auth.scope",
+    "bearer.auth.token",
+    *(
+        TLS_PREFIX + each.encode_name
+        for each in option_fields()
+        if each.encode_name.startswith("ssl.")
+    ),
+)
+_STRATEGY_OPTIONS: Final = {
+    "key": "key.subject.name.strategy",
+    "value": "value.subject.name.strategy",
+}
+_SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
+# Confluent's options for things that do not exist here, or that are always on.
+_WITHOUT_EFFECT: Final = (
+    "avro.use.logical.type.converters",
+    "id.compatibility.strict",
+    "latest.compatibility.strict",
+)
+_BOOLEANS: Final = ("auto.register.schemas", "normalize.schemas", "use.latest.version")
+REGISTRY_OPTIONS: Final = (
+    *CONNECTION_OPTIONS,
+    *_STRATEGY_OPTIONS.values(),
+    *_SUBJECT_OPTIONS.values(),
+    *_WITHOUT_EFFECT,
+    *_BOOLEANS,
+    "latest.cache.ttl.sec",
+    "use.schema.id",
+)
+_NEVER: Final = -1.0
+
+
+class SubjectNameStrategy(Enum):
+    """How the name of a subject is made. The values are the names of Confluent's classes."""
+
+    TOPIC = "TopicNameStrategy"
+    RECORD = "RecordNameStrategy"
+    TOPIC_RECORD = "TopicRecordNameStrategy"
+
+    def subject(self, topic: str, column: str, record: str) -> str:
+        """Return the subject of a column, key or value, of a topic. record: its full name."""
+        if self is SubjectNameStrategy.TOPIC:
+            return f"{topic}-{column}"
+        return record if self is SubjectNameStrategy.RECORD else f"{topic}-{record}"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """The options about a schema registry.
+
+    connection: the options of the connection by name, as given. subjects, strategies: by column.
+    cache_ttl_s: how long the latest version of a subject is used without asking again, negative
+    for always. schema_id: of the schema to write with, None if it is not set.
+    """
+
+    connection: tuple[tuple[str, Secret], ...]
+    subjects: tuple[tuple[str, str], ...] = ()
+    strategies: tuple[tuple[str, SubjectNameStrategy], ...] = ()
+    auto_register: bool = True
+    use_latest: bool = False
+    normalize: bool = False
+    cache_ttl_s: float = _NEVER
+    schema_id: int | None = None
+
+    def subject_of(self, column: str) -> str | None:
+        """Return the subject that an option names for a column, None if none does."""
+        return dict(self.subjects).get(column)
+
+    def strategy_of(self, column: str) -> SubjectNameStrategy:
+        """Return how the subject of a column is named."""
+        return dict(self.strategies).get(column, SubjectNameStrategy.TOPIC)
+
+
+def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
+    """Check the options and return them, None without a schema registry.
+
+    given: options with names in lower case. Raise ConfigException if they are invalid.
+    """
+    named = {name: given[name.lower()] for name in REGISTRY_OPTIONS if name.lower() in given}
+    if not named.get(URL_OPTION, "").strip():
+        others = [name for name in named if name != URL_OPTION]
+        if others:
+            message = f"option {others[0]} has no effect: set {URL_OPTION}, or remove {others[0]}"
+            raise ConfigException(message)
+        return None
+    flags = {name: _flag(name, named.get(name)) for name in _BOOLEANS}
+    return RegistrySettings(
+        connection=tuple((n, Secret(named[n])) for n in CONNECTION_OPTIONS if n in named),
+        subjects=tuple(
+            (column, _subject(name, named[name]))
+            for column, name in _SUBJECT_OPTIONS.items()
+            if name in named
+        ),
+        strategies=tuple(
+            (column, _strategy(name, named[name]))
+            for column, name in _STRATEGY_OPTIONS.items()
+            if name in named
+        ),
+        auto_register=flags["auto.register.schemas"] is not False,
+        use_latest=flags["use.latest.version"] is True,
+        normalize=flags["normalize.schemas"] is True,
+        cache_ttl_s=_seconds("latest.cache.ttl.sec", named.get("latest.cache.ttl.sec")),
+        schema_id=_schema_id("use.schema.id", named.get("use.schema.id")),
+    )
+
+
+def _flag(name: str, value: str | None) -> bool | None:
+    if value is None or value.strip().lower() in ("true", "false"):
+        return None if value is None else value.strip().lower() == "true"
+    raise ConfigException(f"option {name} is {value!r}: expected true or false")
+
+
+def _subject(name: str, value: str) -> str:
+    if not value.strip():
+        raise ConfigException(f"option {name} is empty: expected the name of a subject")
+    return value.strip()
+
+
+def _strategy(name: str, value: str) -> SubjectNameStrategy:
+    """Return a strategy by the name of Confluent's class, or its short name, such as TOPIC."""
+    chosen = value.strip().rpartition(".")[2]
+    for each in SubjectNameStrategy:
+        short = each.value.removesuffix("Strategy")
+        if chosen.upper() in (each.name, each.value.upper(), short.upper()):
+            return each
+    names = ", ".join(each.value for each in SubjectNameStrategy)
+    raise ConfigException(f"option {name} is {value!r}: expected {names}")
+
+
+def _seconds(name: str, value: str | None) -> float:
+    if value is None:
+        return _NEVER
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if math.isfinite(seconds):
+        return seconds
+    raise ConfigException(f"option {name} is {value!r}: expected seconds, or -1 for no limit")
+
+
+def _schema_id(name: str, value: str | None) -> int | None:
+    # -1 is the default of Confluent's clients.
+    if value is None or value.strip() == "-1":
+        return None
+    if re.fullmatch(r"\s*[0-9]{1,10}\s*", value) and int(value) <= LARGEST_INT32:
+        return int(value)
+    raise ConfigException(f"option {name} is {value!r}: expected the id of a schema")

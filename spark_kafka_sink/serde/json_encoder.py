@@ -1,0 +1,248 @@
+"""Put the prefix of a schema before rows that are JSON already, for all rows at once.
+
+The rows are what Spark's ``to_json`` has made of a column, and are not parsed. Only the rules of
+their plan (`json_schema.JsonRule`) need more than that: a search for a text finds the few rows that
+may break a rule, and pyarrow reads the parts that a rule is about, as columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.records.columns import BinaryColumn, Bools, valid_mask
+from spark_kafka_sink.records.encoder import Pieces
+from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.serde.avro_encoder import EncodedColumn, RowFault
+from spark_kafka_sink.serde.column_types import ColumnType, Kind
+from spark_kafka_sink.serde.json_schema import (
+    JSON_TYPES,
+    Each,
+    JsonPlan,
+    JsonRule,
+    RowRule,
+    Steps,
+)
+from spark_kafka_sink.serde.row_rules import Fault
+
+# The texts by which to_json writes the numbers that JSON does not have.
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+# Each row that breaks a rule has one of these texts; other rows may have them, too.
+_SIGNS: Final = {RowRule.FINITE: (b'"NaN"', b'Infinity"'), RowRule.NOT_NULL: (b"null",)}
+_FAULTS: Final = {
+    RowRule.PRESENT: Fault.NULL_IN_REQUIRED,
+    RowRule.NOT_NULL: Fault.NULL_IN_REQUIRED,
+    RowRule.FINITE: Fault.OUT_OF_RANGE,
+}
+_MESSAGES: Final = {
+    RowRule.PRESENT: "is null, so that to_json leaves it out, and the JSON Schema requires it",
+    RowRule.NOT_NULL: "is null, and the JSON Schema does not accept null there",
+    RowRule.FINITE: "is NaN or infinite, and JSON has no such numbers",
+}
+# How pyarrow reads the parts of a value that a rule is about.
+_READ_AS: Final = {
+    "boolean": pa.bool_(),
+    "integer": pa.float64(),
+    "number": pa.float64(),
+    "string": pa.string(),
+    # An object without any of its fields.
+    "object": pa.struct([]),
+}
+
+
+def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
+    """Return the rows of a string or binary column with a prefix. A null stays null.
+
+    Raise DataException if rows are not JSON that to_json has made of the type of the plan.
+    """
+    texts = array.cast(pa.large_binary())
+    faults: list[RowFault] = []
+    good = ~_nulls(texts)
+    by_text = [rule for rule in plan.rules if _is_found_by_text(rule)]
+    suspects = {kind: _suspects(kind, texts) for kind in {rule.rule for rule in by_text}}
+    for rule in by_text:
+        rows = np.flatnonzero(suspects[rule.rule] & good)
+        _blame(rule, rows[_is_broken_in(rule, texts.take(pa.array(rows)))], good, faults)
+    others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
+    if others:
+        # Only good rows: pyarrow does not read the text NaN in place of a number.
+        rows = np.flatnonzero(good)
+        parts = _read(texts.take(pa.array(rows)), others)
+        for rule in others:
+            _blame(rule, rows[_lacks(parts, rule.steps)], good, faults)
+    return EncodedColumn(_with_prefix(texts, prefix), faults)
+
+
+def _with_prefix(texts: pa.Array, prefix: bytes) -> pa.Array:
+    if not prefix or not len(texts):
+        return texts
+    column = BinaryColumn.of(texts)
+    rows, valid = len(texts), column.valid
+    pieces = Pieces(2 * rows)
+    start = BinaryColumn(np.frombuffer(prefix, np.uint8), np.array([0, len(prefix)]), None)
+    sizes = np.full(rows, len(prefix))
+    if valid is not None:
+        sizes *= valid
+    pieces.put_parts(slice(0, None, 2), start, np.zeros(rows, np.int64), sizes)
+    pieces.put(slice(1, None, 2), column)
+    data, offsets = pieces.gather()
+    validity = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = [validity, pa.py_buffer(offsets[::2].copy()), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), rows, buffers)
+
+
+def _blame(rule: JsonRule, rows: Int64s, good: Bools, faults: list[RowFault]) -> None:
+    if len(rows):
+        good[rows] = False
+        message = f"column {rule.path} {_MESSAGES[rule.rule]}"
+        faults.append(RowFault(_FAULTS[rule.rule], rows, message))
+
+
+def _nulls(texts: pa.Array) -> Bools:
+    valid = valid_mask(texts)
+    return np.zeros(len(texts), np.bool_) if valid is None else ~valid
+
+
+# -- rules about numbers and values of maps: found by a text --------------------------------------
+
+
+def _is_found_by_text(rule: JsonRule) -> bool:
+    """Return whether pyarrow cannot read what a rule is about: it has no maps."""
+    return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
+
+
+def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
+    """Return a mask of the rows that have a sign of a broken rule, and perhaps of others."""
+    if rule not in _SIGNS:
+        return np.ones(len(texts), np.bool_)
+    column = BinaryColumn.of(texts)
+    suspects = np.zeros(len(texts), np.bool_)
+    for sign in _SIGNS[rule]:
+        suspects[list(_rows_with(sign, column))] = True
+    return suspects
+
+
+def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
+    """Return a mask of the rows that break a rule, which are parsed."""
+    rows = map(_parsed, texts.to_pylist())
+    broken = [any(_is_broken(rule, part) for part in _parts(row, rule.steps)) for row in rows]
+    return np.array(broken, np.bool_)
+
+
+def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
+    """Yield the rows that have a text, and perhaps others. The bytes are searched as one text."""
+    offsets = column.offsets
+    first = int(offsets[0])
+    data = column.data[first : int(offsets[-1])].tobytes()
+    place = data.find(sign)
+    while place >= 0:
+        row = int(np.searchsorted(offsets, place + first, side="right")) - 1
+        yield row
+        place = data.find(sign, int(offsets[row + 1]) - first)
+
+
+def _parsed(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise _is_no_json(error) from None
+
+
+def _parts(value: object, steps: Steps) -> Iterator[object]:
+    """Yield the parts of a value to which the steps lead; None for one that is null or absent."""
+    if not steps:
+        yield value
+        return
+    step, further = steps[0], steps[1:]
+    if isinstance(step, str):
+        if isinstance(value, dict):
+            yield from _parts(value.get(step), further)
+        return
+    inside: Sequence[Any] = ()
+    if step is Each.ITEM and isinstance(value, list):
+        inside = value
+    elif step is Each.VALUE and isinstance(value, dict):
+        inside = list(value.values())
+    for each in inside:
+        yield from _parts(each, further)
+
+
+def _is_broken(rule: JsonRule, part: object) -> bool:
+    return part in _NO_NUMBERS if rule.rule is RowRule.FINITE else part is None
+
+
+# -- rules about all rows: pyarrow reads what they are about --------------------------------------
+
+
+def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
+    """Return the parts of each row that rules are about, as a struct."""
+    from pyarrow import json as arrow_json  # noqa: PLC0415 - most tasks have no such rules
+
+    kind = _type_of([(rule.steps, rule.column) for rule in rules])
+    if not len(texts):
+        return pa.array([], kind)
+    nothing, end = (pa.scalar(text, pa.large_binary()) for text in (b"", b"\n"))
+    lines = pc.binary_join_element_wise(texts, nothing, end)
+    data = BinaryColumn.of(lines)
+    source = pa.py_buffer(data.data[data.offsets[0] : data.offsets[-1]])
+    try:
+        table = arrow_json.read_json(
+            pa.BufferReader(source),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=source.size),
+            parse_options=arrow_json.ParseOptions(
+                explicit_schema=pa.schema(kind), unexpected_field_behavior="ignore"
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _is_no_json(error) from None
+    if table.num_rows != len(texts):
+        raise _is_no_json(f"{len(texts)} rows are {table.num_rows} JSON objects")
+    return pa.concat_arrays(table.to_struct_array().chunks)
+
+
+def _type_of(parts: Sequence[tuple[Steps, ColumnType]]) -> pa.DataType:
+    """Return the type by which pyarrow reads parts of a value, each by the steps to it."""
+    steps, column = parts[0]
+    if not any(steps for steps, _ in parts):
+        return _read_as(column)
+    inside: dict[str | Each, list[tuple[Steps, ColumnType]]] = {}
+    for steps, column in parts:
+        if steps:
+            inside.setdefault(steps[0], []).append((steps[1:], column))
+    if Each.ITEM in inside:
+        return pa.list_(_type_of(inside[Each.ITEM]))
+    return pa.struct([(str(name), _type_of(each)) for name, each in inside.items()])
+
+
+def _read_as(column: ColumnType) -> pa.DataType:
+    if column.kind is Kind.ARRAY:
+        return pa.list_(_read_as(column.fields[0].type))
+    return _READ_AS[JSON_TYPES[column.kind]]
+
+
+def _lacks(array: pa.Array, steps: Steps) -> Bools:
+    """Return a mask of the values in which a part is null to which the steps lead."""
+    if not steps:
+        return _nulls(array)
+    step, further = steps[0], steps[1:]
+    if isinstance(step, str):
+        lacks = _lacks(array.field(array.type.get_field_index(step)), further)
+        return lacks & ~_nulls(array)
+    lacks = np.zeros(len(array), np.bool_)
+    parents = pc.list_parent_indices(array).to_numpy(zero_copy_only=False)
+    lacks[parents[_lacks(array.flatten(), further)]] = True
+    return lacks
+
+
+def _is_no_json(reason: object) -> DataException:
+    message = (
+        "a row is not JSON that to_json has made of the columns which to_kafka was called with "
+        f"({reason}): call to_kafka last, right before the write"
+    )
+    return DataException(message)

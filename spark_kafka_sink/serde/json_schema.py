@@ -1,0 +1,423 @@
+"""JSON Schemas of what Spark's ``to_json`` writes: derived from a type, or compared with it.
+
+A schema is compared as far as the type of a column can break it: the keywords ``type``,
+``properties``, ``required``, ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``
+and local ``$ref``, and the ``format`` of dates and times. All other keywords, such as ``enum`` and
+``pattern``, are about values, and are left to readers.
+
+Some types fit only if the rows do: a column may be null although its property is required, because
+Spark's columns are nullable unless proved otherwise. `fit_json` returns such conditions as rules,
+which tasks check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+
+# A schema, or a part of it: an object, or a boolean that accepts everything or nothing.
+JsonSchema: TypeAlias = Mapping[str, Any] | bool
+
+DIALECT: Final = "http://json-schema.org/draft-07/schema#"
+_LONGEST_SHOWN: Final = 60
+_NULL: Final = ColumnType(Kind.NULL, "null")
+
+# What to_json writes.
+JSON_TYPES: Final = {
+    Kind.NULL: "null",
+    Kind.BOOLEAN: "boolean",
+    Kind.INT: "integer",
+    Kind.LONG: "integer",
+    Kind.FLOAT: "number",
+    Kind.DOUBLE: "number",
+    Kind.DECIMAL: "number",
+    Kind.STRING: "string",
+    Kind.BINARY: "string",
+    Kind.DATE: "string",
+    Kind.TIMESTAMP: "string",
+    Kind.TIMESTAMP_NTZ: "string",
+    Kind.TIME: "string",
+    Kind.STRUCT: "object",
+    Kind.MAP: "object",
+    Kind.ARRAY: "array",
+}
+# Times without a time zone have no format: those of JSON Schema have one.
+_FORMATS: Final = {Kind.DATE: "date", Kind.TIMESTAMP: "date-time"}
+_TEMPORAL: Final = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ, Kind.TIME)
+_FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
+
+
+class Each(Enum):
+    """A step of a path to all parts of a value."""
+
+    ITEM = "each item of an array"
+    VALUE = "each value of a map"
+
+
+Steps: TypeAlias = tuple[str | Each, ...]
+
+
+class RowRule(Enum):
+    """What has to be true for each row."""
+
+    PRESENT = "a field is not null, because to_json leaves null fields out"
+    NOT_NULL = "an item or a value is not null"
+    FINITE = "a number is finite, because JSON has no others"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRule:
+    """A rule about one part of a row.
+
+    steps: how to get to the part. path: of the column, for messages. column: the type of the part.
+    """
+
+    rule: RowRule
+    steps: Steps
+    path: str
+    column: ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPlan:
+    """How tasks write a column that is JSON already: the rules that they check first."""
+
+    rules: tuple[JsonRule, ...] = ()
+
+
+# -- deriving -------------------------------------------------------------------------------------
+
+
+def derive_json_schema(column: ColumnType, path: str, title: str) -> str:
+    """Return the schema of a column as JSON.
+
+    path: the path of the column, for messages. title: of the schema, which is the name of its
+    record. A part that may be null is ``oneOf`` null and its type, and it is not required. The
+    column itself is not, because a null key or value stays null. Raise DataException for a type
+    that has no schema.
+    """
+    _check_types(column, path)
+    derived = {"$schema": DIALECT, "title": title, **_derived(column, path)}
+    return json.dumps(derived, separators=(",", ":"), ensure_ascii=False)
+
+
+def _derived(column: ColumnType, path: str) -> dict[str, Any]:
+    kind = column.kind
+    found: dict[str, Any] = {"type": JSON_TYPES[kind]}
+    if kind in _FORMATS:
+        found["format"] = _FORMATS[kind]
+    elif kind is Kind.BINARY:
+        found["contentEncoding"] = "base64"
+    elif kind is Kind.ARRAY:
+        found["items"] = _part(column.fields[0], f"{path}[]")
+    elif kind is Kind.MAP:
+        found["additionalProperties"] = _part(column.fields[1], f"{path}[]")
+    elif kind is Kind.STRUCT:
+        # Readers with this schema then accept what an earlier one has written, without new fields.
+        found["additionalProperties"] = False
+        found["properties"] = {
+            each.name: _part(each, f"{path}.{each.name}") for each in column.fields
+        }
+        required = [each.name for each in column.fields if not each.is_nullable]
+        if required:
+            found["required"] = required
+    return found
+
+
+def _part(column: ColumnField, path: str) -> dict[str, Any]:
+    found = _derived(column.type, path)
+    return {"oneOf": [{"type": "null"}, found]} if column.is_nullable else found
+
+
+def _check_types(column: ColumnType, path: str) -> None:
+    """Raise DataException for a type, at any depth, that to_json cannot write as one JSON type."""
+    kind = column.kind
+    if kind is Kind.MAP and column.fields[0].type.kind is not Kind.STRING:
+        message = (
+            f"column {path} is a {column.text}: the names in a JSON object are strings; convert "
+            "the keys, or use map_entries"
+        )
+        raise DataException(message)
+    if kind is Kind.NULL or kind not in JSON_TYPES:
+        message = (
+            f"column {path} is of type {column.text}, for which there is no JSON Schema: cast it "
+            "to string, or drop it"
+        )
+        raise DataException(message)
+    names = [each.name for each in column.fields]
+    if kind is Kind.STRUCT and len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        message = f"column {path} has two fields named {twice}: expected each name once"
+        raise DataException(message)
+    for _, inside, each in _parts(column, path):
+        _check_types(each.type, inside)
+
+
+# -- parsing --------------------------------------------------------------------------------------
+
+
+def parse_json_schema(text: str) -> JsonSchema:
+    """Return the schema in a JSON text. Raise DataException if it is not one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        message = f"a JSON Schema is expected to be JSON, found {_shown(text)} ({reason})"
+        raise DataException(message) from None
+    if isinstance(found, dict | bool):
+        return found
+    raise DataException(f"a JSON Schema is expected to be an object, found {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+# -- comparing ------------------------------------------------------------------------------------
+
+
+def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
+    """Return the rules by which rows of a column fit a schema.
+
+    path: the name of the column, for messages. Raise DataException if the column does not fit.
+    """
+    _check_types(column, path)
+    try:
+        rules = tuple(_Fitter(schema).fit(column, schema, path, ()))
+    except RecursionError:
+        message = f"column {path}: the JSON Schema is nested too deeply, or refers to itself"
+        raise DataException(message) from None
+    # The same part may be in several schemas of allOf.
+    return JsonPlan(tuple(dict.fromkeys((*_finite(column, path, ()), *rules))))
+
+
+def _finite(column: ColumnType, path: str, steps: Steps) -> Iterator[JsonRule]:
+    if column.kind in _FLOATS:
+        yield JsonRule(RowRule.FINITE, steps, path, column)
+    for step, inside, each in _parts(column, path):
+        yield from _finite(each.type, inside, (*steps, step))
+
+
+def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, ColumnField]]:
+    """Yield the step to each part of a column, its path, and the part; a map's keys are none."""
+    if column.kind is Kind.STRUCT:
+        for each in column.fields:
+            yield each.name, f"{path}.{each.name}", each
+    elif column.kind is Kind.ARRAY:
+        yield Each.ITEM, f"{path}[]", column.fields[0]
+    elif column.kind is Kind.MAP:
+        yield Each.VALUE, f"{path}[]", column.fields[1]
+
+
+class _Fitter:
+    """Compares columns with the parts of one schema. Each keyword is compared by itself."""
+
+    def __init__(self, root: JsonSchema) -> None:
+        self._root = root
+
+    def fit(
+        self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules about a column, or a part of it. Raise DataException for a misfit."""
+        if schema is False:
+            raise _misfit(column, path, "nothing there")
+        if not isinstance(schema, Mapping):
+            return []
+        rules: list[JsonRule] = []
+        target = self._target(schema)
+        if target is not None:
+            rules += self.fit(column, target, path, steps)
+        self._check_type(column, schema, path)
+        for each in _schemas(schema, "allOf"):
+            rules += self.fit(column, each, path, steps)
+        for keyword in ("anyOf", "oneOf"):
+            branches = _schemas(schema, keyword)
+            if branches:
+                rules += self._one_of(column, branches, path, steps)
+        return rules + self._inside(column, schema, path, steps)
+
+    def _inside(
+        self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules about the parts of a column."""
+        if column.kind is Kind.STRUCT:
+            return self._object(column, schema, path, steps)
+        if column.kind is Kind.MAP:
+            return self._map(column, schema, path, steps)
+        items = schema.get("items", True)
+        # A list has a schema for each position, which a column cannot have.
+        if column.kind is Kind.ARRAY and isinstance(items, Mapping | bool):
+            return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
+        return []
+
+    def _target(self, schema: Mapping[str, Any]) -> JsonSchema | None:
+        """Return the schema that ``$ref`` names, None without one in this text."""
+        name = schema.get("$ref")
+        if not isinstance(name, str) or not name.startswith("#"):
+            return None
+        found: Any = self._root
+        for part in name[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+                found = found[int(key)]
+            elif isinstance(found, Mapping) and key in found:
+                found = found[key]
+            else:
+                raise DataException(f"the JSON Schema has no {name!r}, to which a $ref refers")
+        return found if isinstance(found, Mapping | bool) else None
+
+    def _check_type(self, column: ColumnType, schema: Mapping[str, Any], path: str) -> None:
+        accepted = schema.get("type")
+        if isinstance(accepted, str):
+            accepted = [accepted]
+        if not isinstance(accepted, list):
+            return
+        if not any(_is_of_type(column, each) for each in accepted):
+            raise _misfit(column, path, " or ".join(map(str, accepted)))
+        expected = schema.get("format")
+        if column.kind in _TEMPORAL and expected in ("date", "date-time", "time"):
+            own = _FORMATS.get(column.kind)
+            if own != expected:
+                raise _misfit(column, path, f"a string of format {expected}")
+
+    def _one_of(
+        self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules of the branch that fits with the fewest of them."""
+        found: list[list[JsonRule]] = []
+        misfits: list[DataException] = []
+        for branch in branches:
+            try:
+                found.append(self.fit(column, branch, path, steps))
+            except DataException as error:
+                misfits.append(error)
+        if found:
+            return min(found, key=len)
+        # With one branch besides null, its own error says what is wrong.
+        others = [
+            error
+            for error, branch in zip(misfits, branches, strict=True)
+            if not self._is_null(branch)
+        ]
+        if len(others) == 1:
+            raise others[0]
+        raise _misfit(column, path, f"one of {len(branches)} schemas, and none of them fits")
+
+    def _is_null(self, branch: JsonSchema) -> bool:
+        return isinstance(branch, Mapping) and branch.get("type") == "null"
+
+    def _object(
+        self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        rules: list[JsonRule] = []
+        properties = _properties(schema)
+        columns = {each.name: each for each in column.fields}
+        for name in _required(schema):
+            if name not in columns:
+                raise DataException(
+                    f"the data has no column {path}.{name}, which the JSON Schema requires"
+                    f"{_near(name, columns)}: add the column"
+                )
+            each = columns[name]
+            if each.is_nullable:
+                inside = f"{path}.{name}"
+                rules.append(JsonRule(RowRule.PRESENT, (*steps, name), inside, each.type))
+        for each in column.fields:
+            inside, further = f"{path}.{each.name}", (*steps, each.name)
+            if each.name in properties:
+                rules += self.fit(each.type, properties[each.name], inside, further)
+                continue
+            more = schema.get("additionalProperties", True)
+            if schema.get("patternProperties"):
+                continue
+            if more is False:
+                raise DataException(
+                    f"column {inside} has no property in the JSON Schema, where "
+                    f"additionalProperties is false{_near(each.name, properties)}: drop the "
+                    "column, or add the property"
+                )
+            if isinstance(more, Mapping):
+                rules += self.fit(each.type, more, inside, further)
+        return rules
+
+    def _map(
+        self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Compare the values of a map. Its keys are known only in rows."""
+        rules: list[JsonRule] = []
+        value, inside, further = column.fields[1], f"{path}[]", (*steps, Each.VALUE)
+        properties, more = _properties(schema), schema.get("additionalProperties", True)
+        required, is_closed = _required(schema), more is False
+        if is_closed and schema.get("patternProperties"):
+            more, is_closed = True, False
+        if required or is_closed:
+            what = f"the property {required[0]!r}" if required else "no further properties"
+            raise _misfit(column, path, f"an object with {what}, which a struct has")
+        for each in (*properties.values(), more):
+            if isinstance(each, Mapping | bool):
+                rules += self._element(value, each, inside, further)
+        return rules
+
+    def _element(
+        self, element: ColumnField, schema: JsonSchema, path: str, steps: Steps
+    ) -> list[JsonRule]:
+        """Return the rules about an item of an array or a value of a map."""
+        rules = self.fit(element.type, schema, path, steps)
+        if element.is_nullable and not self._accepts_null(schema, path):
+            rules.append(JsonRule(RowRule.NOT_NULL, steps, path, element.type))
+        return rules
+
+    def _accepts_null(self, schema: JsonSchema, path: str) -> bool:
+        try:
+            self.fit(_NULL, schema, path, ())
+        except DataException:
+            return False
+        return True
+
+
+def _is_of_type(column: ColumnType, accepted: object) -> bool:
+    found = JSON_TYPES[column.kind]
+    if accepted == "number" and found == "integer":
+        return True
+    has_no_decimals = column.kind is Kind.DECIMAL and column.scale <= 0
+    return accepted == found or (accepted == "integer" and has_no_decimals)
+
+
+def _schemas(schema: Mapping[str, Any], keyword: str) -> list[JsonSchema]:
+    found = schema.get(keyword)
+    if not isinstance(found, list):
+        return []
+    return [each for each in found if isinstance(each, Mapping | bool)]
+
+
+def _properties(schema: Mapping[str, Any]) -> dict[str, JsonSchema]:
+    found = schema.get("properties")
+    if not isinstance(found, Mapping):
+        return {}
+    return {name: each for name, each in found.items() if isinstance(each, Mapping | bool)}
+
+
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    found = schema.get("required")
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def _near(name: str, known: Mapping[str, object]) -> str:
+    """Return a hint about a name that differs only in case, if there is one."""
+    near = next((each for each in known if each.lower() == name.lower()), None)
+    return "" if near is None else f" (names are case-sensitive: there is {near})"
+
+
+def _misfit(column: ColumnType, path: str, expected: str) -> DataException:
+    message = (
+        f"column {path} is of type {column.text}, which to_json writes as "
+        f"{JSON_TYPES[column.kind]}: the JSON Schema expects {expected}; convert the column, or "
+        "change the schema"
+    )
+    return DataException(message)

@@ -1,0 +1,92 @@
+"""JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
+
+Columns that ``to_kafka(df, value="json_sr")`` has made have a mark with the type of the rows, from
+which a schema is derived, or with which it is compared. Other strings and bytes are written as they
+are, with a schema that is given or that the registry has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import types as T  # noqa: N812 - as everywhere
+
+from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.schema_registry.schemas import JSON
+from spark_kafka_sink.serde.json_schema import (
+    JsonPlan,
+    JsonSchema,
+    derive_json_schema,
+    fit_json,
+    parse_json_schema,
+)
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
+from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type
+from spark_kafka_sink.spark.planning.given_schemas import full_record_name, given_schema
+from spark_kafka_sink.spark.planning.spark_types import column_type
+
+
+class JsonFormat:
+    """JSON with a schema registry, for one column; see `SchemaFormat`."""
+
+    schema_type = JSON
+
+    def __init__(self, column: T.StructField, options: FormatOptions) -> None:
+        """Raise DataException if the column is neither a string nor binary."""
+        kind = column.dataType
+        if not isinstance(kind, T.BinaryType) and kind.simpleString() != "string":
+            message = (
+                f"column {column.name} is of type {kind.simpleString()}, and its format json_sr "
+                'is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use '
+                "to_json and set a schema"
+            )
+            raise DataException(message)
+        marked = json_type(column)
+        self._name = column.name
+        self._kind = None if marked is None else column_type(marked)
+        self._options = options
+
+    def given(self) -> str | None:
+        """Return the schema in the option, None if it is not set."""
+        return given_schema(self._name, self._options, "a JSON Schema")
+
+    def derived(self) -> str:
+        """Return a schema for the type of the rows."""
+        if self._kind is None:
+            message = (
+                f"the schema of column {self._name} is not known, because to_kafka has not made "
+                'the column: call to_kafka(df, value="json_sr"), or set '
+                f"{self._name}Schema or use.schema.id"
+            )
+            raise ConfigException(message)
+        title = full_record_name(self._name, self._options)
+        return derive_json_schema(self._kind, self._name, title)
+
+    def given_name(self) -> str | None:
+        """Return the title of the schema by the options alone."""
+        text = self.given()
+        if text is not None:
+            schema = self._parsed(text)
+            title = schema.get("title") if isinstance(schema, Mapping) else None
+            return title if isinstance(title, str) else None
+        is_named = self._options.record_name is not None
+        return full_record_name(self._name, self._options) if is_named else None
+
+    def encoding(
+        self,
+        text: str,
+        referenced: Sequence[str] = (),  # noqa: ARG002 - only readers resolve other schemas
+        schema_id: int | None = None,
+    ) -> ColumnEncoding:
+        """Return how tasks write the column with a schema."""
+        schema = self._parsed(text)
+        plan = JsonPlan() if self._kind is None else fit_json(self._kind, schema, self._name)
+        prefix = b"" if schema_id is None else schema_id_prefix(schema_id)
+        return ColumnEncoding(self._name, plan, prefix)
+
+    def _parsed(self, text: str) -> JsonSchema:
+        try:
+            return parse_json_schema(text)
+        except DataException as error:
+            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
+            raise ConfigException(f"{origin}{error.message}") from None

@@ -1,0 +1,83 @@
+"""The schemas that the driver has chosen, for streams and write_batch, which plan repeatedly.
+
+They are kept in this process, and in the driver's folder: Spark plans micro-batches in processes of
+their own, and ends such a process when it was idle for a minute. Nothing kept is secret: what was
+asked is only known by a digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
+from spark_kafka_sink.spark.planning.registered_schemas import ChosenSchema
+from spark_kafka_sink.spark.session import driver_folder
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSchema:
+    """A schema that was chosen. at: when the registry was asked, in seconds since 1970."""
+
+    chosen: ChosenSchema
+    at: float
+
+    def is_fresh(self, now: float, ttl_s: float) -> bool:
+        """Return whether the registry need not be asked again; a negative ttl_s is no limit."""
+        # A clock that was set back must not make it last longer.
+        return ttl_s < 0 or 0 <= now - self.at < ttl_s
+
+
+_kept: Final[CheckCache[str, KeptSchema]] = CheckCache()
+
+
+def question(*parts: object) -> str:
+    """Return the digest of everything that an answer of the registry depends on."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def keep_schema(asked: str, kept: KeptSchema) -> None:
+    """Keep a schema. If it cannot be stored, other processes ask the registry again."""
+    _kept.keep(asked, kept)
+    path = _path(asked)
+    if path is None:
+        return
+    chosen = kept.chosen
+    text = json.dumps([chosen.text, chosen.schema_id, chosen.referenced, kept.at])
+    with suppress(OSError):
+        partial = path.with_name(f"{path.name}.{os.getpid()}")
+        partial.write_text(text, "utf-8")
+        partial.replace(path)
+
+
+def kept_schema(asked: str) -> KeptSchema | None:
+    """Return the newest schema that a process of this driver has kept, None if there is none."""
+    found = [_kept.get(asked), _stored(asked)]
+    return max((each for each in found if each is not None), key=lambda each: each.at, default=None)
+
+
+def _stored(asked: str) -> KeptSchema | None:
+    path = _path(asked)
+    try:
+        parts = None if path is None else json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return None if parts is None else _of_parts(parts)
+
+
+def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
+    match parts:
+        case [str(text), int(schema_id), [*referenced], float(at)]:
+            return KeptSchema(ChosenSchema(text, schema_id, tuple(map(str, referenced))), at)
+    return None
+
+
+def _path(asked: str) -> Path | None:
+    folder = driver_folder()
+    return None if folder is None else folder / f".pykafka-schema-{asked[:32]}"

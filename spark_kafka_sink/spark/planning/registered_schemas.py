@@ -1,0 +1,185 @@
+"""Which schema a column is written with, if there is a schema registry.
+
+The schema is the first of these that exists: the one of use.schema.id; the given one, which is
+registered; the latest version of the subject; the one that is derived from the column, which is
+registered. So a derived schema never replaces a version that someone registered, and a column that
+is nullable in one run and not in the next makes no new version.
+
+The rules are the same for every format. A `SchemaFormat` knows its schemas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema
+from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
+from spark_kafka_sink.spark.formats import ColumnEncoding
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
+
+_ID: Final = "use.schema.id"
+
+
+class SchemaFormat(Protocol):
+    """A format of keys and values, for one column. schema_type: its name in registries."""
+
+    schema_type: str
+
+    def given(self) -> str | None:
+        """Return the schema in the option keySchema or valueSchema, None if it is not set."""
+
+    def derived(self) -> str:
+        """Return a schema for the type of the column. Raise DataException if there is none."""
+
+    def given_name(self) -> str | None:
+        """Return the full name of the record by the options alone, None if they have none."""
+
+    def encoding(
+        self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
+    ) -> ColumnEncoding:
+        """Return how tasks encode the column with a schema.
+
+        referenced: the schemas that the schema references, each after those that it references
+        itself. schema_id: the id to write before each row, None without a registry. Raise
+        DataException if the column does not fit the schema.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSchema:
+    """The schema that a column is written with.
+
+    subject: where it has to be registered, empty if that is not necessary. schema_id: None before
+    that. referenced: as in `SchemaFormat.encoding`.
+    """
+
+    text: str
+    schema_id: int | None
+    referenced: tuple[str, ...] = ()
+    subject: str = ""
+
+
+def subject_of(
+    settings: RegistrySettings, column: str, topic: str | None, record: str | None
+) -> str:
+    """Return the subject of a column. topic: None if the rows have a topic column.
+
+    record: the full name of the record, None if it is not known. Raise ConfigException if the
+    subject depends on something that is not known.
+    """
+    named = settings.subject_of(column)
+    if named is not None:
+        return named
+    strategy = settings.strategy_of(column)
+    option = f"{column}.subject.name.strategy"
+    if topic is None and strategy is not SubjectNameStrategy.RECORD:
+        message = (
+            f"the rows have a topic column, and {strategy.value} names the subject of column "
+            f"{column} after the topic: set the option topic, {column}Subject, or {option} to "
+            f"{SubjectNameStrategy.RECORD.value}"
+        )
+        raise ConfigException(message)
+    if record is None and strategy is not SubjectNameStrategy.TOPIC:
+        message = (
+            f"{option} is {strategy.value}, which needs the name of the record in column {column}: "
+            f"set recordName or {column}Schema"
+        )
+        raise ConfigException(message)
+    return strategy.subject(topic or "", column, record or "")
+
+
+def choose_schema(
+    client: SchemaRegistryClient,
+    settings: RegistrySettings,
+    column: str,
+    topic: str | None,
+    schema_format: SchemaFormat,
+) -> ChosenSchema:
+    """Ask the registry which schema a column is written with. Nothing is registered yet.
+
+    Raise ConfigException and DataException if no schema fits, and RestClientException.
+    """
+    kind = schema_format.schema_type
+    given = schema_format.given()
+    if settings.schema_id is not None:
+        found = client.schema_of_id(settings.schema_id)
+        if found is None:
+            message = f"option {_ID} is {settings.schema_id}: the registry has no such schema"
+            raise ConfigException(message)
+        return _accepted(client, found, f"the schema with id {settings.schema_id}", kind)
+    subject = subject_of(settings, column, topic, schema_format.given_name())
+    if given is not None:
+        return _written(client, settings, subject, Schema(given, kind))
+    latest = client.latest(subject)
+    if latest is not None:
+        return _accepted(client, latest, f"the latest version of subject {subject!r}", kind)
+    if settings.use_latest:
+        message = (
+            f"option use.latest.version is true, but the registry has no subject {subject!r}: "
+            "register a schema, or remove the option"
+        )
+        raise ConfigException(message)
+    derived = schema_format.derived()
+    if not settings.auto_register:
+        raise _not_registered(subject, derived)
+    return ChosenSchema(derived, None, subject=subject)
+
+
+def registered_id(
+    client: SchemaRegistryClient, settings: RegistrySettings, chosen: ChosenSchema, schema_type: str
+) -> int:
+    """Register a chosen schema, and return its id.
+
+    Raise RestClientException, and DataException if the registry adds rules to the schema.
+    """
+    schema = Schema(chosen.text, schema_type)
+    found = client.register(chosen.subject, schema, normalize=settings.normalize)
+    _check_rules(found, f"the new version of subject {chosen.subject!r}")
+    return found.schema_id
+
+
+def _written(
+    client: SchemaRegistryClient, settings: RegistrySettings, subject: str, schema: Schema
+) -> ChosenSchema:
+    """Return a schema to register, or look it up if it must not be registered."""
+    if settings.auto_register:
+        return ChosenSchema(schema.text, None, subject=subject)
+    found = client.lookup(subject, schema, normalize=settings.normalize)
+    if found is None:
+        raise _not_registered(subject, schema.text)
+    _check_rules(found, f"the version of subject {subject!r}")
+    return ChosenSchema(schema.text, found.schema_id)
+
+
+def _not_registered(subject: str, text: str) -> ConfigException:
+    message = (
+        f"the schema is not registered in subject {subject!r}, and auto.register.schemas is false: "
+        f"register it, which is {text}"
+    )
+    return ConfigException(message)
+
+
+def _accepted(
+    client: SchemaRegistryClient, found: RegisteredSchema, what: str, kind: str
+) -> ChosenSchema:
+    if found.schema.schema_type != kind:
+        message = f"{what} is of type {found.schema.schema_type}: expected {kind}"
+        raise DataException(message)
+    _check_rules(found, what)
+    referenced = tuple(each.text for each in client.referenced(found.schema))
+    return ChosenSchema(found.schema.text, found.schema_id, referenced)
+
+
+def _check_rules(found: RegisteredSchema, what: str) -> None:
+    """Raise DataException for a schema with rules: values might have to be encrypted."""
+    if found.has_rules:
+        message = (
+            f"{what} has a ruleSet, which is not supported: rows would be written without its "
+            "rules, such as encryption; use a version without rules"
+        )
+        raise DataException(message)

@@ -1,0 +1,143 @@
+"""Asks the schema registry about the columns of a write, or uses what it has said before.
+
+Streams and write_batch plan every micro-batch. They ask for the latest version of a subject again
+only after latest.cache.ttl.sec. A schema that an option sets does not change, so it is asked for
+once. If the registry does not respond, or if its newest schema does not fit the rows, a stream goes
+on with the schema that it has, and warns.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
+from spark_kafka_sink.logs import warn_once
+from spark_kafka_sink.schema_registry.settings import RegistrySettings
+from spark_kafka_sink.spark.formats import ColumnEncoding
+from spark_kafka_sink.spark.planning.kept_schemas import (
+    KeptSchema,
+    keep_schema,
+    kept_schema,
+    question,
+)
+from spark_kafka_sink.spark.planning.registered_schemas import (
+    ChosenSchema,
+    SchemaFormat,
+    choose_schema,
+    registered_id,
+)
+
+if TYPE_CHECKING:
+    from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryQuestion:
+    """What the registry is asked about a column. topic: None if the rows have a topic column."""
+
+    settings: RegistrySettings
+    column: str
+    topic: str | None
+    schema_format: SchemaFormat
+
+    @property
+    def is_about_one_schema(self) -> bool:
+        """Whether the options set the schema, so that the answer never changes."""
+        return self.settings.schema_id is not None or self.schema_format.given() is not None
+
+    @property
+    def digest(self) -> str:
+        """The digest of everything that the answer depends on."""
+        own = self.settings
+        connection = [(name, secret.value) for name, secret in own.connection]
+        policy = replace(own, connection=(), cache_ttl_s=0)
+        asked = self.schema_format
+        schema = (asked.schema_type, asked.given(), asked.given_name())
+        return question(connection, policy, self.column, self.topic, schema)
+
+    def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
+        """Return how tasks encode the column. Raise DataException if it does not fit the schema."""
+        return self.schema_format.encoding(chosen.text, chosen.referenced, chosen.schema_id)
+
+
+def answers(
+    questions: Sequence[RegistryQuestion], config: ProducerConfig, *, may_remember: bool
+) -> list[ColumnEncoding]:
+    """Return how tasks encode each column. Every column is checked before a schema is registered.
+
+    may_remember: whether to use schemas that were chosen before. Raise the exceptions of
+    `choose_schema`.
+    """
+    connection = _Connection(config)
+    found = [connection.chosen(each, may_remember=may_remember) for each in questions]
+    return [connection.encoding(*each) for each in zip(questions, found, strict=True)]
+
+
+class _Connection:
+    """Asks about the columns of one write. It connects only if it has to ask."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._config = config
+        self._clients: dict[tuple[object, ...], SchemaRegistryClient] = {}
+
+    def _client(self, settings: RegistrySettings) -> SchemaRegistryClient:
+        found = self._clients.get(settings.connection)
+        if found is None:
+            from spark_kafka_sink.schema_registry.registry_connection import connect  # noqa: PLC0415 - imports urllib
+
+            found = self._clients[settings.connection] = connect(settings, self._config)
+        return found
+
+    def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> ChosenSchema:
+        """Return the schema of a column, which fits."""
+        settings = asked.settings
+        kept = kept_schema(asked.digest) if may_remember else None
+        if kept is not None and not _fits(asked, kept.chosen):
+            kept = None
+        ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
+        if kept is not None and kept.is_fresh(time.time(), ttl_s):
+            return kept.chosen
+        client = self._client(settings)
+        try:
+            found = choose_schema(client, settings, asked.column, asked.topic, asked.schema_format)
+            asked.encoding(found)
+        except (RestClientException, ConfigException, DataException) as error:
+            if kept is None:
+                raise
+            _warn(asked, kept.chosen, error)
+            found = kept.chosen
+        if found.schema_id is not None:
+            keep_schema(asked.digest, KeptSchema(found, time.time()))
+        return found
+
+    def encoding(self, asked: RegistryQuestion, chosen: ChosenSchema) -> ColumnEncoding:
+        """Return how tasks encode a column; register its schema if it has no id."""
+        if chosen.schema_id is None:
+            client, kind = self._client(asked.settings), asked.schema_format.schema_type
+            schema_id = registered_id(client, asked.settings, chosen, kind)
+            chosen = replace(chosen, schema_id=schema_id)
+            keep_schema(asked.digest, KeptSchema(chosen, time.time()))
+        return asked.encoding(chosen)
+
+
+def _fits(asked: RegistryQuestion, chosen: ChosenSchema) -> bool:
+    try:
+        asked.encoding(chosen)
+    except (ConfigException, DataException):
+        return False
+    return True
+
+
+def _warn(asked: RegistryQuestion, kept: ChosenSchema, error: Exception) -> None:
+    message = (
+        f"column {asked.column} is still written with the schema that has id {kept.schema_id}, "
+        f"because no newer one can be used: {error}"
+    )
+    warn_once(logger, message, f"{asked.digest} {type(error).__name__}")

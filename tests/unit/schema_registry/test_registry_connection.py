@@ -1,0 +1,245 @@
+"""How the driver connects to a schema registry: URLs, credentials, variables and TLS."""
+
+# ruff: noqa: E501 - messages stand in one piece
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.brokers.certificates import Authority
+from support.brokers.registry_server import RegistryServer, basic, registry_server
+from support.brokers.tls_peers import server_context
+from support.brokers.token_server import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    Answer,
+    TokenServer,
+    new_key,
+)
+
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.errors import ConfigException, RestClientException
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.schema_registry.registry_connection import connect
+from spark_kafka_sink.schema_registry.schema_registry_client import SchemaRegistryClient
+from spark_kafka_sink.schema_registry.settings import registry_settings
+
+# A host that is never asked.
+REMOTE = "http://registry.invalid:8081"
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    """A registry."""
+    with registry_server() as found:
+        yield found
+
+
+def client_of(
+    url: str,
+    kafka: Mapping[str, str] | None = None,
+    more: Mapping[str, str] | None = None,
+    **options: str,
+) -> SchemaRegistryClient:
+    """Return a client; the names of its options have _ for a dot."""
+    every = {**(more or {}), **options}
+    given = {name.replace("_", "."): value for name, value in every.items()}
+    settings = registry_settings({"schema.registry.url": url, **given})
+    assert settings is not None
+    return connect(settings, producer_config({"bootstrap.servers": "b:1", **(kafka or {})}))
+
+
+def authorization(server: RegistryServer, client: SchemaRegistryClient) -> str | None:
+    """Return the header Authorization that a client sends."""
+    client.latest("t")
+    return server.calls[-1].headers.get("authorization")
+
+
+def refusal(url: str = "http://localhost:8081", **options: str) -> str:
+    """Return why a client cannot be made."""
+    with pytest.raises(ConfigException) as caught:
+        client_of(url, more=options)
+    return str(caught.value)
+
+
+def test_without_credentials_none_are_sent(server: RegistryServer) -> None:
+    assert authorization(server, client_of(server.url)) is None
+
+
+def test_users_and_passwords_are_sent(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_url = server.url.replace("//", "//us%40er:s3%3Acret@")
+    assert authorization(server, client_of(of_url)) == basic("us@er", "s3:cret")
+    both = client_of(of_url, basic_auth_user_info="ü:p:w")
+    assert authorization(server, both) == basic("ü", "p:w")
+    monkeypatch.setenv("REGISTRY", "of:env")
+    of_env = client_of(
+        server.url,
+        basic_auth_user_info="${env:REGISTRY}",
+        basic_auth_credentials_source="USER_INFO",
+    )
+    assert authorization(server, of_env) == basic("of", "env")
+    jaas = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        'username="u" password="p";'
+    )
+    kafka = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    inherited = client_of(server.url, kafka, basic_auth_credentials_source="SASL_INHERIT")
+    assert authorization(server, inherited) == basic("u", "p")
+    kafka = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "u2",
+        "sasl.password": "p2",
+    }
+    inherited = client_of(server.url, kafka, basic_auth_credentials_source="sasl_inherit")
+    assert authorization(server, inherited) == basic("u2", "p2")
+
+
+def test_wrong_credentials_are_an_error_without_them(server: RegistryServer) -> None:
+    server.authorization = basic("user", "right")
+    for client in (
+        client_of(server.url.replace("//", "//user:s3cret@")),
+        client_of(server.url, basic_auth_user_info="user:s3cret"),
+        client_of(server.url, bearer_auth_token="s3cret"),
+    ):
+        with pytest.raises(RestClientException, match="401") as caught:
+            client.latest("t")
+        assert "s3cret" not in str(caught.value)
+        assert caught.value.error_code == 401
+    assert len(server.calls) == 3
+
+
+def test_a_token_is_sent_with_the_headers_of_confluent_cloud(server: RegistryServer) -> None:
+    more = {"bearer_auth_logical_cluster": "lsrc-1", "bearer_auth_identity_pool_id": "pool-1"}
+    client = client_of(server.url, bearer_auth_token="t0k", more=more)
+    assert authorization(server, client) == "Bearer t0k"
+    headers = server.calls[-1].headers
+    assert headers["target-sr-cluster"] == "lsrc-1"
+    assert headers["confluent-identity-pool-id"] == "pool-1"
+
+
+def test_a_token_is_fetched_once_for_all_calls(server: RegistryServer) -> None:
+    with TokenServer(new_key()) as issuer:
+        options = {
+            "bearer_auth_issuer_endpoint_url": issuer.url,
+            "bearer_auth_client_id": CLIENT_ID,
+            "bearer_auth_client_secret": CLIENT_SECRET,
+            "bearer_auth_scope": "schemas",
+        }
+        client = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", more=options)
+        assert issuer.asked == []
+        assert authorization(server, client) == authorization(server, client)
+        assert server.calls[-1].headers["authorization"] == f"Bearer {issuer.tokens[0]}"
+        (asked,) = issuer.asked
+        assert asked.form == {"grant_type": "client_credentials", "scope": "schemas"}
+        options["bearer_auth_client_secret"] = "s3cret"
+        wrong = client_of(server.url, bearer_auth_credentials_source="OAUTHBEARER", more=options)
+        with pytest.raises(RestClientException, match=r"no OAuth token: it answered 401") as caught:
+            wrong.latest("t")
+        assert "s3cret" not in str(caught.value)
+        assert len(server.calls) == 2
+
+
+def test_a_token_comes_from_where_tokens_for_the_brokers_come_from(
+    server: RegistryServer, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    with TokenServer(new_key()) as issuer:
+        text = issuer.token().body
+        assert isinstance(text, dict)
+        token.write_text(text["access_token"])
+        kafka = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"file://{token}",
+        }
+        source = {"bearer_auth_credentials_source": "SASL_OAUTHBEARER_INHERIT"}
+        client = client_of(server.url, kafka, source)
+        assert authorization(server, client) == f"Bearer {token.read_text()}"
+        kafka |= {
+            "sasl.oauthbearer.token.endpoint.url": issuer.url,
+            "sasl.oauthbearer.client.credentials.client.id": CLIENT_ID,
+            "sasl.oauthbearer.client.credentials.client.secret": CLIENT_SECRET,
+        }
+        client = client_of(server.url, kafka, source)
+        assert authorization(server, client) == f"Bearer {issuer.tokens[-1]}"
+        issuer.answer = lambda asked: Answer(400, {"error": "invalid_scope"})
+        with pytest.raises(RestClientException, match=r"it answered 400 \(invalid_scope\)"):
+            client_of(server.url, kafka, source).latest("t")
+
+
+WRONG = {
+    "no URL": ({"url": "localhost:8081"}, "option schema.registry.url is 'localhost:8081': expected https://host:port"),
+    "a user in no URL": ({"url": "ftp://u:s3cret@h"}, "option schema.registry.url is 'ftp://***@h': expected"),
+    "no colon": ({"basic_auth_user_info": "s3cret"}, "option basic.auth.user.info has no colon: expected user:password"),
+    "surrogate": ({"basic_auth_user_info": "s3cret:\udcff"}, "basic.auth.user.info has an invalid character"),
+    "no info": ({"basic_auth_credentials_source": "USER_INFO"}, "set basic.auth.user.info to user:password"),
+    "nothing to inherit": ({"basic_auth_credentials_source": "SASL_INHERIT"}, "the options of the brokers have no user and password"),
+    "source": ({"basic_auth_credentials_source": "FILE"}, "option basic.auth.credentials.source is 'FILE': expected URL, USER_INFO, SASL_INHERIT"),
+    "ignored info": ({"basic_auth_credentials_source": "URL", "basic_auth_user_info": "u:s3cret"}, "basic.auth.credentials.source is URL, not USER_INFO"),
+    "both": ({"basic_auth_user_info": "u:s3cret", "bearer_auth_token": "s3cret"}, "bearer.auth.* are set: expected one of them"),
+    "both with a user": ({"url": "http://u:s3cret@localhost", "bearer_auth_token": "s3cret"}, "bearer.auth.* are set: expected one of them"),
+    "no token": ({"bearer_auth_credentials_source": "STATIC_TOKEN"}, "set bearer.auth.token"),
+    "ignored token": ({"bearer_auth_credentials_source": "OAUTHBEARER", "bearer_auth_token": "s3cret"}, "option bearer.auth.token has no effect"),
+    "no endpoint": ({"bearer_auth_credentials_source": "OAUTHBEARER"}, "set bearer.auth.issuer.endpoint.url"),
+    "no endpoint's URL": ({"bearer_auth_issuer_endpoint_url": "x", "bearer_auth_client_id": "c", "bearer_auth_client_secret": "s3cret"}, "option bearer.auth.issuer.endpoint.url is not a URL"),
+    "line end": ({"bearer_auth_token": "s3cret\r\nX: y"}, "option bearer.auth.token is not in ASCII"),
+    "class": ({"bearer_auth_credentials_source": "CUSTOM"}, "expected STATIC_TOKEN, OAUTHBEARER, SASL_OAUTHBEARER_INHERIT"),
+    "no variable": ({"basic_auth_user_info": "${env:PYKAFKA_NOT_SET}"}, "basic.auth.user.info has ${env:PYKAFKA_NOT_SET}: the variable"),
+    "truststore": ({"url": "https://h", "schema.registry.ssl.truststore.location": "/not/there"}, "the file /not/there of schema.registry.ssl.truststore.location cannot be read"),
+    "java": ({"url": "https://h", "schema.registry.ssl.protocol": "SSLv3"}, "schema.registry.ssl.protocol is 'SSLv3'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_refused_without_a_call(name: str) -> None:
+    options, words = WRONG[name]
+    said = refusal(**options)
+    assert words in said
+    assert "s3cret" not in said
+
+
+def test_variables_are_not_sent_unencrypted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SECRET", "u:s3cret")
+    said = refusal(REMOTE, basic_auth_user_info="${env:SECRET}")
+    assert (
+        "a variable (${…}) in the credentials cannot be used with http://registry.invalid" in said
+    )
+    _warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        client_of(REMOTE, basic_auth_user_info="u:s3cret")
+    assert "schema.registry.url is http: the credentials travel unencrypted" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("URL", "http://u:s3cret@nobody.invalid:8081")
+    monkeypatch.setenv("WRONG", "s3cret")
+    assert "option schema.registry.url is '${env:WRONG}': expected" in refusal("${env:WRONG}")
+    client_of("${env:URL}")
+    assert "a variable" in refusal("http://${env:WRONG}@nobody.invalid")
+
+
+def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
+    authority = Authority()
+    context = server_context(
+        tmp_path, authority.leaf("localhost"), clients=authority.root.certificate
+    )
+    leaf = authority.leaf("client")
+    (tmp_path / "ca.pem").write_text(authority.root.certificate)
+    (tmp_path / "client.pem").write_text(leaf.key + leaf.chain)
+    trust = {"schema.registry.ssl.truststore.location": str(tmp_path / "ca.pem")}
+    own = {"schema.registry.ssl.keystore.location": str(tmp_path / "client.pem")}
+    with registry_server(context) as server:
+        url = server.url.replace("127.0.0.1", "localhost")
+        assert client_of(url, more=trust | own).latest("t") is None
+        with pytest.raises(RestClientException, match="its certificate is refused here") as caught:
+            client_of(url, more=own).latest("t")
+        assert "set schema.registry.ssl.truststore.location" in str(caught.value)

@@ -1,0 +1,98 @@
+"""The options about a schema registry: their names, values and contradictions."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.schema_registry.settings import (
+    REGISTRY_OPTIONS,
+    RegistrySettings,
+    SubjectNameStrategy,
+    registry_settings,
+)
+
+URL = {"schema.registry.url": "http://localhost:8081"}
+
+
+def settings(**options: str) -> RegistrySettings:
+    """Return the settings of options, whose names have _ for a dot."""
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    found = registry_settings({**URL, **given})
+    assert found is not None
+    return found
+
+
+def test_without_a_url_there_is_no_registry() -> None:
+    assert registry_settings({"topic": "t"}) is None
+    assert registry_settings({"schema.registry.url": " "}) is None
+    for name in REGISTRY_OPTIONS:
+        if name != "schema.registry.url":
+            with pytest.raises(ConfigException, match=f"option {name} has no effect: set schema.r"):
+                registry_settings({name.lower(): "x"})
+
+
+def test_the_defaults() -> None:
+    found = settings()
+    assert found.auto_register
+    assert not found.use_latest
+    assert not found.normalize
+    assert (found.cache_ttl_s, found.schema_id) == (-1.0, None)
+    assert found.strategy_of("key") is SubjectNameStrategy.TOPIC
+    assert found.subject_of("value") is None
+
+
+def test_values_are_those_of_confluent_s_clients() -> None:
+    found = settings(
+        auto_register_schemas="False",
+        use_latest_version="true",
+        normalize_schemas=" TRUE ",
+        latest_cache_ttl_sec="60",
+        use_schema_id="7",
+        valuesubject="orders",
+        key_subject_name_strategy="io.confluent.kafka.serializers.subject.RecordNameStrategy",
+        avro_use_logical_type_converters="true",
+        latest_compatibility_strict="true",
+        id_compatibility_strict="false",
+    )
+    assert (found.auto_register, found.use_latest, found.normalize) == (False, True, True)
+    assert (found.cache_ttl_s, found.schema_id) == (60.0, 7)
+    assert found.subject_of("value") == "orders"
+    assert found.strategy_of("key") is SubjectNameStrategy.RECORD
+    assert settings(use_schema_id="-1").schema_id is None
+
+
+@pytest.mark.parametrize("name", ["TopicRecordNameStrategy", "TOPIC_RECORD", "topicrecordname"])
+def test_a_strategy_has_a_short_name(name: str) -> None:
+    found = settings(value_subject_name_strategy=name)
+    assert found.strategy_of("value") is SubjectNameStrategy.TOPIC_RECORD
+
+
+def test_subjects_are_named_as_in_java() -> None:
+    names = [each.subject("t", "value", "com.shop.Order") for each in SubjectNameStrategy]
+    assert names == ["t-value", "com.shop.Order", "t-com.shop.Order"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("auto.register.schemas", "yes", "expected true or false"),
+        ("use.schema.id", "x", "expected the id of a schema"),
+        ("use.schema.id", "2147483648", "expected the id of a schema"),
+        ("latest.cache.ttl.sec", "soon", "expected seconds, or -1 for no limit"),
+        ("latest.cache.ttl.sec", "nan", "expected seconds, or -1 for no limit"),
+        ("value.subject.name.strategy", "ASSOCIATED", "expected TopicNameStrategy, RecordNameStr"),
+        ("valueSubject", " ", "expected the name of a subject"),
+    ],
+)
+def test_an_invalid_value_is_refused(name: str, value: str, expected: str) -> None:
+    with pytest.raises(ConfigException, match=f"option {name} is .*{expected}"):
+        registry_settings({**URL, name.lower(): value})
+
+
+def test_no_secret_is_shown() -> None:
+    found = settings(basic_auth_user_info="user:s3cret", bearer_auth_token="s3cret")
+    assert "s3cret" not in repr(found)
+    assert pickle.loads(pickle.dumps(found)) == found

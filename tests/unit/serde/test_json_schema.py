@@ -1,0 +1,201 @@
+"""JSON Schemas: derived from the types of columns, and compared with them by name and type."""
+
+# ruff: noqa: E501 - messages stand in one piece
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+
+from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.arrow_types import column_type
+from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
+from spark_kafka_sink.serde.json_schema import (
+    JsonPlan,
+    derive_json_schema,
+    fit_json,
+    parse_json_schema,
+)
+
+NULL = {"type": "null"}
+DERIVED: list[tuple[pa.DataType, dict[str, Any]]] = [
+    (pa.bool_(), {"type": "boolean"}),
+    (pa.int8(), {"type": "integer"}),
+    (pa.int64(), {"type": "integer"}),
+    (pa.float32(), {"type": "number"}),
+    (pa.float64(), {"type": "number"}),
+    (pa.decimal128(38, 18), {"type": "number"}),
+    (pa.string(), {"type": "string"}),
+    (pa.binary(), {"type": "string", "contentEncoding": "base64"}),
+    (pa.date32(), {"type": "string", "format": "date"}),
+    (pa.timestamp("us", "UTC"), {"type": "string", "format": "date-time"}),
+    (pa.timestamp("us"), {"type": "string"}),
+    (pa.time64("ns"), {"type": "string"}),
+    (pa.list_(pa.int32()), {"type": "array", "items": {"oneOf": [NULL, {"type": "integer"}]}}),
+    (
+        pa.map_(pa.string(), pa.field("value", pa.bool_(), nullable=False)),
+        {"type": "object", "additionalProperties": {"type": "boolean"}},
+    ),
+    (
+        pa.struct([pa.field("a.b", pa.int32(), nullable=False), pa.field("é", pa.string())]),
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "a.b": {"type": "integer"},
+                "é": {"oneOf": [NULL, {"type": "string"}]},
+            },
+            "required": ["a.b"],
+        },
+    ),
+    (pa.struct([]), {"type": "object", "additionalProperties": False, "properties": {}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "expected"), DERIVED)
+def test_a_schema_is_derived_from_every_type(kind: pa.DataType, expected: dict[str, Any]) -> None:
+    text = derive_json_schema(column_type(kind), "value", "com.shop.Order")
+    found = json.loads(text)
+    validator_for(found).check_schema(found)
+    assert found.pop("$schema") == "http://json-schema.org/draft-07/schema#"
+    assert found.pop("title") == "com.shop.Order"
+    assert found == expected
+    # What is derived fits, and only numbers have to be checked in rows.
+    rules = fit_json(column_type(kind), parse_json_schema(text), "value").rules
+    assert [rule.path for rule in rules] == (["value"] if pa.types.is_floating(kind) else [])
+
+
+def of(*fields: tuple[str, Any], nullable: bool = True) -> ColumnType:
+    """Return the type of a struct. fields: names with Arrow types, or with types."""
+    return ColumnType(
+        Kind.STRUCT,
+        "struct",
+        fields=tuple(
+            ColumnField(n, k if isinstance(k, ColumnType) else column_type(k), nullable)
+            for n, k in fields
+        ),
+    )
+
+
+VARIANT = ColumnType(Kind.OTHER, "variant")
+WITHOUT_SCHEMA: dict[str, tuple[ColumnType, str]] = {
+    "variant": (of(("v", VARIANT)), "column value.v is of type variant, for which there is no JSON Schema: cast it to string, or drop it"),
+    "void": (of(("a", pa.list_(pa.null()))), "column value.a[] is of type null, for which there is no"),
+    "interval": (of(("d", pa.duration("us"))), "column value.d is of type duration[us], for which there is no"),
+    "keys": (of(("m", pa.map_(pa.string(), pa.map_(pa.int32(), pa.int32())))), "column value.m[] is a map<int32, int32"),
+    "twice": (of(("s", of(("a", pa.int8()), ("a", pa.int8())))), "column value.s has two fields named a: expected each name once"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "message"), WITHOUT_SCHEMA.values(), ids=WITHOUT_SCHEMA)
+def test_types_without_a_schema_are_refused_with_their_path(
+    column: ColumnType, message: str
+) -> None:
+    with pytest.raises(DataException) as derived:
+        derive_json_schema(column, "value", "Value")
+    with pytest.raises(DataException) as given:
+        fit_json(column, True, "value")  # noqa: FBT003 - a schema
+    assert str(derived.value).startswith(message)
+    assert str(given.value) == str(derived.value)
+
+
+def rules(column: ColumnType, schema: Any) -> list[str]:  # noqa: ANN401 - any JSON
+    """Return the rules by which a column fits a schema, as texts."""
+    plan = fit_json(column, parse_json_schema(json.dumps(schema)), "value")
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    return [f"{rule.rule.name} {rule.path}" for rule in plan.rules]
+
+
+TEXT = of(("name", pa.string()))
+ITEMS = of(("items", pa.list_(pa.struct([("sku", pa.string()), ("at", pa.date32())]))))
+PRICES = of(("m", pa.map_(pa.string(), pa.int32())), nullable=False)
+SKU = {"type": "object", "required": ["sku"], "properties": {"sku": {"type": "string"}}}
+FITS: dict[str, tuple[ColumnType, Any, list[str]]] = {
+    "anything": (TEXT, {}, []),
+    "true": (TEXT, True, []),
+    "unknown keywords": (TEXT, {"minProperties": 9, "not": {}, "properties": {"name": {"pattern": "x", "enum": [1]}}}, []),
+    "optional": (TEXT, {"properties": {"name": {"type": "string"}, "more": {"type": "integer"}}}, []),
+    "required": (TEXT, {"required": ["name"]}, ["PRESENT value.name"]),
+    "not null": (of(("name", pa.string()), nullable=False), {"required": ["name"]}, []),
+    "types": (TEXT, {"type": ["null", "object"], "properties": {"name": {"type": ["null", "string"]}}}, []),
+    "whole number": (of(("n", pa.decimal128(9, 0)), ("i", pa.int8())), {"properties": {"n": {"type": "integer"}, "i": {"type": "number"}}}, []),
+    "branches": (TEXT, {"properties": {"name": {"anyOf": [{"type": "integer"}, {"type": "string"}]}}}, []),
+    "fewest rules": (TEXT, {"oneOf": [{"required": ["name"]}, {"type": "object"}]}, []),
+    "all of": (TEXT, {"allOf": [{"required": ["name"]}, {"type": "object"}, {"required": ["name"]}]}, ["PRESENT value.name"]),
+    "reference": (TEXT, {"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"required": ["name"]}}}, ["PRESENT value.name"]),
+    "reference to a list": (TEXT, {"allOf": [{"required": ["name"]}], "anyOf": [{"$ref": "#/allOf/0"}]}, ["PRESENT value.name"]),
+    "elsewhere": (TEXT, {"$ref": "other.json"}, []),
+    "recursion": (of(("next", TEXT)), {"properties": {"next": {"oneOf": [{"type": "null"}, {"$ref": "#"}]}, "name": {"type": "string"}}, "additionalProperties": False}, []),
+    "patterns": (TEXT, {"additionalProperties": False, "patternProperties": {"^n": {"type": "string"}}}, []),
+    "further": (TEXT, {"additionalProperties": {"type": "string"}}, []),
+    "items": (ITEMS, {"properties": {"items": {"items": SKU}}}, ["PRESENT value.items[].sku", "NOT_NULL value.items[]"]),
+    "null items": (ITEMS, {"properties": {"items": {"items": {"oneOf": [{"type": "null"}, SKU]}}}}, ["PRESENT value.items[].sku"]),
+    "positions": (ITEMS, {"properties": {"items": {"items": [{"type": "integer"}]}}}, []),
+    "map": (PRICES, {"properties": {"m": {"additionalProperties": {"type": "number"}}}}, ["NOT_NULL value.m[]"]),
+    "values of a map": (PRICES, {"properties": {"m": {"properties": {"a": {"type": "integer"}}}}}, ["NOT_NULL value.m[]"]),
+    "map by patterns": (PRICES, {"properties": {"m": {"patternProperties": {"x": {}}, "additionalProperties": False}}}, []),
+    "numbers": (of(("x", pa.list_(pa.float32()))), {}, ["FINITE value.x[]"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "schema", "expected"), FITS.values(), ids=FITS)
+def test_a_column_fits_and_rows_have_rules(
+    column: ColumnType,
+    schema: Any,  # noqa: ANN401 - any JSON
+    expected: list[str],
+) -> None:
+    assert rules(column, schema) == expected
+
+
+MISFITS: dict[str, tuple[ColumnType, Any, str]] = {
+    "type": (TEXT, {"properties": {"name": {"type": "integer"}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects integer; convert the column, or change the schema"),
+    "types": (TEXT, {"type": ["array", "null"]}, "column value is of type struct, which to_json writes as object: the JSON Schema expects array or null"),
+    "number": (of(("n", pa.decimal128(9, 1))), {"properties": {"n": {"type": "integer"}}}, "column value.n is of type decimal128(9, 1), which to_json writes as number: the JSON Schema expects integer"),
+    "nothing": (TEXT, {"properties": {"name": False}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects nothing there"),
+    "no column": (TEXT, {"required": ["id"]}, "the data has no column value.id, which the JSON Schema requires: add the column"),
+    "other case": (TEXT, {"required": ["Name"]}, "the data has no column value.Name, which the JSON Schema requires (names are case-sensitive: there is name): add the column"),
+    "no property": (TEXT, {"additionalProperties": False, "properties": {"NAME": {}}}, "column value.name has no property in the JSON Schema, where additionalProperties is false (names are case-sensitive: there is NAME): drop the column, or add the property"),
+    "further": (TEXT, {"additionalProperties": {"type": "boolean"}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects boolean"),
+    "one branch": (TEXT, {"properties": {"name": {"oneOf": [{"type": "null"}, {"type": "number"}]}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects number"),
+    "branches": (TEXT, {"properties": {"name": {"oneOf": [{"type": "boolean"}, {"type": "number"}]}}}, "column value.name is of type string, which to_json writes as string: the JSON Schema expects one of 2 schemas, and none of them fits"),
+    "format": (ITEMS, {"properties": {"items": {"items": {"properties": {"at": {"type": "string", "format": "date-time"}}}}}}, "column value.items[].at is of type date32[day], which to_json writes as string: the JSON Schema expects a string of format date-time"),
+    "required in a map": (PRICES, {"properties": {"m": {"required": ["a"]}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with the property 'a', which a struct has"),
+    "closed map": (PRICES, {"properties": {"m": {"additionalProperties": False}}}, "column value.m is of type map<string, int32>, which to_json writes as object: the JSON Schema expects an object with no further properties"),
+    "values of a map": (PRICES, {"properties": {"m": {"additionalProperties": {"type": "string"}}}}, "column value.m[] is of type int32, which to_json writes as integer: the JSON Schema expects string"),
+    "reference": (TEXT, {"$ref": "#/definitions/x"}, "the JSON Schema has no '#/definitions/x', to which a $ref refers"),
+    "itself": (TEXT, {"$ref": "#"}, "column value: the JSON Schema is nested too deeply, or refers to itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "schema", "message"), MISFITS.values(), ids=MISFITS)
+def test_what_does_not_fit_is_refused_with_path_found_and_expected(
+    column: ColumnType,
+    schema: Any,  # noqa: ANN401 - any JSON
+    message: str,
+) -> None:
+    with pytest.raises(DataException) as refused:
+        rules(column, schema)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "a JSON Schema is expected to be JSON, found '{' ("),
+        ("[" * 100_000, "nested too deeply"),
+        ('"string"', "a JSON Schema is expected to be an object, found '\"string\"'"),
+    ],
+)
+def test_text_that_is_no_schema_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DataException) as refused:
+        parse_json_schema(text)
+    assert message in str(refused.value)
+
+
+def test_a_plan_without_rules_is_the_default() -> None:
+    assert fit_json(TEXT, parse_json_schema("true"), "value") == JsonPlan()

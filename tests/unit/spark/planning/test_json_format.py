@@ -1,0 +1,200 @@
+"""JSON with a schema registry: the schema that is written, and what is refused before any row."""
+
+# ruff: noqa: E501 - messages stand in one piece
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import types as T  # noqa: N812 - as everywhere
+from support.brokers.registry_server import RegistryServer, registry_server
+
+from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.serde.json_schema import JsonPlan, derive_json_schema, fit_json
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
+from spark_kafka_sink.spark.formats import ColumnEncoding, as_metadata
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning import kept_schemas
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
+from spark_kafka_sink.spark.planning.spark_types import column_type
+
+ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
+DERIVED = derive_json_schema(column_type(ORDER), "value", "Value")
+HAND_MADE = {
+    "type": "object",
+    "title": "Order",
+    "required": ["id", "name"],
+    "properties": {"id": {"type": "number"}, "name": {"type": "string"}},
+}
+LATEST = "GET /subjects/t-value/versions/latest"
+REGISTER = "POST /subjects/t-value/versions"
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    """A registry."""
+    with registry_server() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+
+
+def rows(made_of: T.StructType | None = ORDER) -> T.StructType:
+    """Return the schema of what to_kafka makes of columns; None for a string of anything."""
+    metadata = None if made_of is None else as_metadata("json_sr", made_of)
+    return T.StructType().add("value", T.StringType(), metadata=metadata)
+
+
+def checked(schema: T.StructType, **options: str) -> SinkOptions:
+    """Return the options of a write, as the driver checks them before it asks. Names have _ for a dot."""
+    more = {name.replace("_", "."): value for name, value in options.items()}
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", **more}
+    return KafkaDataSource(given).check(schema)[0]
+
+
+def asked(server: RegistryServer, schema: T.StructType, **options: str) -> list[ColumnEncoding]:
+    """Return how a write encodes its columns, after the registry was asked."""
+    found = checked(schema, schema_registry_url=server.url, **options)
+    return list(with_registered_encodings(found, schema, may_remember=False).encodings)
+
+
+def encoding(schema: object, schema_id: int, made_of: T.StructType = ORDER) -> ColumnEncoding:
+    """Return how a value is written with a schema."""
+    plan = fit_json(column_type(made_of), schema, "value")  # type: ignore[arg-type]
+    return ColumnEncoding("value", plan, schema_id_prefix(schema_id))
+
+
+def test_a_schema_is_derived_from_the_mark_and_registered(server: RegistryServer) -> None:
+    assert asked(server, rows()) == [encoding(json.loads(DERIVED), 1)]
+    assert server.schemas[1] == {"schema": DERIVED, "schemaType": "JSON"}
+    assert server.asked() == [LATEST, REGISTER]
+    assert asked(server, rows()) == [encoding(json.loads(DERIVED), 1)]
+    assert server.asked() == [LATEST]
+    asked(server, rows(), valueSubject="s", recordName="Order", recordNamespace="com.shop")
+    assert json.loads(server.schemas[2]["schema"])["title"] == "com.shop.Order"
+
+
+def test_the_latest_version_is_compared_and_flipped_nullability_makes_no_version(
+    server: RegistryServer,
+) -> None:
+    server.add("t-value", DERIVED, schemaType="JSON")
+    flipped = T.StructType().add("id", T.LongType()).add("name", T.StringType(), nullable=False)
+    (found,) = asked(server, rows(flipped))
+    assert found == encoding(json.loads(DERIVED), 1, flipped)
+    assert [rule.path for rule in found.plan.rules] == ["value.id"]  # type: ignore[union-attr]
+    assert server.asked() == [LATEST]
+    more = T.StructType([*ORDER.fields, T.StructField("more", T.LongType())])
+    with pytest.raises(DataException, match=r"column value\.more has no property in the JSON Sch"):
+        asked(server, rows(more))
+    server.add("t-value", HAND_MADE, schemaType="JSON")
+    assert asked(server, rows()) == [encoding(HAND_MADE, 2)]
+
+
+def test_a_given_schema_and_an_id_are_compared(server: RegistryServer) -> None:
+    text = json.dumps(HAND_MADE)
+    assert asked(server, rows(), valueSchema=text) == [encoding(HAND_MADE, 1)]
+    assert server.schemas[1]["schemaType"] == "JSON"
+    assert asked(server, rows(), use_schema_id="1") == [encoding(HAND_MADE, 1)]
+    wrong = T.StructType().add("id", T.StringType()).add("name", T.StringType())
+    with pytest.raises(DataException, match=r"column value\.id is of type string, which to_json"):
+        checked(rows(wrong), schema_registry_url=server.url, valueSchema=text)
+    with pytest.raises(ConfigException, match="option valueSchema: a JSON Schema is expected to"):
+        checked(rows(), schema_registry_url=server.url, valueSchema="[1]")
+
+
+def test_other_strings_and_bytes_need_a_schema_that_is_not_compared(
+    server: RegistryServer,
+) -> None:
+    plain, option = rows(None), {"valueFormat": "json_sr"}
+    with pytest.raises(ConfigException, match="schema of column value is not known, because to_k"):
+        asked(server, plain, **option)
+    text = json.dumps(HAND_MADE)
+    expected = [ColumnEncoding("value", JsonPlan(), schema_id_prefix(1))]
+    assert asked(server, plain, valueSchema=text, **option) == expected
+    assert asked(server, plain, **option) == expected
+    assert asked(server, plain, use_schema_id="1", **option) == expected
+    binary = T.StructType().add("value", T.BinaryType()).add("key", T.StringType())
+    assert asked(server, binary, **option) == expected
+    server.add("t-key", {"title": "Id"}, schemaType="JSON")
+    value, key = asked(server, binary, keyFormat="json_sr", **option)
+    assert {value.column, key.column} == {"value", "key"}
+    assert value.prefix != key.prefix
+
+
+def test_the_record_name_is_the_title(server: RegistryServer) -> None:
+    by_name = {"value_subject_name_strategy": "RecordNameStrategy"}
+    asked(server, rows(), recordName="Order", recordNamespace="com.shop", **by_name)
+    asked(server, rows(), valueSchema=json.dumps(HAND_MADE), **by_name)
+    assert set(server.subjects) == {"com.shop.Order", "Order"}
+    with pytest.raises(ConfigException, match="needs the name of the record in column value"):
+        asked(server, rows(), valueSchema="{}", **by_name)
+
+
+WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
+    "no registry": (rows(), {}, ConfigException, 'the format of column value is json_sr, which needs a schema registry: set schema.registry.url, or write JSON without it by to_kafka(df, value="json")'),
+    "struct": (T.StructType().add("value", ORDER), {"valueFormat": "json_sr", "schema_registry_url": "http://r"}, DataException, 'column value is of type struct<id:bigint,name:string>, and its format json_sr is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use to_json and set a schema'),
+    "other format": (rows(), {"valueFormat": "avro", "schema_registry_url": "http://r"}, ConfigException, "to_kafka has made the column value for the format json_sr, but option valueFormat is avro: expected the same"),
+    "no name": (rows(None), {"valueFormat": "json_sr", "recordName": "R", "schema_registry_url": "http://r"}, ConfigException, "option recordName has no effect, because no schema is derived: remove it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "options", "kind", "message"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_written_is_refused(
+    schema: T.StructType, options: dict[str, str], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        checked(schema, **options)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_type_without_schema_is_refused_before_anything_is_registered(
+    server: RegistryServer,
+) -> None:
+    with pytest.raises(DataException, match=r"column value\.x is of type void, for which there is"):
+        asked(server, rows(T.StructType().add("x", T.NullType())))
+    assert server.asked() == [LATEST]
+
+
+class Celsius(T.UserDefinedType):
+    """A type of a user, which the process that plans does not need to import."""
+
+    @classmethod
+    def sqlType(cls) -> T.DataType:  # noqa: N802 - Spark's name
+        """Return the type of Spark."""
+        return T.DoubleType()
+
+    @classmethod
+    def module(cls) -> str:
+        """Return the module."""
+        return "not.there"
+
+
+def test_the_mark_has_only_what_the_schema_depends_on(server: RegistryServer) -> None:
+    inner = T.StructType().add("t", Celsius(), nullable=False, metadata={"comment": "secret"})
+    made_of = (
+        T.StructType()
+        .add("list", T.ArrayType(inner, containsNull=False))
+        .add("map", T.MapType(T.StringType(), inner, valueContainsNull=False), nullable=False)
+        .add("text", T.StringType("UNICODE_CI"))
+    )
+    schema = rows(made_of)
+    assert "secret" not in schema.json()
+    again = T.StructType.fromJson(json.loads(schema.json()))
+    asked(server, again)
+    text_of_schema = server.schemas[1]["schema"]
+    assert json.loads(text_of_schema)["properties"]["map"] == {
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"t": {"type": "number"}},
+            "required": ["t"],
+        },
+    }

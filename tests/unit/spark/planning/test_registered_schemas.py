@@ -1,0 +1,450 @@
+"""Which schema is written with a schema registry, what is asked for it, and how often."""
+
+# ruff: noqa: E501 - messages stand in one piece
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import types as T  # noqa: N812 - as everywhere
+from support.brokers.registry_server import RegistryServer, error, registry_server
+
+from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
+from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.serde.avro_plan import Form, fit
+from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.wire_format import schema_id_prefix
+from spark_kafka_sink.spark.formats import ColumnEncoding
+from spark_kafka_sink.spark.options import SinkOptions
+from spark_kafka_sink.spark.planning import kept_schemas, registry_questions
+from spark_kafka_sink.spark.planning.check_cache import CheckCache
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
+from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
+from spark_kafka_sink.spark.planning.spark_types import column_type
+
+ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
+DERIVED = derive_schema(column_type(ORDER), "value", "Value")
+HAND_MADE = json.dumps(
+    {
+        "type": "record",
+        "name": "com.shop.Order",
+        "fields": [
+            {"name": "name", "type": ["string", "null"]},
+            {"name": "id", "type": "long"},
+            {"name": "source", "type": "string", "default": "spark"},
+        ],
+    }
+)
+LATEST = "GET /subjects/t-value/versions/latest"
+REGISTER = "POST /subjects/t-value/versions"
+LOOKUP = "POST /subjects/t-value"
+
+
+@pytest.fixture
+def server() -> Iterator[RegistryServer]:
+    """A registry."""
+    with registry_server() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    _warn.cache_clear()
+
+
+def rows(value: T.DataType = ORDER, key: T.DataType | None = None) -> T.StructType:
+    """Return the schema of the data."""
+    schema = T.StructType().add("value", value)
+    return schema if key is None else schema.add("key", key)
+
+
+def asked(
+    server: RegistryServer,
+    schema: T.StructType | None = None,
+    more: Mapping[str, str] | None = None,
+    *,
+    may_remember: bool = False,
+    **options: str,
+) -> SinkOptions:
+    """Return the options of a write after the registry was asked. Names have _ for a dot."""
+    schema = rows() if schema is None else schema
+    every = {**(more or {}), **options}
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": server.url,
+        **{name.replace("_", "."): value for name, value in every.items()},
+    }
+    given = {name: value for name, value in given.items() if value}
+    before = len(server.calls)
+    checked = KafkaDataSource(given).check(schema)[0]
+    # What a client of Spark Connect checks asks nobody.
+    assert len(server.calls) == before
+    return with_registered_encodings(checked, schema, may_remember=may_remember)
+
+
+def encoding(text: str, schema_id: int, kind: T.DataType = ORDER) -> ColumnEncoding:
+    """Return how a value is encoded by a schema."""
+    plan = fit(column_type(kind), parse_schema(text), "value")
+    return ColumnEncoding("value", plan, schema_id_prefix(schema_id))
+
+
+def test_a_derived_schema_is_registered_if_there_is_no_subject(server: RegistryServer) -> None:
+    found = asked(server)
+    assert found.encodings == (encoding(DERIVED, 1),)
+    assert server.asked() == [LATEST, REGISTER]
+    # The next job finds it.
+    assert asked(server).encodings == found.encodings
+    assert server.asked() == [LATEST]
+
+
+def test_the_latest_version_is_written_and_nothing_is_registered(server: RegistryServer) -> None:
+    server.add("t-value", DERIVED)
+    server.add("t-value", HAND_MADE)
+    assert asked(server).encodings == (encoding(HAND_MADE, 2),)
+    assert server.asked() == [LATEST]
+    # Neither does a column that may be null now make a version.
+    nullable = T.StructType().add("id", T.LongType()).add("name", T.StringType(), nullable=False)
+    assert asked(server, rows(nullable)).encodings == (encoding(HAND_MADE, 2, nullable),)
+    assert server.asked() == [LATEST]
+
+
+def test_a_given_schema_is_registered_even_if_there_is_another(server: RegistryServer) -> None:
+    server.add("t-value", DERIVED)
+    assert asked(server, valueSchema=HAND_MADE).encodings == (encoding(HAND_MADE, 2),)
+    assert server.asked() == [REGISTER]
+    # With other whitespace it is the same.
+    spaced = json.dumps(json.loads(HAND_MADE), indent=1)
+    assert asked(server, valueSchema=spaced).encodings == (encoding(HAND_MADE, 2),)
+    assert len(server.subjects["t-value"]) == 2
+
+
+def test_without_auto_register_schemas_are_only_looked_up(server: RegistryServer) -> None:
+    off = {"auto_register_schemas": "false"}
+    with pytest.raises(ConfigException) as refused:
+        asked(server, more=off)
+    assert str(refused.value) == (
+        "the schema is not registered in subject 't-value', and auto.register.schemas is false: "
+        f"register it, which is {DERIVED}"
+    )
+    assert server.asked() == [LATEST]
+    with pytest.raises(ConfigException, match="register it, which is"):
+        asked(server, valueSchema=HAND_MADE, more=off)
+    assert server.asked() == [LOOKUP]
+    server.add("t-value", HAND_MADE)
+    assert asked(server, valueSchema=HAND_MADE, more=off).encodings == (encoding(HAND_MADE, 1),)
+    assert server.asked() == [LOOKUP]
+    assert server.subjects == {"t-value": [1]}
+
+
+def test_an_id_chooses_a_schema(server: RegistryServer) -> None:
+    server.add("elsewhere", HAND_MADE)
+    assert asked(server, use_schema_id="1").encodings == (encoding(HAND_MADE, 1),)
+    assert server.asked() == ["GET /schemas/ids/1"]
+    with pytest.raises(ConfigException, match=r"use\.schema\.id is 7: the registry has no such"):
+        asked(server, use_schema_id="7")
+
+
+def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
+    schema = rows(key=T.LongType())
+    key, value = asked(server, schema, keyFormat="avro").encodings
+    assert (key.column, value.column) == ("key", "value")
+    assert {subject: len(ids) for subject, ids in server.subjects.items()} == {
+        "t-key": 1,
+        "t-value": 1,
+    }
+    assert len(server.asked()) == 4
+    # The id is that of the value.
+    key, value = asked(server, schema, keyFormat="avro", use_schema_id="2").encodings
+    assert (key.prefix, value.prefix) == (schema_id_prefix(1), schema_id_prefix(2))
+    only_key = T.StructType().add("value", T.StringType()).add("key", T.LongType())
+    options = {"valueFormat": "", "keyFormat": "avro", "use_schema_id": "1"}
+    server.asked()
+    (key,) = asked(server, only_key, more=options).encodings
+    assert key.prefix == schema_id_prefix(1)
+
+
+def test_no_schema_is_registered_if_another_column_does_not_fit(server: RegistryServer) -> None:
+    server.add("t-value", '"string"')
+    with pytest.raises(DataException, match="column value is of type struct, and"):
+        asked(server, rows(key=ORDER), keyFormat="avro")
+    assert "t-key" not in server.subjects
+
+
+STRATEGIES: dict[str, tuple[dict[str, str], str]] = {
+    "topic": ({}, "t-value"),
+    "record": ({"value_subject_name_strategy": "RecordNameStrategy", "recordName": "Order", "recordNamespace": "com.shop"}, "com.shop.Order"),
+    "topic and record": ({"value_subject_name_strategy": "io.confluent.kafka.serializers.subject.TopicRecordNameStrategy", "recordName": "Order"}, "t-Order"),
+    "given schema": ({"value_subject_name_strategy": "RECORD", "valueSchema": HAND_MADE}, "com.shop.Order"),
+    "given subject": ({"value_subject_name_strategy": "RECORD", "valueSubject": "orders"}, "orders"),
+    "topic column": ({"topic": "", "value_subject_name_strategy": "RECORD", "recordName": "Order"}, "Order"),
+    "topic column and subject": ({"topic": "", "valueSubject": "orders"}, "orders"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_subject_is_named_by_a_strategy(name: str, server: RegistryServer) -> None:
+    options, subject = STRATEGIES[name]
+    asked(server, rows().add("topic", T.StringType()), more=options)
+    assert list(server.subjects) == [subject]
+
+
+def test_an_id_needs_no_subject(server: RegistryServer) -> None:
+    server.add("elsewhere", HAND_MADE)
+    schema = rows().add("topic", T.StringType())
+    assert asked(server, schema, topic="", use_schema_id="1").encodings[0].prefix[-1] == 1
+
+
+def test_references_are_resolved(server: RegistryServer) -> None:
+    server.add(
+        "ids", {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
+    )
+    name = {"type": "enum", "name": "com.Name", "symbols": ["A"]}
+    used = [{"name": "com.Id", "subject": "ids", "version": 1}]
+    fields = [{"name": "id", "type": "com.Id"}, {"name": "name", "type": name}]
+    server.add("t-value", {"type": "record", "name": "com.R", "fields": fields}, references=used)
+    kind = (
+        T.StructType()
+        .add("id", T.StructType().add("n", T.IntegerType()))
+        .add("name", T.StringType())
+    )
+    (found,) = asked(server, rows(kind)).encodings
+    inline = {
+        "type": "record",
+        "name": "R",
+        "namespace": "com",
+        "fields": [
+            {
+                "name": "id",
+                "type": {"type": "record", "name": "Id", "fields": [{"name": "n", "type": "int"}]},
+            },
+            fields[1],
+        ],
+    }
+    assert found == encoding(json.dumps(inline), 2, kind)
+    assert server.asked() == [LATEST, "GET /subjects/ids/versions/1"]
+
+
+def test_bytes_that_are_the_whole_value_have_no_length(server: RegistryServer) -> None:
+    for kind in (T.BinaryType(), T.StringType()):
+        server.subjects["t-value"] = []
+        server.add("t-value", '"bytes"')
+        (found,) = asked(server, rows(kind)).encodings
+        assert found.plan.form is Form.RAW  # type: ignore[union-attr]
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    server.add("t-value", decimal)
+    (found,) = asked(server, rows(T.DecimalType(4, 2))).encodings
+    assert found.plan.form is Form.DECIMAL  # type: ignore[union-attr]
+
+
+def test_normalize_is_asked_for(server: RegistryServer) -> None:
+    asked(server, normalize_schemas="true")
+    assert [call.query for call in server.calls] == [{}, {"normalize": ["true"]}]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] = {
+    "rules": ({"schema": HAND_MADE, "ruleSet": {"domainRules": [{"kind": "TRANSFORM"}]}}, {}, DataException, "the latest version of subject 't-value' has a ruleSet, which is not supported"),
+    "another type": ({"schema": "{}", "schemaType": "JSON"}, {}, DataException, "the latest version of subject 't-value' is of type JSON: expected AVRO"),
+    "misfit": ({"schema": '"long"'}, {}, DataException, "column value is of type struct, and the Avro schema expects long there"),
+    "field without a column": ({"schema": HAND_MADE.replace(', "default": "spark"', "")}, {}, DataException, "the data has no column value.source"),
+    "no schema": ({"schema": '{"type": "recor"}'}, {}, ConfigException, "Avro schema: the schema: found 'recor'"),
+    "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
+    "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
+    "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
+    "schema and latest": ({}, {"valueSchema": HAND_MADE, "use_latest_version": "true"}, ConfigException, "both valueSchema and use.latest.version choose a schema"),
+    "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
+    "topic column": ({}, {"topic": ""}, ConfigException, "the rows have a topic column, and TopicNameStrategy names the subject of column value after the topic: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
+    "topic column and record": ({}, {"topic": "", "value_subject_name_strategy": "TOPIC_RECORD"}, ConfigException, "TopicRecordNameStrategy names the subject"),
+    "no name": ({}, {"value_subject_name_strategy": "RECORD"}, ConfigException, "value.subject.name.strategy is RecordNameStrategy, which needs the name of the record in column value: set recordName or valueSchema"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_wrong_is_refused_and_nothing_is_registered(
+    name: str, server: RegistryServer
+) -> None:
+    version, options, kind, words = REFUSED[name]
+    options = dict(options)
+    value: T.DataType = T.StringType() if options.get("valueFormat") == "" else ORDER
+    value = T.DayTimeIntervalType() if options.pop("kind", "") else value
+    if version:
+        server.add("t-value", **version)
+    there = {subject: list(ids) for subject, ids in server.subjects.items()}
+    with pytest.raises(kind) as refused:
+        asked(server, rows(value).add("topic", T.StringType()), more=options)
+    assert words in str(refused.value)
+    assert server.subjects == there
+
+
+def test_errors_of_the_registry_are_raised(server: RegistryServer) -> None:
+    server.is_compatible = lambda new, old: False
+    server.add("t-value", '"int"')
+    with pytest.raises(RestClientException, match="incompatible with an earlier version"):
+        asked(server, valueSchema=HAND_MADE)
+    server.mode = "READONLY"
+    with pytest.raises(RestClientException, match="error code 42205"):
+        asked(server, valueSchema=HAND_MADE)
+
+
+def test_tasks_get_neither_url_nor_secret(server: RegistryServer) -> None:
+    found = pickle.dumps(asked(server, basic_auth_user_info="user-x:s3cret"))
+    assert server.calls[0].headers["authorization"]
+    for secret in (b"s3cret", b"user-x", server.url.encode(), b"127.0.0.1"):
+        assert secret not in found
+    assert schema_id_prefix(1) in found
+
+
+def test_a_writer_that_only_commits_has_neither_url_nor_secret() -> None:
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": "http://registry.invalid",
+        "basic.auth.user.info": "user-x:s3cret",
+        "checkpointLocation": "/checkpoints/c",
+    }
+    for more in ({}, {"exactlyOnce": "true"}):
+        copy = pickle.loads(pickle.dumps(KafkaDataSource({**given, **more})))
+        found = pickle.dumps(copy.streamWriter(rows(), overwrite=False))
+        assert not any(secret in found for secret in (b"s3cret", b"registry.invalid"))
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+class Now:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        """Return the time in seconds."""
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Now:
+    """The clock of micro-batches."""
+    found = Now()
+    monkeypatch.setattr(registry_questions, "time", found)
+    return found
+
+
+def batch(
+    server: RegistryServer,
+    schema: T.StructType | None = None,
+    more: Mapping[str, str] | None = None,
+    **options: str,
+) -> ColumnEncoding:
+    """Return how the value of a micro-batch is encoded."""
+    (found,) = asked(server, schema, {**(more or {}), **options}, may_remember=True).encodings
+    return found
+
+
+def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: Now) -> None:
+    server.add("t-value", DERIVED)
+    ttl = {"latest_cache_ttl_sec": "60"}
+    first = batch(server, more=ttl)
+    clock.now += 59
+    assert batch(server, more=ttl) == first
+    assert server.asked() == [LATEST]
+    server.add("t-value", HAND_MADE)
+    assert batch(server, more=ttl) == first
+    clock.now += 1
+    assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
+    assert server.asked() == [LATEST]
+    # Without a limit, it never asks again.
+    clock.now += 1e9
+    assert batch(server) == encoding(HAND_MADE, 2)
+    assert server.asked() == []
+    # A batch job asks each time.
+    asked(server, more=ttl)
+    assert server.asked() == [LATEST]
+
+
+def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock: Now) -> None:
+    options = {"valueSchema": HAND_MADE, "latest_cache_ttl_sec": "0"}
+    first = batch(server, more=options)
+    clock.now += 1e6
+    assert batch(server, more=options) == first
+    assert server.asked() == [REGISTER]
+    assert batch(server, use_schema_id="1", latest_cache_ttl_sec="0") == first
+    clock.now += 1e6
+    assert batch(server, use_schema_id="1", latest_cache_ttl_sec="0") == first
+    assert server.asked() == ["GET /schemas/ids/1"]
+
+
+def test_a_stream_survives_a_registry_that_is_away(
+    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    first = batch(server, more=ttl)
+    server.asked()
+    clock.now += 60
+    server.fault = lambda call: error(401, 401, "Unauthorized")
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=ttl) == first
+        assert batch(server, more=ttl) == first
+    # It asks again only after the time has passed once more.
+    assert server.asked() == [LATEST]
+    assert "column value is still written with the schema that has id 1" in caplog.text
+    clock.now += 60
+    server.fault = lambda call: None
+    server.add("t-value", HAND_MADE)
+    assert batch(server, more=ttl) == encoding(HAND_MADE, 2)
+
+
+def test_a_new_version_that_does_not_fit_ends_no_stream(
+    server: RegistryServer, clock: Now, caplog: pytest.LogCaptureFixture
+) -> None:
+    ttl = {"latest_cache_ttl_sec": "60"}
+    first = batch(server, more=ttl)
+    server.add("t-value", '"long"')
+    clock.now += 60
+    with caplog.at_level(logging.WARNING):
+        assert batch(server, more=ttl) == first
+    assert "because no newer one can be used: column value is of type struct" in caplog.text
+    with pytest.raises(DataException, match="column value is of type struct"):
+        asked(server, more=ttl)
+
+
+def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock: Now) -> None:
+    batch(server)
+    wider = T.StructType(list(ORDER.fields)).add("source", T.StringType())
+    server.asked()
+    with pytest.raises(DataException, match=r"column value\.source has no field in record Value"):
+        batch(server, rows(wider))
+    server.add("t-value", HAND_MADE)
+    assert batch(server, rows(wider)) == encoding(HAND_MADE, 2, wider)
+    assert server.asked() == [LATEST, LATEST]
+
+
+def test_other_processes_of_the_driver_know_it(
+    server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kept_schemas, "driver_folder", lambda: tmp_path)
+    first = batch(server, basic_auth_user_info="user-x:s3cret")
+    # As in a new process.
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert batch(server, basic_auth_user_info="user-x:s3cret") == first
+    assert server.asked() == [LATEST, REGISTER]
+    (file,) = tmp_path.iterdir()
+    assert not any(secret in file.read_text() for secret in ("s3cret", "user-x", server.url))
+    # Other credentials may see other schemas.
+    batch(server, basic_auth_user_info="user-x:other")
+    assert server.asked() == [LATEST]
+    for damaged in ("", "[]", '["x"]', "\x00"):
+        monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+        for each in tmp_path.iterdir():
+            each.write_text(damaged)
+        assert batch(server) == first
+        assert len(server.asked()) == 1
