@@ -67,8 +67,8 @@ test: jdk $(VENV)/.test  ## lint and the suite on real brokers, but for what is 
 test-long: jdk $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --durations 15 $(ARGS)
 
-test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults; up to 45 minutes
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) --timeout 1200 --durations 15 tests/security $(ARGS)
+test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults, and where secrets are left; up to 45 minutes
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --timeout 1200 --durations 15 tests/security tests/spark/test_secrets.py $(ARGS)
 
 # What make test begins with waits for different things: disk, network, JVMs.
 kafka: $(VENV)/.test
