@@ -795,7 +795,20 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
         for each in msgspec.inspect.type_info(struct).fields  # type: ignore[attr-defined]
         if each.encode_name == name
     )
-    return f"{Option(name)} is {given[name]!r}: expected {_expected(name, kind)}"
+    hint = reference_hint(str(given[name]))
+    return f"{Option(name)} is {given[name]!r}: expected {_expected(name, kind)}{hint}"
+
+
+def reference_hint(value: str) -> str:
+    """Return the end of a message about a value that must not be a reference; empty if it is none.
+
+    A reference is a config provider variable.
+    """
+    found = _REFERENCE.search(value)
+    return f"; a reference such as {found[0]} cannot be used here" if found else ""
+
+
+_REFERENCE: Final = re.compile(r"\$\{[^}:]*:[^}]*\}")
 
 
 def _expected(name: str, kind: msgspec.inspect.Type) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from spark_kafka_sink.config import reference_hint
 from spark_kafka_sink.errors import ConfigException
 
 PLAIN: Final = "PLAIN"
@@ -50,7 +51,9 @@ def checked_mechanism(name: str) -> str:
     right = next((each for each in MECHANISMS if each.lower() == name.strip().lower()), None)
     if right is not None:
         raise ConfigException(f"sasl.mechanism is {name!r}: write it {right}")
-    raise ConfigException(f"sasl.mechanism is {name!r}: expected one of {', '.join(MECHANISMS)}")
+    raise ConfigException(
+        f"sasl.mechanism is {name!r}: expected one of {', '.join(MECHANISMS)}{reference_hint(name)}"
+    )
 
 
 class PlainExchange:

@@ -32,6 +32,7 @@ _NO_CACHE: Final = (141, 195)
 # Errors that a retry may overcome: the KDC cannot be reached, or the client or the service is not
 # valid yet.
 _PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
+OTHER_USER: Final = "a client cannot change its user, so create a new client"
 _KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
 
 
@@ -81,7 +82,7 @@ def gssapi_exchange(
     if principal is not None and user != principal:
         raise SaslAuthenticationException(
             f"the ticket cache now has tickets of {user!r}, and had tickets of {principal!r} "
-            "before: a client cannot change its user, so create a new client"
+            f"before: {OTHER_USER}"
         )
     service = f"{options.service}@{host}"
     try:
@@ -181,7 +182,8 @@ def _failure(
         advice = (
             f"; compare {Option('sasl.kerberos.service.name')} with the first part of the broker's "
             "principal, and the broker's advertised host name, which cannot be an IP address, with "
-            "the host in that principal"
+            "the host in that principal; the Kerberos library may look up another name for that "
+            "host: set rdns = false in krb5.conf"
         )
     elif code == _C_PRINCIPAL_UNKNOWN:
         advice = (

@@ -18,10 +18,11 @@ from spark_kafka_sink.auth.gssapi import (
 )
 from spark_kafka_sink.auth.mechanisms import GSSAPI, printable
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException, Option
+from spark_kafka_sink.errors import ConfigException, Option, SaslAuthenticationException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.gssapi import (
+    OTHER_USER,
     cached_principal,
     check_kerberos,
     check_keytab,
@@ -36,7 +37,7 @@ class Kerberos:
     """Makes the Kerberos logins of one configuration.
 
     Raise ConfigException if the configuration is invalid. wake: called from another thread when a
-    login is ready. identity: the principal of the ticket cache, empty if it is not known yet.
+    login is ready. identity: the result of `login_identity`; empty if it is not known yet.
     """
 
     def __init__(
@@ -49,9 +50,9 @@ class Kerberos:
         self._config = config
         self._values = values
         self._logins = MadeAhead(self._exchange, wake)
-        # The principal of the ticket cache at the first login.
-        self._cached_principal = identity or None
-        self._options()
+        # The principal of the ticket cache at the first login, or the principal that options set.
+        self._principal = self._options()[0].principal
+        self._cached_principal = identity or None if self._principal is None else None
         check_kerberos()
 
     def has_login(self, node: Node) -> bool:
@@ -96,6 +97,10 @@ class Kerberos:
     def _exchange(self, host: str) -> GssapiExchange:
         """Return the SASL exchange for the broker `host`; a helper thread calls this."""
         options, keytab = self._options()
+        if options.principal != self._principal:
+            raise SaslAuthenticationException(
+                f"the {options.user} has another value than before: {OTHER_USER}"
+            )
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
         return gssapi_exchange(options, host, keytab, self._cached_principal)

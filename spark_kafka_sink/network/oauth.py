@@ -7,12 +7,14 @@ slow, so the thread of a `TokenSource` calls them.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -130,8 +132,7 @@ class OAuth:
         self._callable: TokenCallable | None = None
         self.origin = Option(_URL if settings.is_java else _RETRIEVER)
         """The option that determines where tokens come from."""
-        self.source: TokenSource | None = None
-        """The source that fetches the tokens, None if a file has the token."""
+        self._shared: Callable[[], TokenSource] | None = None
         if settings.path is not None:
             self.file_token()
             return
@@ -143,7 +144,12 @@ class OAuth:
         begin = time.time() + self._random.random() * _SPREAD_S if is_one_of_many else 0.0
         # The name may be defined again as another callable, as in a notebook.
         key = (settings, _as_written(config), renewal_options(config), id(named))
-        self.source = SOURCES.source(key, lambda: self._source(settings, begin))
+        self._shared = lambda: SOURCES.source(key, lambda: self._source(settings, begin))
+
+    @cached_property
+    def source(self) -> TokenSource | None:
+        """The source that fetches the tokens, None if a file has the token."""
+        return None if self._shared is None else self._shared()
 
     def file_token(self) -> OAuthBearerToken:
         """Return the token that is in the file now.
@@ -163,22 +169,22 @@ class OAuth:
 
         Raise TokenException if there is none.
         """
-        if self.source is not None:
+        if self._shared is not None:
             return self._fetch()
         try:
             return self.file_token()
         except (ConfigException, SaslAuthenticationException) as error:
             raise TokenException(str(error), is_final=True) from None
 
-    def subject_of_file(self) -> str:
-        """Return the claim `sub` of the token or the assertion in a file; empty without a file.
+    def of_file(self) -> str:
+        """Return the token or the assertion in a file; empty without a file.
 
         Raise the exceptions of `file_token`.
         """
         settings = self._settings()
         if settings.path is not None:
-            return subject(self.file_token().value)
-        return "" if settings.assertion_file is None else subject(self._assertion(settings))
+            return self.file_token().value
+        return "" if settings.assertion_file is None else self._assertion(settings)
 
     def _source(self, settings: OAuthSettings, begin: float) -> TokenSource:
         name = f"the token endpoint {settings.shown_url}"
@@ -477,11 +483,26 @@ def subject_of_file(config: ProducerConfig, values: OptionValues) -> str:
 
     Raise the exceptions of `OAuth` and of `OAuth.file_token`.
     """
+    return subject(_of_file(config, values))
+
+
+def user_of_file(config: ProducerConfig, values: OptionValues) -> str:
+    """Return what identifies the user of the token or the assertion in a file; empty without one.
+
+    This is the claim `sub`, or a digest of a token that does not have it. Raise the exceptions of
+    `subject_of_file`.
+    """
+    found = _of_file(config, values)
+    return found and (subject(found) or hashlib.sha256(found.encode()).hexdigest())
+
+
+def _of_file(config: ProducerConfig, values: OptionValues) -> str:
+    """Return the token or the assertion in a file; empty without such a file."""
     url = values.text(_URL, config.sasl_oauthbearer_token_endpoint_url)
     is_file = url is not None and _FILE_URL.fullmatch(url) is not None
     if not is_file and config.sasl_oauthbearer_assertion_file is None:
         return ""
-    return OAuth(config, values).subject_of_file()
+    return OAuth(config, values).of_file()
 
 
 def _trimmed(option: str | None, in_jaas: str | None) -> str | None:

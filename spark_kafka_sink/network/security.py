@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from spark_kafka_sink.auth.delegation_tokens import (
     FRESH_MS,
@@ -59,9 +59,10 @@ from spark_kafka_sink.errors import (
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
 from spark_kafka_sink.network.aws_credentials import AwsTokens
+from spark_kafka_sink.network.gssapi import OTHER_USER
 from spark_kafka_sink.network.kerberos import Kerberos
 from spark_kafka_sink.network.login import TokenSource
-from spark_kafka_sink.network.oauth import OAuth, subject_of_file
+from spark_kafka_sink.network.oauth import OAuth, subject_of_file, user_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login
 from spark_kafka_sink.network.selector import Selector
@@ -78,6 +79,19 @@ _SENT_IN_CLEAR: Final = {
     OAUTHBEARER: "OAuth token",
     AWS_MSK_IAM: "AWS token",
 }
+# The options that name the user, and those of JAAS.
+_NAMES: Final = frozenset(
+    {
+        "sasl_username",
+        "sasl_kerberos_principal",
+        "sasl_oauthbearer_client_credentials_client_id",
+        "sasl_oauthbearer_assertion_claim_iss",
+        "sasl_oauthbearer_assertion_claim_sub",
+    }
+)
+_NAMES_IN_JAAS: Final = (
+    "username", "principal", "clientId", "awsProfileName", "awsRoleArn", "awsRoleSessionName",
+)  # fmt: skip
 _KEY_CACHE: Final = KeyCache()
 os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 
@@ -111,15 +125,54 @@ class _TokenHint:
 
 
 def login_identity(config: ProducerConfig) -> str:
-    """Return the principal of the ticket cache that a configuration uses, empty without a cache.
+    """Return the user of a configuration, as far as files and variables (``${…}``) determine it.
 
-    Two clients with equal configurations can log in as different users only with a ticket cache.
+    This is the principal of the ticket cache, the user of a file with an OAuth token or an
+    assertion, or a digest if names in the options contain variables; empty if the options alone
+    determine the user. Clients with equal configurations and equal identities log in as the same
+    user, apart from tokens that a Python callable returns.
     """
-    if not config.has_sasl or config.sasl_mechanism != GSSAPI:
+    if not config.has_sasl:
         return ""
     with suppress(KafkaException):  # raised again at the login
-        return Kerberos(config, OptionValues(config), lambda: None).identity()
+        return _identity(config, checked_mechanism(config.sasl_mechanism))
     return ""
+
+
+def _identity(config: ProducerConfig, mechanism: str) -> str:
+    values = OptionValues(config)
+    user = ""
+    if mechanism == GSSAPI:
+        user = Kerberos(config, values, lambda: None).identity()
+        if user:
+            return user
+    elif mechanism == OAUTHBEARER and not config.has_aws_tokens:
+        user = user_of_file(config, values)
+    names = _names_by_variables(config, values, mechanism)
+    return _digest([user, *names]) if names else user
+
+
+def _names_by_variables(
+    config: ProducerConfig, values: OptionValues, mechanism: str
+) -> list[tuple[str, str]]:
+    """Return the options that name a user by a variable (``${…}``), with their values."""
+    found = [
+        (each.encode_name, values.resolved(each.encode_name, given))
+        for each in option_fields()
+        if each.name in _NAMES and values.has_reference(given := getattr(config, each.name) or "")
+    ]
+    jaas = config.sasl_jaas_config
+    if jaas is None:
+        return found
+    names = [
+        name for name in _NAMES_IN_JAAS if values.has_reference(values.shown_jaas(jaas.value, name))
+    ]
+    given_there = values.jaas(jaas.value, mechanism).options if names else {}
+    return [*found, *((name, given_there.get(name, "")) for name in names)]
+
+
+def _digest(values: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def resolved_login(config: ProducerConfig) -> str:
@@ -131,7 +184,7 @@ def resolved_login(config: ProducerConfig) -> str:
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
     values = OptionValues(config)
-    found: list[object] = []
+    found: list[Any] = []
     for each in option_fields():
         given = getattr(config, each.name)
         if not each.name.startswith("sasl_") or not isinstance(given, str | Secret):
@@ -142,7 +195,7 @@ def resolved_login(config: ProducerConfig) -> str:
             found.append(values.text(each.encode_name, given))
     if mechanism == OAUTHBEARER and not config.has_aws_tokens:
         found.append(subject_of_file(config, values))
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+    return _digest(found)
 
 
 class _TokenLogin:
@@ -202,8 +255,8 @@ class Security:
 
     Raise ConfigException if the configuration is invalid. wake: called from another thread when the
     login that a connection waits for is ready. is_one_of_many: whether other processes log in at
-    the same time. identity: the result of `login_identity`, if it is known. A login with the ticket
-    cache of another principal then fails.
+    the same time. identity: the result of `login_identity`, if it is known. A login as another
+    user then fails, as it does after the first login.
     """
 
     def __init__(
@@ -211,6 +264,8 @@ class Security:
     ) -> None:
         self._config = config
         self._identity = identity
+        # The user name of the first login, and the subject of its token.
+        self._user = ""
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
@@ -225,6 +280,7 @@ class Security:
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials(is_one_of_many=is_one_of_many)
+            self._check_identity()
             sent = _SENT_IN_CLEAR.get(self._mechanism)
             if sent is not None and not config.has_tls:
                 warn_once(
@@ -385,9 +441,25 @@ class Security:
             token = self._oauth.source.token()
         else:
             token = self._oauth.file_token()
-        if token is not None:
-            self._subject = subject(token.value)
+        found = "" if token is None else subject(token.value)
+        if self._subject and found and found != self._subject:
+            origin = self._oauth.origin if isinstance(self._oauth, OAuth) else AWS_MSK_IAM
+            raise SaslAuthenticationException(
+                f"the token from {origin} is now of {found!r}, and was of "
+                f"{self._subject!r} before: {OTHER_USER}"
+            )
+        self._subject = found or self._subject
         return token
+
+    def _check_identity(self) -> None:
+        """Raise SaslAuthenticationException if the user is not that of `identity` any more."""
+        if not self._identity or self._kerberos is not None:
+            return
+        found = login_identity(self._config)
+        if found and found != self._identity:
+            raise SaslAuthenticationException(
+                f"the user of the credentials changed while a client was created: {OTHER_USER}"
+            )
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
         """Raise ConfigException if every login with the credentials would fail."""
@@ -441,19 +513,49 @@ class Security:
             entry = self._values.jaas(jaas.value, self._mechanism)
             found = [entry.options.get(name, "") for name in ("username", "password")]
             is_token = entry.options.get("tokenauth", "").lower() == "true"
-            name = self._values.shown_jaas(jaas.value, "username")
-            return _Credentials(found[0], found[1], name, is_token=is_token)
+            name, shown = (
+                self._values.shown_jaas(jaas.value, each) for each in ("username", "password")
+            )
+            where = Option("sasl.jaas.config")
+            self._check_not_empty(f"username in {where}", found[0], name)
+            self._check_not_empty(f"password in {where}", found[1], shown)
+            return self._of_same_user(_Credentials(found[0], found[1], name, is_token=is_token))
         if user is None or password is None:
             raise ConfigException(
                 f"{Option('security.protocol')}={config.security_protocol} needs credentials: set "
                 f"{Option('sasl.jaas.config')}, or {Option('sasl.username')} and "
                 f"{Option('sasl.password')}"
             )
-        return _Credentials(
+        found = [
             self._values.resolved("sasl.username", user),
             self._values.resolved("sasl.password", password.value),
-            user,
+        ]
+        self._check_not_empty(str(Option("sasl.username")), found[0], user)
+        self._check_not_empty(str(Option("sasl.password")), found[1], password.value)
+        return self._of_same_user(_Credentials(found[0], found[1], user))
+
+    def _check_not_empty(self, name: str, value: str, written: str) -> None:
+        """Raise ConfigException, with the reference that was resolved, if a value is empty."""
+        if value:
+            return
+        reference = f" ({written.strip()})" if self._values.has_reference(written) else ""
+        raise ConfigException(
+            f"{name}{reference} is not set or empty: {self._mechanism} needs a user name and a "
+            "password"
         )
+
+    def _of_same_user(self, given: _Credentials) -> _Credentials:
+        """Return the credentials. Raise SaslAuthenticationException if they are of another user.
+
+        The id of a delegation token may change, because a user can have several tokens.
+        """
+        if not given.is_token and self._user not in {"", given.user}:
+            raise SaslAuthenticationException(
+                f"the user name {printable(given.name)!r} has another value than before: "
+                f"{OTHER_USER}"
+            )
+        self._user = given.user
+        return given
 
     def _settings(self) -> TlsSettings:
         return tls_settings(self._config, self._values)

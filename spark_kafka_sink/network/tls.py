@@ -78,12 +78,18 @@ class TlsContext:
         return TlsLayer(self.context, host, peer, has_certificate=self.has_certificate)
 
 
-@lru_cache(maxsize=_MAX_CONTEXTS)
 def client_context(settings: TlsSettings) -> TlsContext:
     """Return the TLS context for settings; equal settings share one context.
 
-    Raise ConfigException if a certificate or the key cannot be read.
+    When the system's certificates are replaced, settings that use them get another context. Raise
+    ConfigException if a certificate or the key cannot be read.
     """
+    versions = _system_versions() if settings.truststore is None else ()
+    return _kept_context(settings, versions)
+
+
+@lru_cache(maxsize=_MAX_CONTEXTS)
+def _kept_context(settings: TlsSettings, _system_versions: tuple[object, ...]) -> TlsContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     versions = [_VERSIONS[name] for name in settings.protocols]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
@@ -142,6 +148,26 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
+
+
+def _system_versions() -> tuple[object, ...]:
+    """Return what changes when a place of the system's certificates gets other certificates."""
+    default = ssl.get_default_verify_paths()
+    places = [default.cafile, default.capath, *SYSTEM_FILES]
+    found = [_version(each) for each in places if each is not None]
+    if not any(found):
+        with suppress(ImportError):
+            found.append(_version(importlib.import_module("certifi").where()))
+    return tuple(found)
+
+
+def _version(path: str) -> tuple[object, ...]:
+    """Return path, time, size and inode of a file or a folder; empty if it does not exist."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
@@ -429,7 +455,10 @@ def _certificate_advice(error: ssl.SSLCertVerificationError, host: str) -> str:
             "own; the certificate that is set may be of another CA"
         )
     if code == _EXPIRED:
-        return f"{said}the broker needs a new certificate"
+        return (
+            f"{said}this certificate, or one of a CA in its chain or in the truststore, has "
+            "expired: replace it"
+        )
     if code == _NOT_YET_VALID:
         return f"{said}compare the clocks of this machine and of the broker"
     if code in _WRONG_NAME:

@@ -164,6 +164,7 @@ def test_another_service_name_is_an_error_at_once(
     said = refused(options, topic)
     assert "Server broker/localhost@LAB.TEST not found" in said
     assert "compare sasl.kerberos.service.name" in said
+    assert "set rdns = false in krb5.conf" in said
 
 
 def test_no_ticket_or_an_expired_one_is_an_error_at_once(

@@ -5,12 +5,16 @@ Only AWS_MSK_IAM is left out, for Kafka's own brokers do not know it.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -23,8 +27,9 @@ from support.brokers.token_server import CLIENT_ID, CLIENT_SECRET, TokenServer
 from support.oracles.readers import create_topic
 
 from spark_kafka_sink import KafkaProducer
+from spark_kafka_sink.auth.oauthbearer import bearer_token, subject
 from spark_kafka_sink.network import option_values
-from spark_kafka_sink.network.tls import client_context
+from spark_kafka_sink.network.tls import _kept_context
 
 pytestmark = pytest.mark.kafka
 
@@ -124,9 +129,9 @@ def folder(secured_kafka: SecuredKafka, tmp_path: Path) -> Path:
 def machine(secured_kafka: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine that trusts the brokers' CA, as it trusts those of public services."""
     monkeypatch.setenv("SSL_CERT_FILE", str(secured_kafka.ca))
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     yield
-    client_context.cache_clear()
+    _kept_context.cache_clear()
 
 
 def ship_keytab(
@@ -142,12 +147,16 @@ def ship_keytab(
 
 
 def install_google(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the module of Google's example, and the parts of google-auth that it uses."""
+    """Install the module of Google's example, and the parts of google-auth that it uses.
+
+    The tests' brokers do not know Google's form of a token, so they get the access token in it.
+    """
     (code,) = (block for _, block in _BLOCK.findall(DOCUMENT.read_text()) if "google.auth" in block)
 
     class Credentials:
         token = ""
         expiry: datetime
+        service_account_email = "alice@project.iam.gserviceaccount.com"
 
         def refresh(self, _request: object) -> None:
             server.token()
@@ -168,7 +177,31 @@ def install_google(server: TokenServer, monkeypatch: pytest.MonkeyPatch) -> None
     modules["google"].auth = modules["google.auth"]  # type: ignore[attr-defined] # made here
     modules["google.auth"].default = lambda scopes: (Credentials(), scopes)  # type: ignore[attr-defined]
     modules["google.auth.transport.requests"].Request = object  # type: ignore[attr-defined]
-    exec(code, vars(modules["google_tokens"]))  # the document is our own
+    example = modules["google_tokens"]
+    exec(code, vars(example))  # the document is our own
+    monkeypatch.setattr(example, "token", partial(access_token, example.token))
+
+
+def access_token(google_token: Callable[[], tuple[str, float]]) -> tuple[str, float]:
+    """Check that a token has the form of Google's login handler; return the access token in it."""
+    value, expires_at = google_token()
+    assert "=" not in value
+    header, claims, token = (
+        base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode()
+        for part in value.split(".")
+    )
+    assert json.loads(header) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
+    found = json.loads(claims)
+    assert found.keys() == {"exp", "iat", "iss", "scope", "sub"}
+    assert found["exp"] == int(expires_at)
+    assert found["iat"] <= time.time() < found["exp"]
+    assert [found[name] for name in ("iss", "scope", "sub")] == [
+        "Google",
+        "kafka",
+        "alice@project.iam.gserviceaccount.com",
+    ]
+    assert (subject(value), bearer_token(value, 0).expires_at) == (found["sub"], found["exp"])
+    return token, expires_at
 
 
 @pytest.mark.parametrize("title", SETTINGS)

@@ -515,6 +515,17 @@ def test_bootstrap_servers_are_addresses_each_once(
 
 
 @pytest.mark.parametrize(
+    "name", ["ssl.protocol", "ssl.enabled.protocols", "acks", "linger.ms", "enable.idempotence"]
+)
+def test_a_reference_where_none_can_be_used_is_said(name: str) -> None:
+    options = {"bootstrap.servers": "h:1", name: "${env:NAME_OF_A_TEST}"}
+    with pytest.raises(ConfigException) as caught:
+        producer_config(options)
+    said = "; a reference such as ${env:NAME_OF_A_TEST} cannot be used here"
+    assert str(caught.value).endswith(said)
+
+
+@pytest.mark.parametrize(
     "servers", ["h", "h:", ":1", "h:0", "h:65536", "h:x", "h:1;h:2", "h h:1", "h/p:1", "[h:1"]
 )
 def test_what_is_not_an_address_is_named(servers: str) -> None:

@@ -38,14 +38,19 @@ class Certificate:
 
 
 class Authority:
-    """Signs certificates with a root of its own."""
+    """Signs certificates with a root of its own.
 
-    def __init__(self, name: str = "root") -> None:
-        self.root = _signed(name, None, is_authority=True)
+    dates: the start and the end of the root's validity.
+    """
 
-    def intermediate(self, name: str = "intermediate") -> Certificate:
+    def __init__(self, name: str = "root", dates: tuple[datetime, datetime] | None = None) -> None:
+        self.root = _signed(name, None, dates=dates, is_authority=True)
+
+    def intermediate(
+        self, name: str = "intermediate", dates: tuple[datetime, datetime] | None = None
+    ) -> Certificate:
         """Return a certificate that signs, signed by the root."""
-        return _signed(name, self.root, is_authority=True)
+        return _signed(name, self.root, dates=dates, is_authority=True)
 
     def leaf(
         self,

@@ -150,7 +150,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "A listener that removes itself over Spark Connect",
             "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
             "Call `removeListener` in another thread, for example at the end of the program.",
-            places=("spark/driver/listener_bus.py:remove",),
+            places=("spark/driver/listener_bus.py:ListenerBus.remove",),
             tests=(
                 "unit/spark/driver/test_listener_bus.py::test_a_listener_that_removes_itself_is_told_so",
             ),
@@ -675,6 +675,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "config.py:_check_secured",
                 "network/security.py:Security._credentials",
+                "network/security.py:Security._check_not_empty",
                 "network/security.py:Security._checked_mechanism",
                 "auth/mechanisms.py:PlainExchange.__init__",
                 "auth/mechanisms.py:utf8",
@@ -726,6 +727,9 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/scram.py:ScramExchange._failed",
                 "auth/oauthbearer.py:OAuthBearerExchange._failed",
                 "network/security.py:_TokenLogin.exchange",
+                "network/security.py:Security._token",
+                "network/security.py:Security._check_identity",
+                "network/security.py:Security._of_same_user",
                 "network/security.py:Security._exchange_again",
                 "network/client.py:NetworkClient._connect",
                 "network/helper_thread.py:MadeAhead.is_there",
@@ -734,6 +738,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=(
                 "unit/network/test_helper_thread.py::test_without_a_thread_it_is_an_error_and_the_next_try_works",
                 "unit/network/test_login.py::test_a_login_that_never_ends_is_given_up",
+                "unit/network/test_security_identity.py::test_a_client_does_not_become_another_user",
+                "unit/network/test_security_identity.py::test_a_client_of_an_identity_logs_in_as_that_user_only",
                 "unit/network/test_login.py::test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words",
             ),
         ),
@@ -822,6 +828,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/gssapi.py:_Context._checked",
                 "network/gssapi.py:_expired",
                 "network/gssapi.py:_failure",
+                "network/kerberos.py:Kerberos._exchange",
                 "network/kerberos.py:Kerberos._options",
                 "network/kerberos.py:Kerberos._checked_cache",
             ),
@@ -1199,8 +1206,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "serde/json_schema.py:_check_types",
-                "serde/json_schema.py:_Fitter.fit",
-                "serde/json_schema.py:_Fitter._one_of",
                 "serde/json_schema.py:_Fitter._object",
                 "serde/json_schema.py:_misfit",
             ),

@@ -64,6 +64,10 @@ def test_a_mechanism_is_known_by_its_name_and_told_in_the_wrong_case(name: str) 
 def test_an_unknown_mechanism_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ConfigException, match="'CRAM-MD5': expected one of PLAIN, SCRAM-SHA-256"):
         checked_mechanism("CRAM-MD5")
+    with pytest.raises(
+        ConfigException, match=r"a reference such as \$\{env:M\} cannot be used here$"
+    ):
+        checked_mechanism("${env:M}")
 
 
 def test_the_words_of_a_broker_are_one_short_line() -> None:

@@ -114,6 +114,32 @@ def test_values_inside_jaas_are_not_trimmed(monkeypatch: pytest.MonkeyPatch) -> 
     assert first_token(security_protocol="SASL_SSL", **options) == f"\0 u \0 {SECRET} ".encode()
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"sasl_username": "u", "sasl_password": "${env:EMPTY_OF_A_TEST}"},
+         "sasl.password (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+        ({"sasl_username": " ${env:EMPTY_OF_A_TEST}", "sasl_password": "p"},
+         "sasl.username (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+        ({"sasl_jaas_config": f'{PLAIN_MODULE} required user="hun7" password="p";'},
+         "username in sasl.jaas.config is not set or empty"),
+        ({"sasl_jaas_config": of_password("u", "${env:EMPTY_OF_A_TEST}")},
+         "password in sasl.jaas.config (${env:EMPTY_OF_A_TEST}) is not set or empty"),
+        ({"sasl_jaas_config": "${env:JAAS_OF_A_TEST}"},
+         "username in sasl.jaas.config (${env:JAAS_OF_A_TEST}) is not set or empty"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_an_empty_user_or_password_is_told_with_its_option_and_its_reference(
+    mechanism: str, options: dict[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMPTY_OF_A_TEST", "")
+    monkeypatch.setenv("JAAS_OF_A_TEST", of_password("", "hun7"))
+    with pytest.raises(ConfigException) as caught:
+        security(security_protocol="SASL_SSL", sasl_mechanism=mechanism, **options)
+    assert str(caught.value) == f"{sentence}: {mechanism} needs a user name and a password"
+
+
 def first_token(**options: str) -> bytes:
     """Return what a client with these options sends first."""
     login = security(**options).login(Node(id=1, host="h", port=1), 0.5)
@@ -121,6 +147,42 @@ def first_token(**options: str) -> bytes:
     exchange = login.exchange()
     assert exchange is not None
     return exchange.first()
+
+
+@pytest.mark.parametrize("kind", ["truststore", "keystore", "key and chain"])
+def test_files_that_are_replaced_in_place_count_from_the_next_connection_on(
+    kind: str, tmp_path: Path
+) -> None:
+    file, chain = tmp_path / "file", tmp_path / "chain"
+    options = {
+        "truststore": {"ssl_truststore_location": str(file)},
+        "keystore": {"ssl_keystore_location": str(file)},
+        "key and chain": {
+            "ssl_keystore_key": f"${{directory:{tmp_path}:file}}",
+            "ssl_keystore_certificate_chain": f"${{directory:{tmp_path}:chain}}",
+        },
+    }[kind]
+
+    def replace(old: os.stat_result | None) -> os.stat_result:
+        """Replace the files in place, with the time, the size and the inode that they have."""
+        client = Authority().leaf("client")
+        chain.write_text(client.chain)
+        parts = {"truststore": [client.chain], "keystore": [client.key, client.chain]}
+        text = "".join(parts.get(kind, [client.key]))
+        file.write_text(text.ljust(4_000, "\n"))
+        if old is not None:
+            for each in (file, chain):
+                os.utime(each, ns=(old.st_atime_ns, old.st_mtime_ns))
+        return file.stat()
+
+    old = replace(None)
+    made = security(security_protocol="SSL", **options)
+    before = made._context(made._settings())
+    assert made._context(made._settings()) is before
+    new = replace(old)
+    facts = [(each.st_mtime_ns, each.st_size, each.st_ino) for each in (old, new)]
+    assert facts[0] == facts[1]
+    assert made._context(made._settings()) is not before
 
 
 def test_the_password_of_a_key_may_be_a_file_that_ends_with_a_line_end(tmp_path: Path) -> None:

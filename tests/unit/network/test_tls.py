@@ -31,6 +31,7 @@ from spark_kafka_sink.network.tls import (
     PIECE_BYTES,
     TlsLayer,
     TlsSettings,
+    _kept_context,
     client_context,
     take_piece,
 )
@@ -225,7 +226,8 @@ UNTRUSTED: Final = (
         ("self-signed", "(self-signed certificate): set ssl.truststore", "UNKNOWN_CA"),
         (
             "expired",
-            "the broker's certificate is not accepted (certificate has expired): the broker needs",
+            "the broker's certificate is not accepted (certificate has expired): this certificate, "
+            "or one of a CA in its chain or in the truststore, has expired: replace it",
             "CERTIFICATE_EXPIRED",
         ),
         (
@@ -588,7 +590,7 @@ def test_a_key_never_lies_in_a_file_where_memory_will_do(
     def no_file(*_: object, **__: object) -> None:
         raise AssertionError("a file was made")
 
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", no_file)
     assert client_context(showing).has_certificate
 
@@ -603,7 +605,7 @@ def test_without_such_memory_a_key_s_file_is_private_and_soon_gone(
         modes.append(Path(path).stat().st_mode & 0o777)
         load(self, path, password=password)
 
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", noting)
@@ -618,12 +620,12 @@ def test_a_process_that_may_open_no_more_files_in_memory_uses_one_on_a_disk(
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.setattr(os, "memfd_create", refuse)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert client_context(showing).has_certificate
     assert list(tmp_path.iterdir()) == []
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
     with pytest.raises(ConfigException, match="OpenSSL cannot read the key") as caught:
         client_context(showing)
@@ -638,7 +640,7 @@ def test_a_full_disk_leaves_no_part_of_a_key(
         os.close(number)
         return Path("/dev/full").open(mode)
 
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(os, "fdopen", on_a_full_disk)
@@ -656,6 +658,18 @@ def test_no_secret_is_shown(showing: TlsSettings) -> None:
         assert "KEY-----" not in shown
 
 
+@pytest.mark.parametrize("name", ["root", "intermediate", "leaf in the truststore"])
+def test_an_expired_certificate_of_a_ca_is_not_said_to_be_the_broker_s(
+    name: str, tmp_path: Path
+) -> None:
+    authority = Authority("expired" if name == "root" else "root", dates=PAST)
+    chain = authority.intermediate(dates=PAST) if name == "intermediate" else None
+    shown = authority.leaf("server", chain, dates=PAST if name.startswith("leaf") else None)
+    trusted = shown.certificate if name.startswith("leaf") else authority.root.certificate
+    error, _ = _refusal(server_context(tmp_path, shown), layer(TlsSettings(truststore=trusted)))
+    assert "or one of a CA in its chain or in the truststore, has expired" in str(error)
+
+
 def test_equal_settings_share_a_context_and_renewed_ones_do_not(
     made: Certificates, trusting: TlsSettings
 ) -> None:
@@ -666,7 +680,7 @@ def test_equal_settings_share_a_context_and_renewed_ones_do_not(
 @pytest.fixture
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine where Python finds no certificates; it has the path of the system's first file."""
-    client_context.cache_clear()
+    _kept_context.cache_clear()
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
     monkeypatch.setattr(tls, "SYSTEM_FILES", (str(tmp_path / "first"), str(tmp_path / "second")))
@@ -708,6 +722,24 @@ def test_then_certifi_counts(
     certifi = ModuleType("certifi")
     monkeypatch.setattr(certifi, "where", lambda: str(nowhere / "certifi.pem"), raising=False)
     monkeypatch.setitem(sys.modules, "certifi", certifi)
+    assert _is_trusted(made, nowhere)
+
+
+@pytest.mark.parametrize("place", ["python", "first", "certifi"])
+def test_the_system_s_certificates_count_as_soon_as_they_are_replaced(
+    place: str, nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = nowhere / place
+    if place == "python":
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    if place == "certifi":
+        certifi = ModuleType("certifi")
+        monkeypatch.setattr(certifi, "where", lambda: str(file), raising=False)
+        monkeypatch.setitem(sys.modules, "certifi", certifi)
+    file.write_text(made.other_root)
+    assert not _is_trusted(made, nowhere)
+    assert client_context(TlsSettings()) is client_context(TlsSettings())
+    file.write_text(made.root)
     assert _is_trusted(made, nowhere)
 
 

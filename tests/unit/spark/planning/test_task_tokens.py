@@ -35,7 +35,7 @@ from spark_kafka_sink.errors import (
 )
 from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
-from spark_kafka_sink.network.oauth import OAuth
+from spark_kafka_sink.network.oauth import subject_of_file
 from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.spark import session
 from spark_kafka_sink.spark import writer as writer_module
@@ -67,7 +67,7 @@ def user_of(config: ProducerConfig) -> str:
     if config.sasl_mechanism == "OAUTHBEARER":
         if config.sasl_oauthbearer_client_credentials_client_secret is not None:
             return "client"
-        return OAuth(config, values).subject_of_file()
+        return subject_of_file(config, values)
     if config.sasl_jaas_config is not None:
         entry = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism)
         return entry.options["username"]

@@ -1,0 +1,205 @@
+"""`login_identity`: whose producer a task may use, and that a client does not change its user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.brokers.logins import unsigned_token
+
+from spark_kafka_sink.config import ProducerConfig, producer_config
+from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.model import Node
+from spark_kafka_sink.network.login import SOURCES
+from spark_kafka_sink.network.security import Security, login_identity
+from spark_kafka_sink.spark.tasks.producer_pool import ProducerPool
+
+NODE = Node(id=1, host="h", port=1)
+OAUTH = "sasl.oauthbearer"
+MODULES = "org.apache.kafka.common.security"
+NAME = "${env:USER_OF_A_TEST}"
+BY_FILE = {"sasl.mechanism": "OAUTHBEARER", f"{OAUTH}.token.endpoint.url": "file://FOLDER/token"}
+BY_ASSERTION = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
+    f"{OAUTH}.assertion.file": "FOLDER/token",
+}
+BY_NAME = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": NAME, "sasl.password": "p"}
+IN_JAAS = {
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.jaas.config": (
+        f'{MODULES}.scram.ScramLoginModule required username="{NAME}" password="p";'
+    ),
+}
+BY_WHOLE_JAAS = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "${env:JAAS_OF_A_TEST}"}
+BY_CLIENT_ID = {
+    "sasl.mechanism": "OAUTHBEARER",
+    f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
+    "sasl.jaas.config": (
+        f'{MODULES}.oauthbearer.OAuthBearerLoginModule required clientId="{NAME}" clientSecret="p";'
+    ),
+}
+
+
+class Users:
+    """Sets the user of the file with the token, and of the variables."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._token = folder / "token"
+        self._monkeypatch = monkeypatch
+
+    def set(self, user: str, *, password: str = "p", is_opaque: bool = False) -> None:
+        """Set the user."""
+        self._token.write_text(f"token-of-{user}" if is_opaque else unsigned_token(user))
+        module = f"{MODULES}.plain.PlainLoginModule"
+        jaas = f'{module} required username="{user}" password="{password}";'
+        self._monkeypatch.setenv("USER_OF_A_TEST", user)
+        self._monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+
+
+@pytest.fixture
+def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Users:
+    """The user, who is alice at first."""
+    found = Users(tmp_path, monkeypatch)
+    found.set("alice")
+    return found
+
+
+def config(options: dict[str, str], folder: Path) -> ProducerConfig:
+    """Return the configuration of a client whose files are in a folder."""
+    given = {name: value.replace("FOLDER", str(folder)) for name, value in options.items()}
+    return producer_config(
+        {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_SSL", **given}
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [BY_FILE, BY_ASSERTION, BY_NAME, IN_JAAS, BY_WHOLE_JAAS, BY_CLIENT_ID],
+    ids=["token", "assertion", "name", "JAAS name", "whole JAAS", "client id"],
+)
+def test_tasks_of_two_users_do_not_share_a_producer(
+    options: dict[str, str], users: Users, tmp_path: Path
+) -> None:
+    given = config(options, tmp_path)
+
+    class Timer:
+        def cancel(self) -> None:
+            pass
+
+    pool = ProducerPool(lambda _seconds, _close: Timer())
+    used = []
+    for user in ("alice", "alice", "bob", "alice"):
+        users.set(user)
+        with pool.producer(given) as producer:
+            used.append(producer)
+    for each in {*used}:
+        each.close(0)
+    assert used[0] is used[1] is used[3]
+    assert used[2] is not used[0]
+
+
+@pytest.mark.parametrize("options", [BY_NAME, IN_JAAS, BY_WHOLE_JAAS, BY_CLIENT_ID])
+def test_an_identity_does_not_show_a_name_that_a_variable_gives(
+    options: dict[str, str], users: Users, tmp_path: Path
+) -> None:
+    users.set("the-name-of-bob")
+    found = login_identity(config(options, tmp_path))
+    assert found
+    assert "the-name-of-bob" not in found
+
+
+def test_a_new_password_or_a_new_token_of_the_same_user_is_no_new_identity(
+    users: Users, tmp_path: Path
+) -> None:
+    for options in (BY_FILE, BY_WHOLE_JAAS):
+        given = config(options, tmp_path)
+        users.set("alice")
+        before = login_identity(given)
+        assert before
+        users.set("alice", password="another")
+        (tmp_path / "token").write_text(unsigned_token("alice", life_s=7_000))
+        assert login_identity(given) == before
+
+
+def test_a_token_that_does_not_name_its_user_is_its_own_identity(
+    users: Users, tmp_path: Path
+) -> None:
+    given = config(BY_FILE, tmp_path)
+    users.set("alice", is_opaque=True)
+    alice = login_identity(given)
+    users.set("bob", is_opaque=True)
+    assert "" != alice != login_identity(given)
+    assert "token-of-alice" not in alice
+
+
+def test_options_that_determine_the_user_need_no_identity(users: Users, tmp_path: Path) -> None:
+    del users
+    options = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": NAME}
+    assert login_identity(config(options, tmp_path)) == ""
+    assert login_identity(producer_config({"bootstrap.servers": "h:1"})) == ""
+
+
+def test_an_identity_starts_no_fetch_of_tokens(users: Users, tmp_path: Path) -> None:
+    # A source that is made by the first client of many waits for a moment.
+    del users
+    SOURCES.forget()
+    assert login_identity(config(BY_ASSERTION, tmp_path)) == "alice"
+    assert not SOURCES._sources
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            BY_FILE,
+            f"the token from {OAUTH}.token.endpoint.url is now of 'bob', and was of 'alice' before",
+        ),
+        (BY_NAME, f"the user name '{NAME}' has another value than before"),
+        (IN_JAAS, f"the user name '{NAME}' has another value than before"),
+        (BY_WHOLE_JAAS, "the user name '${env:JAAS_OF_A_TEST}' has another value than before"),
+    ],
+    ids=["token", "name", "JAAS name", "whole JAAS"],
+)
+def test_a_client_does_not_become_another_user(
+    options: dict[str, str], sentence: str, users: Users, tmp_path: Path
+) -> None:
+    made = Security.of(config(options, tmp_path))
+    assert made is not None
+    login = made.login(NODE, 0.5)
+    assert login is not None
+    assert login.exchange() is not None
+    users.set("bob")
+    expected = f"{sentence}: a client cannot change its user, so create a new client"
+    # A connection that re-authenticates, and a new connection.
+    with pytest.raises(SaslAuthenticationException) as caught:
+        login.exchange()
+    assert str(caught.value) == expected
+    with pytest.raises(SaslAuthenticationException) as caught:
+        made.login(NODE, 0.5)
+    assert str(caught.value) == expected
+    users.set("alice")
+    assert made.login(NODE, 0.5) is not None
+
+
+def test_another_token_of_its_own_user_is_no_other_user(users: Users, tmp_path: Path) -> None:
+    module = f"{MODULES}.scram.ScramLoginModule required"
+    jaas = f'{module} username="{NAME}" password="p" tokenauth="true";'
+    made = Security.of(
+        config({"sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": jaas}, tmp_path)
+    )
+    assert made is not None
+    assert made.login(NODE, 0.5) is not None
+    users.set("another-token-id")
+    assert made.login(NODE, 0.5) is not None
+
+
+def test_a_client_of_an_identity_logs_in_as_that_user_only(users: Users, tmp_path: Path) -> None:
+    for options in (BY_FILE, BY_NAME):
+        users.set("alice")
+        given = config(options, tmp_path)
+        identity = login_identity(given)
+        assert Security.of(given, identity=identity) is not None
+        users.set("bob")
+        with pytest.raises(SaslAuthenticationException, match="cannot change its user"):
+            Security.of(given, identity=identity)
