@@ -245,7 +245,11 @@ class _Tokens:
         return _CLASSES[code] if code < len(_CLASSES) else _ALPHA
 
     def _skip_comment(self) -> None:
-        """Skip a comment from its slash to the end of the line, or to the end of a long comment."""
+        """Skip a comment, which begins at the current slash.
+
+        A comment in ``/* */`` ends after the closing slash, and any other comment at the end of
+        the line.
+        """
         is_long = self._text.startswith("*", self._at + 1)
         # The character after the slash is skipped, even if it is a line end.
         self._at += 2

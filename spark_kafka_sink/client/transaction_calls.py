@@ -1,9 +1,10 @@
-"""The transactional calls of a producer: they start the work, wait for it, and raise its error.
+"""The transactional calls of a producer, such as a commit.
 
-A call waits at most max.block.ms for the I/O thread to complete the work. After a timeout, the work
-continues in the background, and the caller must repeat the call, which then waits for the same
-work. `TransactionManager` defines which calls are legal, and what responses mean. This module also
-checks the offsets of a consumer group before they are sent.
+A call starts work of the I/O thread, waits for its end, and raises its error. It waits at most
+max.block.ms. After a timeout, the work continues in the background, and the user must call the
+same method again, which then waits for the same work. `TransactionManager` defines which calls are
+legal, and what the brokers' responses mean. This module also checks the offsets of a consumer group
+before they are sent.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NONE: Final = -1
 
 
 def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a copy of `offsets`, which may contain objects of another Python client.
+    """Return a copy of `offsets`. Its keys and values may be objects of another Python client.
 
     Raise IllegalArgumentException unless `offsets` maps partitions to valid offsets. Raise
     DataException for an invalid topic name.
@@ -100,7 +101,11 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
 
 
 def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
-    """Return the values that `thing` has for the fields of the dataclass `kind`."""
+    """Return the values of the attributes of `thing` that are named as the fields of `kind`.
+
+    what: what `thing` is, for messages. kind: a dataclass. Raise IllegalArgumentException if
+    `thing` lacks one of these attributes.
+    """
     try:
         return {field.name: getattr(thing, field.name) for field in fields(kind)}
     except AttributeError:
@@ -109,7 +114,7 @@ def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
         raise IllegalArgumentException(message) from None
 
 
-# The metric that counts the time of each call, see `producer_metrics.TIMES`.
+# For each method, the key in `producer_metrics.TIMES` of the metric that adds up its time.
 _SENSORS = {
     "init_transactions": "txn-init",
     "send_offsets_to_transaction": "txn-send-offsets",
@@ -141,8 +146,9 @@ def transaction_manager(
 class ProducerTransactions:
     """The transactional calls of a producer that has a transactional.id.
 
-    drain_rows: puts the rows of earlier `send` calls into batches; takes a deadline. drop_rows:
-    fails the rows that are in no batch yet; takes the error of the transaction.
+    drain_rows: a function that puts the rows of earlier `send` calls into batches; it takes a
+    deadline. drop_rows: a function that fails the rows that are in no batch yet; it takes the error
+    of the transaction.
     """
 
     def __init__(
@@ -195,9 +201,12 @@ class ProducerTransactions:
     def end_open(self, timeout: float | None) -> None:
         """Abort the open transaction of a producer that is being closed.
 
-        If a commit or an abort has timed out, wait for it instead. Errors are kept for `close` to
-        raise, except for records that an abort has dropped. If the timeout passes first, the
-        coordinator aborts the transaction later.
+        If a commit or an abort has timed out before, wait for its end instead. The errors are kept
+        so that `close` raises them. The exception is the error of records that an abort has
+        dropped: it is not kept. If the timeout passes before the transaction has ended, the
+        coordinator aborts it later.
+
+        timeout: seconds, None for max.block.ms, which is also the longest time.
         """
         end = self._state.ask(self._open_end)
         if end is None:
@@ -207,7 +216,7 @@ class ProducerTransactions:
         unseen = self._state.take_delivery_error()
         wait = self._max_block_ms / 1000
         deadline = deadline_of(wait if timeout is None else min(wait, timeout))
-        for _ in range(2):  # a failed commit leaves a transaction to abort
+        for _ in range(2):  # after a failed commit, the transaction has to be aborted
             try:
                 self._end(end, seconds_until(deadline))
             except KafkaException as error:
@@ -219,20 +228,20 @@ class ProducerTransactions:
         self._keep(unseen)
 
     def _keep(self, unseen: KafkaException | None) -> None:
-        # A caller that closes without a commit expects its records to be dropped.
+        # A user that closes the producer without a commit expects that the records are dropped.
         if not isinstance(unseen, TransactionAbortedException):
             self._state.keep_delivery_error(unseen)
 
     def _has_unseen_abort(self) -> bool:
-        """Whether an abort has ended or is about to end, but its caller stopped waiting."""
+        """Whether the user has called abort, but its wait was over before the abort had ended."""
         unseen = self._manager.unseen_call
         is_abort = unseen is not None and unseen.operation == _ABORT
         return is_abort and self._state.fatal_error is None
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the call that ends the open transaction or continues its end.
+        """Return the function that begins or continues the end of the open transaction.
 
-        Return None if no transaction is open.
+        It returns the result to wait for. Return None if no transaction is open.
         """
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
@@ -251,12 +260,16 @@ class ProducerTransactions:
         return None
 
     def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
-        """End a transaction, or continue its end: first close it for new rows, then send its rows.
+        """End a transaction, or continue to end it.
 
-        If the rows were sent first, rows that another thread sends meanwhile would not be part of
-        the transaction. An abort drops the rows that are in no batch yet, so it does not wait for a
-        partitioner. After an interrupt (KeyboardInterrupt), EndTxn is not sent until the call is
-        repeated.
+        The transaction first stops taking new rows, and then its rows are sent. In the other order,
+        rows that another thread sends meanwhile would not be part of the transaction. An abort
+        drops the rows that are in no batch yet, so it does not wait for a partitioner. After an
+        interrupt (KeyboardInterrupt), EndTxn is not sent until the user calls the same method
+        again.
+
+        begin: the method of the manager that begins a commit or an abort. timeout: seconds, None
+        for max.block.ms.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         deadline = deadline_of(wait)
@@ -286,10 +299,11 @@ class ProducerTransactions:
         timeout: float | None = None,
         deadline: float | None = None,
     ) -> None:
-        """Start a call or continue it, wait for its end, and raise its error.
+        """Start an operation, such as a commit, or continue it. Wait for its end, raise its error.
 
-        timeout: seconds, None for max.block.ms. deadline: when the wait ends, if the time limit
-        began before this call; None if it begins now.
+        start: the function that starts or continues the operation. timeout: the longest wait in
+        seconds, None for max.block.ms. deadline: the time at which the wait ends, if the timeout
+        began before this method was called. With None, the timeout begins now.
         """
         wait = self._max_block_ms / 1000 if timeout is None else timeout
         started = time.monotonic()
@@ -300,8 +314,9 @@ class ProducerTransactions:
             if not result.is_done:
                 return None
             if result.operation == _ABORT:
-                # Failed records belong to the finished transaction. An interrupt after this method
-                # must find no error of theirs, because the abort cannot be repeated any more.
+                # The failed records belong to the transaction that has ended, so their error is
+                # removed. It is removed at once, in case an interrupt follows: the user cannot
+                # repeat the abort after this.
                 self._state.take_delivery_error()
             result.is_acknowledged = True
             return True
@@ -312,7 +327,7 @@ class ProducerTransactions:
             waited_s = time.monotonic() - started
             self._state.record_time(_SENSORS[result.operation], waited_s)
         if result.error is not None:
-            # It is raised here, so the next flush need not raise it again.
+            # This method raises the error, so the next flush need not raise it again.
             self._state.take_delivery_error()
             raise result.error
 

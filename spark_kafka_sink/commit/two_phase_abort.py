@@ -4,15 +4,17 @@ A run is "decided" once its record in state DECIDED is committed in the commit l
 makes sure that this can no longer happen: it aborts the driver's own transaction (A1) and reads the
 log. If the log has the committed record, the outcome is `Decided`, and the caller has to commit
 with `two_phase.begin_forward`. Otherwise the transactions of all tasks are aborted (A2). But if A1
-fails because a newer run has fenced the driver, that run ends them.
+fails because a newer run has fenced the driver, that run aborts them.
 
-Tasks may still run and open transactions meanwhile. So the open transactions are listed (A0) until
-two lists in a row are empty, for at most five seconds. If the driver has no commit message of a
-task, that task may still be running and may open its transaction later. Two empty lists then prove
-nothing, so the open transactions are listed for the whole five seconds.
+Tasks may still run and open transactions during the abort. So the driver lists the open
+transactions (A0) again and again until two lists in a row are empty, for at most five seconds. If
+the driver has no commit message of a task, that task may still be running and may open its
+transaction later. Two empty lists then prove nothing, so the open transactions are listed for the
+whole five seconds.
 
-If a broker does not answer, the transactions that are known are aborted without the others. Then
-the driver asks again for the others until the deadline, and the outcome says why some may be open.
+If a broker does not respond, there is no list, or only a part of one. Then the transactions that
+are known are aborted first. After that, the driver asks the broker again until the deadline, and
+the outcome says why some transactions may still be open.
 """
 
 from __future__ import annotations
@@ -71,14 +73,15 @@ class Aborting:
 
     producer: the driver's producer id and epoch; at level 2 (transaction.version 2), each abort of
     the driver's transaction (A1) raises the epoch. leftovers: the open transactions to abort.
-    is_proved: whether it is certain that the run is not and cannot become decided. is_undecided:
-    whether A1 proves this, provided that the log has no committed record of the run. is_fenced:
-    whether A1 was refused because the driver's epoch was raised, by another run or by the commit of
-    this one. empty_lists: the number of empty lists in a row. settles_s: how many seconds to wait
-    for running tasks. settles_at: when that wait ends, None before the first list. is_missing:
-    whether the driver lacks the commit message of a task. decided: transactions that another run
-    has decided to commit. This abort leaves them open. missed: why open transactions may be missing
-    in the last list, or why one could not be aborted, None if neither is so.
+    is_proved: whether it is certain that the run is not decided, and cannot become decided.
+    is_undecided: whether A1 has shown this, except that the log still has to be read: it must have
+    no committed record of the run. is_fenced: whether A1 was refused because the driver's epoch was
+    raised, by another run or by the commit of this run. empty_lists: the number of empty lists in a
+    row. settles_s: how many seconds to wait for running tasks. settles_at: when that wait ends,
+    None before the first list. is_missing: whether the driver lacks the commit message of a task.
+    decided: transactions that another run has decided to commit. This abort leaves them open.
+    missed: why the last list may lack open transactions, or why a transaction could not be aborted.
+    None if there is no such reason. outcome: how the abort has ended, None before its end.
     """
 
     state: AbortState
@@ -113,8 +116,8 @@ def begin(
 
     attempts: the task attempts whose commit messages the driver has. There may be other attempts.
     is_missing: whether the commit message of a task is missing, so that the task may still run.
-    settles_s: for how many seconds to wait until such a task has opened its transaction, which it
-    does within the linger time after its first row.
+    settles_s: for how many seconds to wait until such a task has opened its transaction. A task
+    opens it within the linger time after its first row.
     """
     owner = plan.run.owner
     known = frozenset(
@@ -128,7 +131,7 @@ def begin(
 
 
 def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
-    """Return the state machine after a reply, with the next requests to send to brokers."""
+    """Return the state machine after the reply to a request, and the next requests to brokers."""
     if answer.ask not in machine.waiting:
         return Step(machine)
     at = received(*answer, now)
@@ -143,7 +146,7 @@ def step(machine: Aborting, answer: Answer, now: float) -> Step[Aborting]:
 
 
 def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Go on without the reply to a request that is not sent again."""
+    """Go on after a request that has failed and is not sent again."""
     if machine.state is _S.CLEANING:
         missed = at.failure("a transaction of its tasks cannot be aborted")
         return _cleaned(replace(machine, missed=missed), at)
@@ -155,7 +158,7 @@ def _not_done(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Go on without a list, or without a transaction in it, because no broker describes it.
+    """Go on after a request to list transactions, or to describe one, has failed.
 
     The transactions that are known are aborted first. Only then is the request sent again.
     """
@@ -172,7 +175,7 @@ def _not_seen(machine: Aborting, at: Received) -> Step[Aborting]:
 
 
 def _may_abort(machine: Aborting, at: Received) -> bool:
-    """Return whether transactions are known, and all other requests have their replies."""
+    """Return whether there are transactions to abort, and no other request lacks its reply."""
     return bool(machine.leftovers) and machine.waiting == {at.ask}
 
 
@@ -212,15 +215,18 @@ def _proved(machine: Aborting, at: Received) -> Step[Aborting]:
     driver = machine.plan.run.driver_id
     if at.found is Verdict.COMMITTED_OR_EMPTY:
         return asking(_moved(machine, _S.ASKING), DescribeTransaction(driver))
-    # The log is read even after a success: at level 1, EndTxn may have aborted the transaction of
-    # the record DONE, and not the transaction of the record DECIDED. It is also read if A1 was
-    # fenced: the commit of this run raises the epoch when it writes DONE.
+    # The log is read even if A1 succeeds: at level 1, EndTxn may have aborted the transaction of
+    # the record DONE, and not the transaction of the record DECIDED. The log is also read if A1 was
+    # fenced, because the commit of this run raises the epoch when it writes the record DONE.
     machine = replace(machine, is_undecided=at.found is Verdict.DONE, is_fenced=is_fenced)
     return asking(_moved(machine, _S.READING), ReadLog(driver))
 
 
 def _asked(machine: Aborting, at: Received) -> Step[Aborting]:
-    """Find out if the driver's transaction was committed or had no partition, at level 1."""
+    """Read from the transaction's state why brokers refused the abort (A1) at level 1.
+
+    The driver's transaction is already committed, or it has no partition.
+    """
     found = at.reply if isinstance(at.reply, Described) else Described()
     is_own = found.producer == machine.plan.producer
     is_committed = found.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
@@ -238,7 +244,7 @@ def _read(machine: Aborting, at: Received) -> Step[Aborting]:
         machine = replace(machine, decided=decided, leftovers=machine.leftovers - decided)
     # The coordinator responds to EndTxn before it has written the marker.
     is_pending = reading.undecided is not None and reading.undecided.run == run.name
-    # A leader that was replaced may answer with an old end of the log.
+    # A replaced leader of the log may respond with records only up to an old end of the log.
     is_committed = not machine.is_undecided and not machine.is_fenced
     if (is_pending or is_committed) and at.now < machine.deadline:
         return asking(machine, at.ask, pause_s=MARKER_PAUSE_S, looks_up=is_committed)
@@ -273,9 +279,9 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
     """List again until two lists in a row are empty, because tasks may still open transactions.
 
     At level 2 (transaction.version 2), a task that begins after the abort of the driver's
-    transaction (A1) finds that its plan is no longer the newest. If a task goes on to write after
-    its transaction was aborted, brokers refuse its records. At level 1, tasks in both cases may
-    open another transaction at any time.
+    transaction (A1) finds that its plan is no longer the newest, and stops. If a task still writes
+    after its own transaction was aborted, brokers refuse its records. At level 1, both kinds of
+    tasks may open another transaction at any time.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at

@@ -49,7 +49,7 @@ class Verdict(Enum):
     LOOK_UP = "ask again after looking up the coordinator or the leader again"
     RESOLVE = "committed or aborted: find out"
     COMMITTED = "the transaction was committed, so it cannot be aborted"
-    COMMITTED_OR_EMPTY = "the transaction was committed, or had no partition"
+    COMMITTED_OR_EMPTY = "either the transaction was committed, or it had no partition"
     FENCED = "a newer run uses the transactional id"
     FENCED_OR_ABORTED = "a newer run uses the id, or the transaction was aborted by its timeout"
     NOT_FOUND = "brokers do not have it"

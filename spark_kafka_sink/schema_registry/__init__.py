@@ -1,4 +1,4 @@
 """A client for schema registries: registers and looks up schemas, on the driver only.
 
-It imports nothing here: tasks have the settings, and do not load the client.
+This module imports none of its submodules, because tasks load the settings, but not the client.
 """

@@ -1,7 +1,7 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
-Variables in options, such as ``${env:NAME}``, are resolved here. No message shows a secret, or the
-user in a URL.
+This module replaces variables in options, such as ``${env:NAME}``, by their values. No error
+message shows a secret, nor the user in a URL.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 
 
 def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
-    """Return a client for the registry. This makes no request.
+    """Return a client for the registry. Send no request.
 
-    config: of the producer, for the providers of variables and the credentials to inherit. Raise
-    ConfigException if an option is invalid.
+    config: the options of the producer. They have the config.providers that replace variables, and
+    the credentials for the brokers, which the client may use as well. Raise ConfigException if an
+    option is invalid.
     """
     # The options of the registry have the same names in Spark as in Confluent's clients.
     with name_options(str):
@@ -69,7 +70,7 @@ def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistr
 
 
 class _Connection:
-    """The options of one connection, resolved."""
+    """The options of one connection, with variables replaced by their values."""
 
     def __init__(self, settings: RegistrySettings, config: ProducerConfig) -> None:
         self._config = config
@@ -126,7 +127,7 @@ class _Connection:
     # -- credentials ------------------------------------------------------------------------------
 
     def _headers(self) -> Callable[[str], Mapping[str, str]]:
-        """Return a function that returns the headers for a URL."""
+        """Return a function that takes a URL and returns the headers for requests to it."""
         basic, bearer = self._basic(), self._bearer()
         if (basic or self._users) and bearer is not None:
             message = (
@@ -150,12 +151,16 @@ class _Connection:
         return headers
 
     def _check_encryption(self) -> None:
-        """Warn if credentials are sent unencrypted; raise ConfigException if they are variables."""
+        """Log a warning if credentials are sent unencrypted.
+
+        Raise ConfigException in this case if a credential has a variable such as ``${env:NAME}``.
+        """
         plain = [u for u in self._urls if not is_encrypted(u.address) and is_remote(u.address)]
         if not plain:
             return
         secrets = [self._given.get(name, "") for name in _SECRETS]
-        # A URL that is one variable has a host and a user of the same origin.
+        # If the whole URL is one variable, it is allowed: the variable also chooses the host that
+        # gets the user and the password.
         secrets += [url for url in self._given_urls if not self._values.is_reference(url)]
         if any(map(self._values.has_reference, secrets)):
             message = (
@@ -176,7 +181,7 @@ class _Connection:
         raise ConfigException(f"option {name} is {given!r}: expected {', '.join(sources)}")
 
     def _basic(self) -> str | None:
-        """Return ``user:password`` if basic.auth.* set them, None if not."""
+        """Return ``user:password`` if options basic.auth.* choose them, else None."""
         source = self._source(_BASIC, ("URL", "USER_INFO", "SASL_INHERIT"))
         info = self._text(_USER_INFO)
         if info is not None and source not in (None, "USER_INFO"):
@@ -194,7 +199,7 @@ class _Connection:
         return info
 
     def _inherited(self) -> str:
-        """Return the user and the password of the brokers."""
+        """Return ``user:password`` from the SASL options for the brokers."""
         config, values = self._config, self._values
         with name_options(_OF_BROKERS):
             user = values.text("sasl.username", config.sasl_username)
@@ -219,7 +224,10 @@ class _Connection:
         return text
 
     def _bearer(self) -> Callable[[], str] | None:
-        """Return a function that returns the token, None without one."""
+        """Return a function that returns the token. Return None if no bearer.auth option is set.
+
+        The function gets a token once, and may raise TokenException.
+        """
         sources = ("STATIC_TOKEN", "OAUTHBEARER", "SASL_OAUTHBEARER_INHERIT")
         source = self._source(_BEARER, sources)
         token = self._header(_TOKEN)
@@ -244,7 +252,7 @@ class _Connection:
         return fetched
 
     def _inherited_token(self) -> Callable[[], str]:
-        """Return a function that returns a token for the brokers."""
+        """Return a function that gets a token by the OAuth options for the brokers."""
         with name_options(_OF_BROKERS):
             oauth = OAuth(self._config, self._values)
 

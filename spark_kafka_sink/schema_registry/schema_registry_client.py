@@ -1,8 +1,9 @@
 """SchemaRegistryClient: the calls that a producer makes to a schema registry, over HTTP.
 
-The API is that of Confluent's Schema Registry, which other registries offer too. A call asks one
-URL after the other until one responds. If none does, or if they respond that the call may be tried
-again, the client waits and tries all of them again. The number of retries and the time are limited.
+The API is that of Confluent's Schema Registry, which other registries offer too. A call sends its
+request to one URL after the other until one of them returns a result or a final error. If none
+does, because they cannot be reached or are busy, the client waits and tries all URLs again. The
+number of retries and the time are limited.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 20.0
 # One attempt takes at most the sum of these.
 _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
-# No attempt begins later than this after the first.
+# No attempt begins later than this number of seconds after the first attempt.
 _MOST_S: Final = 60.0
 _TRIED_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
@@ -53,7 +54,10 @@ _CERTIFICATE_HINT: Final = (
 
 
 class RegistryUrl(NamedTuple):
-    """A base URL of a registry, without a user. shown: the URL in messages."""
+    """A base URL of a registry.
+
+    address: the URL without a user and a password. shown: the URL as messages print it.
+    """
 
     address: str
     shown: str
@@ -62,9 +66,10 @@ class RegistryUrl(NamedTuple):
 class SchemaRegistryClient:
     """Makes calls to a schema registry.
 
-    headers: returns the headers that authenticate the client at an address; it may raise
-    TokenException. context: the TLS context for ``https``. limits: the time limits of one
-    attempt. Tests replace the clock and the random numbers. All calls raise RestClientException.
+    urls: the URLs of one registry. headers: a function that takes the address of a URL and returns
+    the headers that authenticate the client there; it may raise TokenException. context: the TLS
+    context for ``https``. limits: the time limits of one attempt. clock, sleep, random: tests
+    replace them. Each call raises RestClientException if it fails.
     """
 
     def __init__(
@@ -91,18 +96,22 @@ class SchemaRegistryClient:
     def register(
         self, subject: str, schema: Schema, *, normalize: bool = False
     ) -> RegisteredSchema:
-        """Register a schema as a version of a subject, unless it is one, and return it."""
+        """Register a schema as a new version of a subject, and return it with its id.
+
+        If the subject has the schema already, the registry returns that version's id.
+        """
         path = f"/subjects/{path_encoded(subject)}/versions{_normalized(normalize)}"
         what = f"register a schema in subject {subject!r}"
         found = self._call("POST", path, what, _request_of(schema))
-        # New registries also return the version, which may have the rules of an earlier one.
+        # Newer registries also return the rules of the version, which may come from an earlier
+        # version.
         has_rules = bool(found.get("ruleSet"))
         return RegisteredSchema(schema, _id(found, what), subject, has_rules=has_rules)
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
     ) -> RegisteredSchema | None:
-        """Return the version of a subject that equals a schema, None if there is none."""
+        """Return the version of a subject that has this schema, None if no version has it."""
         path = f"/subjects/{path_encoded(subject)}{_normalized(normalize)}"
         what = f"look up a schema in subject {subject!r}"
         return self._found("POST", path, what, _request_of(schema))
@@ -113,19 +122,20 @@ class SchemaRegistryClient:
         return self._found("GET", path, f"get the latest version of subject {subject!r}")
 
     def version(self, subject: str, version: int) -> RegisteredSchema | None:
-        """Return a version of a subject, None if there is none."""
+        """Return a version of a subject, None if the subject has no such version."""
         path = f"/subjects/{path_encoded(subject)}/versions/{version}"
         return self._found("GET", path, f"get version {version} of subject {subject!r}")
 
     def schema_of_id(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema with an id, None if there is none."""
+        """Return the schema with an id, None if no schema has this id."""
         what = f"get the schema with id {schema_id}"
         return self._found("GET", f"/schemas/ids/{schema_id}", what, schema_id=schema_id)
 
     def referenced(self, schema: Schema) -> list[Schema]:
-        """Return the schemas that a schema references, each after those that it references itself.
+        """Return all schemas that a schema needs: those that it references, and so on.
 
-        Raise DataException if one is missing, or if there are too many.
+        Each schema comes after the schemas that it references itself. Raise DataException if the
+        registry lacks one of them, or if there are more than a hundred.
         """
         found: dict[SchemaReference, Schema] = {}
         self._add_referenced(schema, found, set())
@@ -171,7 +181,8 @@ class SchemaRegistryClient:
         try:
             answer = self._call(method, path, what, request)
         except RestClientException as error:
-            # Without an error code of the registry, perhaps the path of the URL is wrong.
+            # A registry has its own error codes for "not found", such as 40401. A plain 404 may
+            # mean that the URL is not that of a registry.
             if error.status == _NOT_FOUND and error.error_code != _NOT_FOUND:
                 return None
             raise
@@ -201,10 +212,13 @@ class SchemaRegistryClient:
     def _ask_each(
         self, method: str, path: str, body: bytes | None
     ) -> tuple[HttpAnswer | None, str, float | None]:
-        """Ask one URL after the other.
+        """Send a request to one URL after the other. Return (answer, why, retry_after_s).
 
-        Return the first response that is not to be tried again; or None, why there is none, and
-        the delay that a response requests. Raise RestClientException if a retry would fail as well.
+        answer: the first response whose status is not one of those that are tried again, such as
+        503. None if no URL returns such a response. why: the reason why answer is None, for each
+        URL; empty if it is not None. retry_after_s: the longest delay of the Retry-After headers,
+        None if no response has this header. Raise RestClientException if each URL has an error
+        that would come again.
         """
         reasons: list[str] = []
         delays: list[float] = []
@@ -241,7 +255,7 @@ def _normalized(normalize: bool) -> str:  # noqa: FBT001 - one caller's argument
 
 def _request_of(schema: Schema) -> dict[str, Any]:
     found: dict[str, Any] = {"schema": schema.text}
-    # Old registries have no other type, and no references.
+    # Old registries do not know these two fields, so they are left out if they are not needed.
     if schema.schema_type != AVRO:
         found["schemaType"] = schema.schema_type
     if schema.references:
@@ -254,7 +268,7 @@ def _request_of(schema: Schema) -> dict[str, Any]:
 
 # -- responses ------------------------------------------------------------------------------------
 
-# What to do, by the registry's error code or the HTTP status.
+# What to do: the keys are error codes of the registry, and HTTP statuses.
 _ADVICE: Final = {
     401: "check basic.auth.user.info or bearer.auth.*",
     403: "ask for the permission on the subject",
@@ -277,7 +291,7 @@ def _parsed(body: bytes) -> Mapping[str, Any] | None:
 
 
 def _said(answer: HttpAnswer) -> str:
-    """Return the status of a response, and the registry's code and message if it has them."""
+    """Return a phrase: the status of a response, and its error code and message if it has them."""
     code, message = _error_of(answer)
     said = "" if code in (None, answer.status) else f", error code {code}"
     return f"it answered {answer.status}{said}" + (f" ({message})" if message else "")
@@ -291,7 +305,11 @@ def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
 
 
 def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
-    """Return the JSON object of a response. Raise RestClientException for another response."""
+    """Return the JSON object in a response.
+
+    what: what the call does, for messages. Raise RestClientException if the status is not 2xx, or
+    if the body is not a JSON object.
+    """
     if not 200 <= answer.status < 300:
         code, _ = _error_of(answer)
         advice = _ADVICE.get(code or 0) or _ADVICE.get(answer.status)
@@ -317,7 +335,7 @@ def _id(found: Mapping[str, Any], what: str) -> int:
     schema_id = found.get("id")
     if not isinstance(schema_id, int) or isinstance(schema_id, bool):
         raise _no_answer(what, "has no id")
-    # Four bytes of each record have the id.
+    # The prefix of each record has four bytes for the id.
     if not 0 <= schema_id <= _LARGEST_ID:
         raise _no_answer(what, f"has the id {schema_id}, which does not have 4 bytes")
     return schema_id

@@ -1,4 +1,4 @@
-"""Schemas as a schema registry has them."""
+"""The schemas of a schema registry, their references to other schemas, and their ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ JSON: Final = "JSON"
 
 @dataclass(frozen=True, slots=True)
 class SchemaReference:
-    """The name by which a schema uses another schema, and where the registry has that."""
+    """A reference from one schema to another.
+
+    name: the name by which the first schema uses the other one. subject, version: where the
+    registry has the other schema.
+    """
 
     name: str
     subject: str
@@ -20,7 +24,10 @@ class SchemaReference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a text. schema_type: AVRO or JSON."""
+    """The text of a schema.
+
+    schema_type: AVRO or JSON. references: the schemas that the text uses.
+    """
 
     text: str
     schema_type: str = AVRO
@@ -29,7 +36,11 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema with its id. has_rules: whether it has a ruleSet, as for encryption."""
+    """A schema that a registry has, with its id.
+
+    subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
+    registry has a ruleSet for it, which may say that values must be encrypted.
+    """
 
     schema: Schema
     schema_id: int

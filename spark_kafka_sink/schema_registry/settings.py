@@ -1,7 +1,7 @@
-"""The options about a schema registry, by the names of Confluent's clients.
+"""The options about a schema registry. They have the names of Confluent's clients.
 
-Options of the connection stay as they are given, with variables such as ``${env:NAME}``, until the
-driver connects. Tasks never get them.
+In the options of the connection, variables such as ``${env:NAME}`` are not replaced until the
+driver connects. Tasks never get these options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STRATEGY_OPTIONS: Final = {
     "value": "value.subject.name.strategy",
 }
 _SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
-# Confluent's options for things that do not exist here, or that are always on.
+# Options of Confluent's clients that this sink accepts without effect.
 _WITHOUT_EFFECT: Final = (
     "avro.use.logical.type.converters",
     "id.compatibility.strict",
@@ -69,7 +69,10 @@ class SubjectNameStrategy(Enum):
     TOPIC_RECORD = "TopicRecordNameStrategy"
 
     def subject(self, topic: str, column: str, record: str) -> str:
-        """Return the subject of a column, key or value, of a topic. record: its full name."""
+        """Return the subject for a column of a topic.
+
+        column: ``key`` or ``value``. record: the full name of the column's record.
+        """
         if self is SubjectNameStrategy.TOPIC:
             return f"{topic}-{column}"
         return record if self is SubjectNameStrategy.RECORD else f"{topic}-{record}"
@@ -79,9 +82,11 @@ class SubjectNameStrategy(Enum):
 class RegistrySettings:
     """The options about a schema registry.
 
-    connection: the options of the connection by name, as given. subjects, strategies: by column.
-    cache_ttl_s: how long the latest version of a subject is used without asking again, negative
-    for always. schema_id: of the schema to write with, None if it is not set.
+    connection: pairs of the name and the value of each option of the connection. subjects,
+    strategies: pairs of ``key`` or ``value`` and the option for this column, if it is set.
+    cache_ttl_s: for how many seconds the latest version of a subject is used without asking the
+    registry again, negative for always. schema_id: the id of the schema to write with, None if
+    use.schema.id is not set.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -94,7 +99,7 @@ class RegistrySettings:
     schema_id: int | None = None
 
     def subject_of(self, column: str) -> str | None:
-        """Return the subject that an option names for a column, None if none does."""
+        """Return the value of the option keySubject or valueSubject, None if it is not set."""
         return dict(self.subjects).get(column)
 
     def strategy_of(self, column: str) -> SubjectNameStrategy:
@@ -103,7 +108,7 @@ class RegistrySettings:
 
 
 def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
-    """Check the options and return them, None without a schema registry.
+    """Check the options and return them. Return None if schema.registry.url is not set.
 
     given: options with names in lower case. Raise ConfigException if they are invalid.
     """
@@ -148,7 +153,7 @@ def _subject(name: str, value: str) -> str:
 
 
 def _strategy(name: str, value: str) -> SubjectNameStrategy:
-    """Return a strategy by the name of Confluent's class, or its short name, such as TOPIC."""
+    """Return the strategy with the name of a Confluent class, or with a short name like TOPIC."""
     chosen = value.strip().rpartition(".")[2]
     for each in SubjectNameStrategy:
         short = each.value.removesuffix("Strategy")

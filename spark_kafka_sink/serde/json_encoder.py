@@ -1,8 +1,10 @@
-"""Put the prefix of a schema before rows that are JSON already, for all rows at once.
+"""Puts the prefix with the schema's id before rows that are JSON already, for all rows at once.
 
-The rows are what Spark's ``to_json`` has made of a column, and are not parsed. Only the rules of
-their plan (`json_schema.JsonRule`) need more than that: a search for a text finds the few rows that
-may break a rule, and pyarrow reads the parts that a rule is about, as columns.
+Spark's ``to_json`` has made the rows from a column. They are not parsed, except to check the rules
+of their plan (`json_schema.JsonRule`). There are two ways to check a rule. For most rules about
+numbers and about values of maps, a search for a text such as ``null`` finds the few rows that may
+break the rule, and only these rows are parsed. For the other rules, pyarrow reads the part that the
+rule is about as an Arrow column.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from spark_kafka_sink.serde.json_schema import (
 )
 from spark_kafka_sink.serde.row_rules import Fault
 
-# The texts by which to_json writes the numbers that JSON does not have.
+# The strings that to_json writes for numbers that JSON does not have.
 _NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-# Each row that breaks a rule has one of these texts; other rows may have them, too.
+# Each row that breaks the rule contains one of these texts. Other rows may contain them, too.
 _SIGNS: Final = {RowRule.FINITE: (b'"NaN"', b'Infinity"'), RowRule.NOT_NULL: (b"null",)}
 _FAULTS: Final = {
     RowRule.PRESENT: Fault.NULL_IN_REQUIRED,
@@ -45,7 +47,7 @@ _MESSAGES: Final = {
     RowRule.NOT_NULL: "is null, and the JSON Schema does not accept null there",
     RowRule.FINITE: "is NaN or infinite, and JSON has no such numbers",
 }
-# How pyarrow reads the parts of a value that a rule is about.
+# The type by which pyarrow reads a part that a rule is about, for each type in JSON.
 _READ_AS: Final = {
     "boolean": pa.bool_(),
     "integer": pa.float64(),
@@ -57,9 +59,9 @@ _READ_AS: Final = {
 
 
 def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn:
-    """Return the rows of a string or binary column with a prefix. A null stays null.
+    """Return the rows of a string or binary column, each with a prefix. A null stays null.
 
-    Raise DataException if rows are not JSON that to_json has made of the type of the plan.
+    Raise DataException if a row is not JSON, or not as to_json writes the type of the plan.
     """
     texts = array.cast(pa.large_binary())
     faults: list[RowFault] = []
@@ -71,7 +73,7 @@ def encode_json(plan: JsonPlan, array: pa.Array, prefix: bytes) -> EncodedColumn
         _blame(rule, rows[_is_broken_in(rule, texts.take(pa.array(rows)))], good, faults)
     others = [rule for rule in plan.rules if not _is_found_by_text(rule)]
     if others:
-        # Only good rows: pyarrow does not read the text NaN in place of a number.
+        # Only the good rows are read, because pyarrow fails for the text NaN in place of a number.
         rows = np.flatnonzero(good)
         parts = _read(texts.take(pa.array(rows)), others)
         for rule in others:
@@ -109,16 +111,19 @@ def _nulls(texts: pa.Array) -> Bools:
     return np.zeros(len(texts), np.bool_) if valid is None else ~valid
 
 
-# -- rules about numbers and values of maps: found by a text --------------------------------------
+# -- rules about numbers and values of maps: a search for a text finds the rows -------------------
 
 
 def _is_found_by_text(rule: JsonRule) -> bool:
-    """Return whether pyarrow cannot read what a rule is about: it has no maps."""
+    """Return whether a rule is checked by a search for a text.
+
+    pyarrow cannot check it: it reads neither maps from JSON, nor the text NaN as a number.
+    """
     return rule.rule is RowRule.FINITE or Each.VALUE in rule.steps
 
 
 def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that have a sign of a broken rule, and perhaps of others."""
+    """Return a mask of the rows that may break a rule. All other rows keep it."""
     if rule not in _SIGNS:
         return np.ones(len(texts), np.bool_)
     column = BinaryColumn.of(texts)
@@ -129,14 +134,18 @@ def _suspects(rule: RowRule, texts: pa.Array) -> Bools:
 
 
 def _is_broken_in(rule: JsonRule, texts: pa.Array) -> Bools:
-    """Return a mask of the rows that break a rule, which are parsed."""
+    """Return a mask of the rows that break a rule. Each row is parsed."""
     rows = map(_parsed, texts.to_pylist())
     broken = [any(_is_broken(rule, part) for part in _parts(row, rule.steps)) for row in rows]
     return np.array(broken, np.bool_)
 
 
 def _rows_with(sign: bytes, column: BinaryColumn) -> Iterator[int]:
-    """Yield the rows that have a text, and perhaps others. The bytes are searched as one text."""
+    """Yield the numbers of the rows that contain a text.
+
+    The bytes of all rows are searched as one text. So a row is also yielded if the text begins in
+    it and ends in the next row.
+    """
     offsets = column.offsets
     first = int(offsets[0])
     data = column.data[first : int(offsets[-1])].tobytes()
@@ -155,7 +164,10 @@ def _parsed(text: bytes) -> object:
 
 
 def _parts(value: object, steps: Steps) -> Iterator[object]:
-    """Yield the parts of a value to which the steps lead; None for one that is null or absent."""
+    """Yield the parts of a value to which the steps lead.
+
+    None stands for a part that is null, and for a field that is absent.
+    """
     if not steps:
         yield value
         return
@@ -177,11 +189,11 @@ def _is_broken(rule: JsonRule, part: object) -> bool:
     return part in _NO_NUMBERS if rule.rule is RowRule.FINITE else part is None
 
 
-# -- rules about all rows: pyarrow reads what they are about --------------------------------------
+# -- all other rules: pyarrow reads the parts that they are about ---------------------------------
 
 
 def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
-    """Return the parts of each row that rules are about, as a struct."""
+    """Return a struct for each row, with the parts of the row that the rules are about."""
     from pyarrow import json as arrow_json  # noqa: PLC0415 - most tasks have no such rules
 
     kind = _type_of([(rule.steps, rule.column) for rule in rules])
@@ -207,7 +219,10 @@ def _read(texts: pa.Array, rules: Sequence[JsonRule]) -> pa.StructArray:
 
 
 def _type_of(parts: Sequence[tuple[Steps, ColumnType]]) -> pa.DataType:
-    """Return the type by which pyarrow reads parts of a value, each by the steps to it."""
+    """Return the type by which pyarrow reads a value.
+
+    parts: pairs of the steps to a part of the value, and the type of the part.
+    """
     steps, column = parts[0]
     if not any(steps for steps, _ in parts):
         return _read_as(column)
@@ -227,7 +242,10 @@ def _read_as(column: ColumnType) -> pa.DataType:
 
 
 def _lacks(array: pa.Array, steps: Steps) -> Bools:
-    """Return a mask of the values in which a part is null to which the steps lead."""
+    """Return a mask of the values that lack a part: the steps lead to a null.
+
+    If an object around the part is null, the part is not lacking.
+    """
     if not steps:
         return _nulls(array)
     step, further = steps[0], steps[1:]

@@ -1,6 +1,7 @@
-"""Rows of an Arrow column as JSON, for people: dead letters whose bytes could not be made.
+"""Writes the rows of an Arrow column as JSON that people can read.
 
-Binary values are base64. Decimals, dates, times and numbers that JSON does not have are text.
+A dead letter has this JSON if a row could not be encoded. Binary values are strings in base64.
+Decimals, dates and timestamps are strings, and so are NaN and infinite numbers.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import pyarrow as pa
 from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde.row_rules import header_lists
 
-# The bits of a number in Arrow's shorter dates and times.
+# The size in bits of the numbers in date32 and time32.
 _SHORT: Final = 32
 
 
 def json_texts(array: pa.Array) -> pa.Array:
-    """Return each row as JSON in UTF-8, large_binary; a null stays null."""
+    """Return each row as JSON in UTF-8, in an array of large_binary. A null stays null."""
     texts = [
         None if row is None else json.dumps(row, ensure_ascii=False).encode()
         for row in _rows(array)
@@ -48,7 +49,10 @@ def _rows(array: pa.Array) -> list[Any]:
 
 
 def _lists(array: pa.Array) -> list[Any]:
-    """Return lists as lists, and maps as objects, or as pairs if their keys are not text."""
+    """Return the rows of a list or map column.
+
+    Lists are lists. Maps are dicts if their keys are strings, and else lists of pairs.
+    """
     kind = array.type
     lists = header_lists(array)
     counts = [0 if count is None else count for count in lists.value_lengths().to_pylist()]
@@ -93,7 +97,10 @@ def _finite(value: float) -> float | str:
 
 
 def _times(array: pa.Array) -> list[str | None]:
-    """Return dates and timestamps in ISO 8601, also those of years that Python does not have."""
+    """Return dates and timestamps as texts in ISO 8601.
+
+    The years may be before 1 or after 9999, which Python's datetime does not have.
+    """
     kind = array.type
     unit = kind.unit if pa.types.is_timestamp(kind) else "D"
     zone = "Z" if pa.types.is_timestamp(kind) and kind.tz is not None else ""

@@ -1,13 +1,14 @@
-"""JSON Schemas of what Spark's ``to_json`` writes: derived from a type, or compared with it.
+"""Derives a JSON Schema from the type of a column, or compares a schema with the type.
 
-A schema is compared as far as the type of a column can break it: the keywords ``type``,
-``properties``, ``required``, ``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``
-and local ``$ref``, and the ``format`` of dates and times. All other keywords, such as ``enum`` and
-``pattern``, are about values, and are left to readers.
+The schema is for the JSON that Spark's ``to_json`` writes for the column. Only the keywords that
+the type of a column can break are compared: ``type``, ``properties``, ``required``,
+``additionalProperties``, ``items``, ``allOf``, ``anyOf``, ``oneOf``, local ``$ref``, and the
+``format`` of dates and times. All other keywords, such as ``enum`` and ``pattern``, are about
+values, and only readers check them.
 
-Some types fit only if the rows do: a column may be null although its property is required, because
-Spark's columns are nullable unless proved otherwise. `fit_json` returns such conditions as rules,
-which tasks check.
+Some types fit a schema only if each row keeps a rule. For example, a column may be nullable
+although its property is required: Spark's columns are nullable unless Spark knows that they are
+not. Then each row must have a value. `fit_json` returns such rules, and tasks check them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DIALECT: Final = "http://json-schema.org/draft-07/schema#"
 _LONGEST_SHOWN: Final = 60
 _NULL: Final = ColumnType(Kind.NULL, "null")
 
-# What to_json writes.
+# The type in JSON Schema of the JSON that to_json writes for a column.
 JSON_TYPES: Final = {
     Kind.NULL: "null",
     Kind.BOOLEAN: "boolean",
@@ -47,14 +48,14 @@ JSON_TYPES: Final = {
     Kind.MAP: "object",
     Kind.ARRAY: "array",
 }
-# Times without a time zone have no format: those of JSON Schema have one.
+# TIMESTAMP_NTZ and TIME are not here, because the formats of JSON Schema need a time zone.
 _FORMATS: Final = {Kind.DATE: "date", Kind.TIMESTAMP: "date-time"}
 _TEMPORAL: Final = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ, Kind.TIME)
 _FLOATS: Final = (Kind.FLOAT, Kind.DOUBLE)
 
 
 class Each(Enum):
-    """A step of a path to all parts of a value."""
+    """A step from a value to all parts that are inside it."""
 
     ITEM = "each item of an array"
     VALUE = "each value of a map"
@@ -64,7 +65,7 @@ Steps: TypeAlias = tuple[str | Each, ...]
 
 
 class RowRule(Enum):
-    """What has to be true for each row."""
+    """What has to be true for a part of each row."""
 
     PRESENT = "a field is not null, because to_json leaves null fields out"
     NOT_NULL = "an item or a value is not null"
@@ -75,7 +76,9 @@ class RowRule(Enum):
 class JsonRule:
     """A rule about one part of a row.
 
-    steps: how to get to the part. path: of the column, for messages. column: the type of the part.
+    steps: the way from the row to the part: the names of fields, and `Each` for all items of an
+    array or all values of a map. path: the path of the part, for messages. column: the type of the
+    part.
     """
 
     rule: RowRule
@@ -86,7 +89,10 @@ class JsonRule:
 
 @dataclass(frozen=True, slots=True)
 class JsonPlan:
-    """How tasks write a column that is JSON already: the rules that they check first."""
+    """How tasks write a column that is JSON already.
+
+    rules: the rules that tasks check before they write a row.
+    """
 
     rules: tuple[JsonRule, ...] = ()
 
@@ -95,12 +101,12 @@ class JsonPlan:
 
 
 def derive_json_schema(column: ColumnType, path: str, title: str) -> str:
-    """Return the schema of a column as JSON.
+    """Return the schema that is derived from the type of a column, as JSON.
 
-    path: the path of the column, for messages. title: of the schema, which is the name of its
-    record. A part that may be null is ``oneOf`` null and its type, and it is not required. The
-    column itself is not, because a null key or value stays null. Raise DataException for a type
-    that has no schema.
+    If a field may be null, its schema is ``oneOf`` null and its type, and the field is not
+    required. This does not apply to the column itself, because a null key or value is written as
+    null, without JSON. path: the path of the column, for messages. title: the title of the schema.
+    Raise DataException for a type that has no schema.
     """
     _check_types(column, path)
     derived = {"$schema": DIALECT, "title": title, **_derived(column, path)}
@@ -119,7 +125,7 @@ def _derived(column: ColumnType, path: str) -> dict[str, Any]:
     elif kind is Kind.MAP:
         found["additionalProperties"] = _part(column.fields[1], f"{path}[]")
     elif kind is Kind.STRUCT:
-        # Readers with this schema then accept what an earlier one has written, without new fields.
+        # With false, a version that adds a field which is not required is backward compatible.
         found["additionalProperties"] = False
         found["properties"] = {
             each.name: _part(each, f"{path}.{each.name}") for each in column.fields
@@ -136,7 +142,7 @@ def _part(column: ColumnField, path: str) -> dict[str, Any]:
 
 
 def _check_types(column: ColumnType, path: str) -> None:
-    """Raise DataException for a type, at any depth, that to_json cannot write as one JSON type."""
+    """Raise DataException if a column, or a part of it at any depth, has a type without schema."""
     kind = column.kind
     if kind is Kind.MAP and column.fields[0].type.kind is not Kind.STRING:
         message = (
@@ -163,7 +169,7 @@ def _check_types(column: ColumnType, path: str) -> None:
 
 
 def parse_json_schema(text: str) -> JsonSchema:
-    """Return the schema in a JSON text. Raise DataException if it is not one."""
+    """Return the schema in a text. Raise DataException if the text is not a JSON Schema."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -183,9 +189,10 @@ def _shown(text: str) -> str:
 
 
 def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
-    """Return the rules by which rows of a column fit a schema.
+    """Compare the type of a column with a schema. Return the rules that its rows have to keep.
 
-    path: the name of the column, for messages. Raise DataException if the column does not fit.
+    path: the name of the column, for messages. Raise DataException if the type does not fit the
+    schema.
     """
     _check_types(column, path)
     try:
@@ -193,7 +200,7 @@ def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
     except RecursionError:
         message = f"column {path}: the JSON Schema is nested too deeply, or refers to itself"
         raise DataException(message) from None
-    # The same part may be in several schemas of allOf.
+    # allOf may have the same rule several times.
     return JsonPlan(tuple(dict.fromkeys((*_finite(column, path, ()), *rules))))
 
 
@@ -205,7 +212,10 @@ def _finite(column: ColumnType, path: str, steps: Steps) -> Iterator[JsonRule]:
 
 
 def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, ColumnField]]:
-    """Yield the step to each part of a column, its path, and the part; a map's keys are none."""
+    """Yield (step, path, part) for each part of a column.
+
+    step: the step from the column to the part. The keys of a map are not parts.
+    """
     if column.kind is Kind.STRUCT:
         for each in column.fields:
             yield each.name, f"{path}.{each.name}", each
@@ -216,7 +226,7 @@ def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, Col
 
 
 class _Fitter:
-    """Compares columns with the parts of one schema. Each keyword is compared by itself."""
+    """Compares the parts of a column with the parts of one schema. Keywords are independent."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -224,7 +234,10 @@ class _Fitter:
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules about a column, or a part of it. Raise DataException for a misfit."""
+        """Return the rules about a column, or about a part of it.
+
+        steps: the way from the row to `column`. Raise DataException if the type does not fit.
+        """
         if schema is False:
             raise _misfit(column, path, "nothing there")
         if not isinstance(schema, Mapping):
@@ -251,13 +264,16 @@ class _Fitter:
         if column.kind is Kind.MAP:
             return self._map(column, schema, path, steps)
         items = schema.get("items", True)
-        # A list has a schema for each position, which a column cannot have.
+        # If `items` is a list, it has a schema for each position. This is not compared.
         if column.kind is Kind.ARRAY and isinstance(items, Mapping | bool):
             return self._element(column.fields[0], items, f"{path}[]", (*steps, Each.ITEM))
         return []
 
     def _target(self, schema: Mapping[str, Any]) -> JsonSchema | None:
-        """Return the schema that ``$ref`` names, None without one in this text."""
+        """Return the schema to which ``$ref`` refers.
+
+        Return None if there is no ``$ref``, or if it refers to another document.
+        """
         name = schema.get("$ref")
         if not isinstance(name, str) or not name.startswith("#"):
             return None
@@ -289,7 +305,7 @@ class _Fitter:
     def _one_of(
         self, column: ColumnType, branches: list[JsonSchema], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules of the branch that fits with the fewest of them."""
+        """Return the rules of the branch that fits. If several fit, choose the fewest rules."""
         found: list[list[JsonRule]] = []
         misfits: list[DataException] = []
         for branch in branches:
@@ -299,7 +315,7 @@ class _Fitter:
                 misfits.append(error)
         if found:
             return min(found, key=len)
-        # With one branch besides null, its own error says what is wrong.
+        # If there is only one branch besides null, its own error is the most exact one.
         others = [
             error
             for error, branch in zip(misfits, branches, strict=True)
@@ -349,7 +365,7 @@ class _Fitter:
     def _map(
         self, column: ColumnType, schema: Mapping[str, Any], path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Compare the values of a map. Its keys are known only in rows."""
+        """Compare the values of a map. The driver does not know its keys."""
         rules: list[JsonRule] = []
         value, inside, further = column.fields[1], f"{path}[]", (*steps, Each.VALUE)
         properties, more = _properties(schema), schema.get("additionalProperties", True)
@@ -409,7 +425,7 @@ def _required(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _near(name: str, known: Mapping[str, object]) -> str:
-    """Return a hint about a name that differs only in case, if there is one."""
+    """Return a hint if a known name differs from `name` only in case, else an empty text."""
     near = next((each for each in known if each.lower() == name.lower()), None)
     return "" if near is None else f" (names are case-sensitive: there is {near})"
 

@@ -237,7 +237,11 @@ def _made_provider() -> TracerProvider:
 
 
 def _exporter(name: str) -> str:
-    """Return the name under which the exporter of an OTEL_TRACES_EXPORTER is installed."""
+    """Return the name of the entry point that has an exporter.
+
+    name: a name from OTEL_TRACES_EXPORTER. The name ``otlp`` stands for an exporter over gRPC or
+    over HTTP, as OTEL_EXPORTER_OTLP_TRACES_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says.
+    """
     if name != "otlp":
         return name
     general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
@@ -251,7 +255,10 @@ def _traceparent(span: Span) -> str:
 
 
 def _below(traceparent: str) -> Context:
-    """Return a context whose current span has a traceparent; an empty context without one."""
+    """Return a context whose current span is the span of a traceparent.
+
+    The context is empty if the traceparent is empty.
+    """
     from opentelemetry.context import Context  # noqa: PLC0415 - only with openTelemetry
     from opentelemetry.trace import (  # noqa: PLC0415 - as above
         NonRecordingSpan,

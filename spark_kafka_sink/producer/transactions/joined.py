@@ -10,10 +10,10 @@ start at 0 in each partition.
     join     transaction.version 1   AddPartitionsToTxn, unless the partitions are added already
              transaction.version 2   nothing: brokers add the partitions that are written to
     write    one batch in flight per partition until its first acknowledgement (see `sequences`)
-    leave    every batch is acknowledged; the result is what was written to each partition
+    leave    when every batch is acknowledged; `partitions` has what was written to each
 
 After the first error, the producer writes nothing more, and its caller must not rely on any record
-that it wrote. The transaction may still be open then.
+that it wrote. The transaction may still be open after the error.
 
 While several producers write their first batches, a broker rejects some of them, because it
 verifies only one producer per transactional id at a time. The rejected batches are sent again after
@@ -65,11 +65,13 @@ _MOST_CONCURRENT: Final = 20
 class DuplicateBatch:
     """A batch that the broker acknowledged as a duplicate of a batch in the log.
 
-    That is correct if an earlier attempt was written and its response was lost. Otherwise another
-    producer has written a batch with the same sequences, and this batch is not in the log.
+    The broker is right if it wrote the batch in an earlier attempt, whose response was lost.
+    Otherwise another producer has written a batch with the same sequences, and this batch is not in
+    the log.
 
-    attempts: the number of failed attempts before the acknowledgement. sent: the bytes of the
-    batch; empty if there was only one attempt, and then the batch is not in the log.
+    base_offset: the offset in the acknowledgement. attempts: the number of failed attempts before
+    the acknowledgement. sent: the bytes of the batch. They are empty if the first attempt was
+    acknowledged. In this case the batch is not in the log.
     """
 
     base_offset: int
@@ -85,8 +87,9 @@ class DuplicateBatch:
 class JoinedPartition:
     """What a producer has written to one partition while it was in the transaction.
 
-    went_back: set if a batch got an offset that is not higher than all offsets before: the offset
-    of the batch, and the highest offset before it.
+    The offsets and the sequence are -1 before the first batch. went_back: None while each batch
+    gets higher offsets than the batches before it. Otherwise a pair: the offset of the last batch
+    that did not, and the highest offset before that batch.
     """
 
     first_offset: int = -1
@@ -128,22 +131,25 @@ class JoinedDeliveries(Deliveries):
 def _is_duplicate(batch: ProducerBatch) -> bool:
     """Return whether a broker acknowledged a batch as a duplicate.
 
-    If the topic uses CreateTime, only the response to a duplicate has a timestamp, which is the
-    timestamp of the stored batch. (Topics with LogAppendTime are rejected earlier.)
+    If the topic uses CreateTime, a broker returns a timestamp for a batch only if the batch is a
+    duplicate: the timestamp of the stored batch. (Topics with LogAppendTime are rejected before the
+    job.)
     """
     return batch.log_append_time_ms != -1 or batch.base_offset < 0
 
 
 class JoinedTransaction:
-    """The participation of one producer in a transaction. Times are seconds of its clock.
+    """The participation of one producer in a transaction that another process begins and ends.
 
-    transaction_version: the cluster's finalized transaction.version when the transaction began.
-    adds_partitions: whether this producer adds the partitions that it writes to, which is only
-    necessary with version 1. queue: the waiting requests, and their coordinator. error: why the
-    producer cannot continue, None if it can.
+    The sender of a producer uses it in place of a `TransactionManager`. Times are seconds of the
+    producer's clock. transaction_version: the cluster's finalized transaction.version when the
+    transaction began. adds_partitions: whether this producer adds the partitions that it writes to.
+    It never does so with transaction.version 2. queue: the requests that wait to be sent, and their
+    coordinator. error: why the producer cannot continue, None if it can.
     """
 
-    # This producer does not end the transaction, so these are never true.
+    # The states of a TransactionManager that a producer is never in if it does not end the
+    # transaction itself.
     gives_up = False
     is_completing = False
     may_renumber = False
@@ -192,20 +198,26 @@ class JoinedTransaction:
         return self.deliveries.joined
 
     def take_news(self) -> bool:
-        """Return False: no caller waits for a call of a joined transaction."""
+        """Return whether a transactional call, such as a commit, may have ended.
+
+        It is always False: a producer that has joined a transaction makes no such calls.
+        """
         return False
 
     # -- requests ---------------------------------------------------------------------------------
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a partition is in the transaction; if not, request to add it."""
+        """Return whether the transaction has a partition. If not, plan a request that adds it."""
         if not self._adds_partitions or topic_partition in self._partitions:
             return True
         self._partitions.request(topic_partition)
         return False
 
     def due(self, now: float, *, has_incomplete: bool) -> TransactionalRequest | None:  # noqa: ARG002 - as in TransactionManager
-        """Return the request to send now; the caller sends it and calls `queue.sent`."""
+        """Return the request to send now, None if there is none.
+
+        The caller sends it and calls `queue.sent`.
+        """
         if self.queue.is_busy:
             return None
         requested = self._partitions.take_requested()
@@ -218,7 +230,10 @@ class JoinedTransaction:
         return batch.attempts > 0 and _is_duplicate(batch)
 
     def is_concurrent(self, code: int, attempts: int) -> bool:
-        """Return whether a batch was rejected because of another producer in this transaction."""
+        """Return whether a batch was rejected because of another producer in this transaction.
+
+        code: the error code. attempts: the number of failed attempts of the batch.
+        """
         return code in _BUSY and attempts < _MOST_CONCURRENT
 
     # -- responses --------------------------------------------------------------------------------
@@ -226,9 +241,10 @@ class JoinedTransaction:
     def request_failed(
         self, request: TransactionalRequest, code: int, reason: str, now: float
     ) -> None:
-        """Record that a request gets no response, and repeat it.
+        """Record that a request will get no response, and put it back to be sent again.
 
-        It is not repeated if the broker does not support it, or if it cannot be encoded.
+        If the broker does not support the request, or if the request cannot be encoded, the
+        producer gives up instead.
         """
         if not self.queue.back(request):
             return
@@ -270,7 +286,7 @@ class JoinedTransaction:
         self.give_up(error)
 
     def give_up(self, error: KafkaException) -> None:
-        """Send nothing more; only the first error is kept."""
+        """Set the error after which nothing more is sent, unless an error is set already."""
         if self.error is None:
             self.error = error
             self.queue.clear()

@@ -1,6 +1,5 @@
 """The waiting requests of a transaction: their order, their retries and their coordinators.
 
-This module has the waiting requests, the request in flight, and the addresses of the coordinators.
 The request with the lowest priority number is sent first; requests of equal priority are sent in
 the order in which they were added. Only one request is in flight at a time, so that brokers see the
 steps of a transaction in order. If the coordinator of a request is unknown, FindCoordinator is sent
@@ -34,14 +33,17 @@ _RAISES_EPOCHS: Final = 3
 
 
 class Coordinators:
-    """The coordinators by key, and the features of the connected brokers."""
+    """The node of each coordinator, and what the brokers support.
+
+    A key is the type of a coordinator and the transactional.id or the group that it coordinates.
+    """
 
     def __init__(self) -> None:
         self._by_key: dict[CoordinatorKey, int] = {}
         # The last known node of each coordinator, even while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether a broker can raise epochs: for each connected broker, and for each coordinator as
-        # of its last connection.
+        # Whether a broker can raise epochs. _connected has each connected broker; _raises has each
+        # coordinator, as it was when its connection was last ready.
         self._connected: dict[int, bool] = {}
         self._raises: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
@@ -49,14 +51,15 @@ class Coordinators:
 
     @property
     def nodes(self) -> Mapping[int, Node]:
-        """The brokers to keep connections to: the coordinators."""
+        """The coordinators by node id: the producer keeps a connection to each of them."""
         return {node.id: node for node in self._last.values()}
 
     @property
     def transaction_version(self) -> int:
         """The finalized feature transaction.version; 0 if the brokers do not have the feature.
 
-        Some brokers may lag behind, so the features with the highest epoch are used.
+        Some brokers may know older features, so the features with the highest finalized epoch are
+        used.
         """
         return self._features.get("transaction.version", 0)
 
@@ -77,8 +80,8 @@ class Coordinators:
     def raises_epoch(self, key: CoordinatorKey) -> bool:
         """Return whether the coordinator of `key` can raise an epoch on request.
 
-        Until the next coordinator is connected, the API versions of the last one are used. If they
-        are out of date, the error is handled like any other error.
+        While a new coordinator is not connected, the API versions of the coordinator before it are
+        used. If they are wrong for the new one, its error is handled like any other error.
         """
         return self._raises.get(key, False)
 
@@ -94,23 +97,26 @@ class Coordinators:
             self._raises[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
-        """Forget the coordinator of `key`, because that broker no longer coordinates it."""
+        """Forget the coordinator of `key`, because another broker is its coordinator now."""
         self._by_key.pop(key, None)
 
     def forget_all(self) -> None:
-        """Forget all coordinators, so that any available broker is asked for them."""
+        """Forget all coordinators. The next FindCoordinator goes to any available broker."""
         self._by_key.clear()
         self._last.clear()
 
     def node_down(self, node_id: int) -> None:
-        """Forget the coordinators that are on a broker that cannot be reached."""
+        """Record that a broker cannot be reached, and forget it as a coordinator."""
         self._connected.pop(node_id, None)
         for key in [key for key, node in self._by_key.items() if node == node_id]:
             del self._by_key[key]
 
 
 class TransactionQueue:
-    """The waiting requests, and `coordinators`. Times are seconds of the producer's clock."""
+    """The requests of a transaction that wait to be sent, and the request that is in flight.
+
+    coordinators: the brokers that get the requests. Times are seconds of the producer's clock.
+    """
 
     def __init__(self, retry_backoff: ExponentialBackoff, random: Random) -> None:
         self.coordinators = Coordinators()
@@ -143,9 +149,10 @@ class TransactionQueue:
         return self._waiting[0][2]
 
     def due(self, now: float) -> TransactionalRequest | None:
-        """Return the first request, or FindCoordinator if the request's coordinator is unknown.
+        """Return the request to send now, None if there is none.
 
-        The caller sends it and calls `sent`.
+        It is FindCoordinator if the coordinator of the first request is unknown. The caller sends
+        it and calls `sent`.
         """
         request = self.first()
         if request is None:
@@ -161,7 +168,10 @@ class TransactionQueue:
         return None if key is None else self.coordinators.node_id(key)
 
     def next_due_at(self) -> float:
-        """Return when `due` will return a request if nothing else happens."""
+        """Return the time at which a retry is due.
+
+        Return infinity if the first request is no retry, or if no request may be sent next.
+        """
         request = self.first()
         return float("inf") if request is None or not request.attempts else request.retry_at
 
@@ -170,9 +180,10 @@ class TransactionQueue:
         self._in_flight = self.drop_first()
 
     def has_sent(self, context: object) -> TypeGuard[TransactionalRequest]:
-        """Return whether this queue sent the network request that has this context.
+        """Return whether a request on the network is one of this queue.
 
-        If so, the context is the TransactionalRequest.
+        context: the object that was passed with the request. It is the TransactionalRequest if
+        the request is one of this queue.
         """
         return isinstance(context, TransactionalRequest)
 
@@ -181,7 +192,10 @@ class TransactionQueue:
         return heapq.heappop(self._waiting)[2]
 
     def back(self, request: TransactionalRequest) -> bool:
-        """Record that `request` is no longer in flight. Return False if it was given up before."""
+        """Record that `request` is no longer in flight.
+
+        Return False if it was not in flight, because `clear` has removed it.
+        """
         if self._in_flight is not request:
             return False
         self._in_flight = None
@@ -194,14 +208,14 @@ class TransactionQueue:
         *,
         longest_wait_s: float = float("inf"),
     ) -> None:
-        """Send `request` again after a wait."""
+        """Add `request` again, to be sent after a wait of at most longest_wait_s."""
         wait = self._retry_backoff.delay_s(request.attempts, self._random)
         request.retry_at = now + min(wait, longest_wait_s)
         request.attempts += 1
         self.add(request)
 
     def looked_up(self, request: TransactionalRequest, response: FindCoordinatorResponse) -> None:
-        """Store the coordinator from a response without an error."""
+        """Store the coordinator in a response to FindCoordinator, which has no error code."""
         if request.looks_up is not None:
             _, node = coordinator_of(response)
             self.coordinators.learn(request.looks_up, node)
@@ -212,7 +226,7 @@ class TransactionQueue:
             self.coordinators.forget(request.coordinator)
 
     def clear(self) -> list[TransactionalRequest]:
-        """Remove all requests, including the request in flight, and return them."""
+        """Remove all requests and return them in order, first the request in flight."""
         gone = [request for _, _, request in sorted(self._waiting, key=lambda entry: entry[:2])]
         if self._in_flight is not None:
             gone.insert(0, self._in_flight)

@@ -110,12 +110,12 @@ _NOT_KNOWN: Final = "; the next run finds out whether it is committed"
 
 
 def _end(client: CommitClient, plan: Plan) -> str:
-    """Return the end of a sentence about a run whose transaction has ended."""
+    """Return the end of a sentence about a plan's run, whose transaction has ended."""
     return ": it IS committed" if _is_committed(client, plan) else _NOT_KNOWN
 
 
 def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
-    """Return why the abort of a run was refused, and what follows for its rows."""
+    """Return why brokers refused the abort of a plan's run, and what follows for its rows."""
     is_committed = _is_committed(client, plan)
     if is_committed:
         # After a commit at level 1, the driver asks for a new epoch.
@@ -130,7 +130,10 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
 
 
 def _is_committed(client: CommitClient, plan: Plan) -> bool | None:
-    """Return whether the owner's newest record is the record of a run, None if not known."""
+    """Return whether the run of a plan is committed, None if that cannot be found out.
+
+    It is committed if the newest committed record of its owner in the commit log is its record.
+    """
     found = reply_to(client, ReadLog(plan.run.driver_id))
     if not isinstance(found, LogRead) or found.error:
         return None

@@ -153,8 +153,9 @@ def _refuse_encoded_keys(options: SinkOptions, encoded: Sequence[str]) -> None:
         raise ConfigException(message)
     if encoded and names_own_partitioner(options.producer.partitioner_class):
         message = (
-            f"atomic_layout: {Option('partitioner.class')} would get the column {encoded[0]} here "
-            "before it is encoded, and in the write after it: write without atomic_layout"
+            f"atomic_layout: {Option('partitioner.class')} would get the column {encoded[0]} from "
+            "atomic_layout before it is encoded, and from the write after it is encoded, and may "
+            "choose other partitions there: write without atomic_layout"
         )
         raise ConfigException(message)
 

@@ -1,12 +1,12 @@
-"""Spark Connect's bus of stream listeners, in which the end of the program never waits for ever.
+"""Mends Spark Connect's bus of stream listeners, so that a program with a listener can end.
 
 Spark's client has a thread that reads the events of all streams and calls the listeners
-(StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.2). Two things
-are wrong there:
+(StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.2). It has
+two errors:
 
 - ``remove`` of the last listener waits for the end of that thread, and holds the lock of the bus
-  while it waits. The thread takes the same lock for each event. If an event comes meanwhile, both
-  wait for ever (SPARK-59623).
+  while it waits. The thread takes the same lock for each event. If an event comes during
+  the wait, both threads wait for ever (SPARK-59623).
 - The thread is not a daemon. If a program ends without removing its listener, for example by an
   exception, its process never ends.
 
@@ -35,8 +35,9 @@ _mending: Final = threading.Lock()
 class ListenerBus(StreamingQueryListenerBus):
     """A bus whose listeners can be removed at any time, and whose thread is a daemon.
 
-    _changing: held while a listener is added or removed. _lock is also held while listeners are
-    called, so it must not be held while the end of their thread is awaited.
+    _changing: a lock that is held while a listener is added or removed. _lock: Spark's own lock. It
+    is also held while listeners are called, so nobody may hold it while waiting for the end of
+    their thread.
     """
 
     _sqm: Any
@@ -46,9 +47,9 @@ class ListenerBus(StreamingQueryListenerBus):
     _changing: threading.Lock
 
     def append(self, listener: StreamingQueryListener) -> None:
-        """Add a listener. With the first one, begin to read events.
+        """Add a listener. If it is the first one, begin to read events.
 
-        If that fails, the listener is not added, and a warning says so, as Spark does it.
+        If the events cannot be read, the listener is not added, and a warning says so, as in Spark.
         """
         with self._changing, self._lock:
             if not self._listener_bus:
@@ -65,10 +66,11 @@ class ListenerBus(StreamingQueryListenerBus):
             self._listener_bus.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Remove a listener. The last one first gets the events that the server has sent.
+        """Remove a listener. The last listener first gets all events that the server has sent.
 
         If the server cannot be reached, the listener is not removed, and a warning says so. Raise
-        IllegalStateException if a listener calls this itself, because its event would not end.
+        IllegalStateException if a listener calls this in its own thread, because the call would
+        wait for the end of that thread.
         """
         thread = self._execution_thread
         if thread is threading.current_thread():
@@ -94,7 +96,7 @@ class ListenerBus(StreamingQueryListenerBus):
                 thread.join()
             with self._lock:
                 self._execution_thread = None
-                self._listener_bus.clear()  # no other was added meanwhile
+                self._listener_bus.clear()  # _changing is held, so no listener was added
 
 
 def _end_of_events() -> proto.Command:
@@ -107,7 +109,7 @@ def _end_of_events() -> proto.Command:
 def mend_listener_bus(session: object) -> None:
     """Make the bus of a Spark Connect session a `ListenerBus`.
 
-    Do nothing if it is one, or if this Spark has a bus of another kind.
+    Do nothing if the bus is a `ListenerBus` already, or if this version of Spark has another class.
     """
     bus: Any = getattr(getattr(session, "streams", None), "_sqlb", None)
     with _mending:

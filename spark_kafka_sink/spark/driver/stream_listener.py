@@ -1,9 +1,9 @@
 """KafkaStreamListener: one record for each micro-batch, and one for each query that fails.
 
 Spark knows the sources, the rates and the durations of a micro-batch; the sink's report knows its
-topics, offsets, bad rows and retries. They belong together by the query's id and the number of the
-micro-batch. When a query fails, Spark knows the error, and the sink's reports know what was written
-last.
+topics, offsets, bad rows and retries. The listener joins the two by the query's id and the number
+of the micro-batch. When a query fails, Spark knows the error, and the sink's newest report says
+what was written last.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class MicroBatchRecord:
 
     progress: Spark's progress. reports: the sink's reports, as dictionaries with the fields of
     docs/reference/report.md. There are several if a function of foreachBatch calls `write_batch`
-    several times. where: where the reports are if they cannot be read here, else None.
+    several times. where: None if this process can read the reports. Over Spark Connect it cannot,
+    and `where` says where the reports are.
     """
 
     progress: StreamingQueryProgress
@@ -83,10 +84,11 @@ def _described(report: dict[str, Any]) -> str:
 class FailedQueryRecord:
     """What is known about a streaming query that has failed.
 
-    id, run_id, name: the query's. The name is None if the query has none, or began before the
-    listener was added. error: the essential sentence of the error. batch_id: the number of the last
-    micro-batch that was written, None if it is not known. report: the sink's report of that
-    micro-batch, the last one if there are several; None if there is none here. where: as in
+    id, run_id, name: those of the query. The name is None if the query has no name, or began before
+    the listener was added. error: the cause in the exception of the query, without stack traces:
+    the sink's message, if there is one. batch_id: the number of the last micro-batch that was
+    written, None if it is not known. report: the sink's report of that micro-batch. If it has
+    several, the last one; if this process can read no report, None. where: as in
     `MicroBatchRecord`.
     """
 
@@ -116,8 +118,8 @@ class FailedQueryRecord:
 class _Run:
     """What the listener knows about a run of a query.
 
-    batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query goes to
-    another sink.
+    batch_id: the number of the last micro-batch with rows. is_elsewhere: whether the query writes
+    to another sink.
     """
 
     name: str | None = None
@@ -131,12 +133,14 @@ class KafkaStreamListener(StreamingQueryListener):
     >>> spark.streams.addListener(KafkaStreamListener())  # doctest: +SKIP
 
     on_micro_batch: called with each `MicroBatchRecord`, in a thread of Spark. on_failed_query:
-    called with each `FailedQueryRecord`. Without them, the summary of a record is printed on
-    stderr. Set quiet=true on the streams then, so that their own lines are not printed, too.
-    Micro-batches without rows have no record. Queries that go to another sink have none either; if
-    a query fails before Spark says where it goes, it has one. Over Spark Connect, a record has only
-    what Spark tells, and says where the reports are. Raise IllegalArgumentException if
-    on_micro_batch or on_failed_query is not callable.
+    called with each `FailedQueryRecord`. If one of them is None, the summary of its records is
+    printed on stderr. In that case set the option quiet=true on the streams, so that the sink does
+    not also print its own line for each micro-batch.
+
+    Micro-batches without rows have no record. Queries that write to another sink have no records,
+    except if a query fails before Spark has reported its sink. Over Spark Connect, a record has
+    only Spark's information, and says where the sink's reports are. Raise IllegalArgumentException
+    if on_micro_batch or on_failed_query is not callable.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class KafkaStreamListener(StreamingQueryListener):
         self._runs: dict[UUID, _Run] = {}
 
     def _set_spark_session(self, session: SparkSession) -> None:
-        """Take the session to which Spark Connect adds the listener: Spark's own hook."""
+        """Mend the listener bus of a session. Spark Connect calls this when it adds a listener."""
         super()._set_spark_session(session)
         if is_connect(session):
             from spark_kafka_sink.spark.driver.listener_bus import mend_listener_bus  # noqa: PLC0415 - needs grpc
@@ -159,11 +163,11 @@ class KafkaStreamListener(StreamingQueryListener):
             mend_listener_bus(session)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Keep the name of a query: the event about its end has none."""
+        """Keep the name of a query, because the event about the query's end has no name."""
         self._runs[event.runId] = _Run(event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Make the record of a micro-batch, unless it was without rows, or went elsewhere."""
+        """Make the record of a micro-batch, unless it has no rows or is written to another sink."""
         progress = event.progress
         run = self._runs.setdefault(progress.runId, _Run(progress.name))
         run.is_elsewhere = not any(name in progress.sink.description for name in _SINKS)
@@ -188,7 +192,7 @@ class KafkaStreamListener(StreamingQueryListener):
             self._hand_on(MicroBatchRecord(progress=progress, reports=reports, where=None))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Make the record of a query that has failed, unless it went elsewhere."""
+        """Make the record of a query that has failed, unless it wrote to another sink."""
         run = self._runs.pop(event.runId, _Run())
         if event.exception is None or run.is_elsewhere:
             return
@@ -208,7 +212,10 @@ class KafkaStreamListener(StreamingQueryListener):
 
 
 def _is_written(report: dict[str, Any]) -> bool:
-    """Return whether a micro-batch was written, or skipped because it was written before."""
+    """Return whether a report is about a complete micro-batch that has rows.
+
+    A micro-batch that exactlyOnce skips counts, because an earlier attempt has written its rows.
+    """
     bad = (report["bad_rows"] or {}).get("rows", 0)
     is_skipped = bool((report["exactly_once"] or {}).get("skipped"))
     return bool(report["complete"] and (report["rows"] or bad or is_skipped))

@@ -1,7 +1,7 @@
-"""The plans by which tasks encode keys and values, made on the driver before any row.
+"""Makes the plans by which tasks encode keys and values. The driver does this before the job.
 
-A schema comes from an option, from a schema registry, or is derived from the column. Tasks get the
-plan and not the schema.
+The schema of a column comes from an option or from a schema registry, or it is derived from the
+type of the column. Tasks get the plan, and do not get the schema.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from spark_kafka_sink.spark.planning.spark_types import column_type
 def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
     """Return the options with the encodings of the columns that have a format.
 
-    With a schema registry, `with_registered_encodings` adds them. Raise ConfigException for a
-    schema or an option that is invalid, and DataException for a column that does not fit its
-    schema.
+    With a schema registry, only check the options, and return them without encodings:
+    `with_registered_encodings` adds these. Raise ConfigException for a schema or an option that is
+    invalid, and DataException for a column that does not fit its schema.
     """
     given = options.formats
     chosen = chosen_formats(given, schema)
@@ -81,11 +81,12 @@ def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
 def with_registered_encodings(
     options: SinkOptions, schema: T.StructType, *, may_remember: bool
 ) -> SinkOptions:
-    """Ask the schema registry, and return the options with the encodings, without the registry.
+    """Ask the schema registry. Return the options with the encodings of the columns.
 
-    may_remember: whether a schema that was chosen before may be used again, for
-    latest.cache.ttl.sec, and longer while the registry does not respond. Raise the exceptions of
-    `choose_schema`.
+    The returned options have no settings of the registry, because tasks do not need them. Options
+    without a registry are returned as they are. may_remember: whether a schema that was chosen
+    before may be used again, for latest.cache.ttl.sec, and longer while the registry does not
+    respond. Raise the exceptions of `choose_schema`.
     """
     settings = options.registry
     if settings is None:
@@ -109,12 +110,15 @@ def _columns(chosen: Mapping[str, str], schema: T.StructType) -> list[T.StructFi
 
 
 def _has_id(settings: RegistrySettings, column: str, chosen: Mapping[str, str]) -> bool:
-    """Return whether use.schema.id is the id of a column's schema: of the value, if it has one."""
+    """Return whether use.schema.id is the id of a column's schema.
+
+    It is the id of the value's schema if the value has a format, and else of the key's schema.
+    """
     return settings.schema_id is not None and (column == "value" or "value" not in chosen)
 
 
 def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.StructType) -> None:
-    """Raise ConfigException for options about columns without a format, and contradictions."""
+    """Raise ConfigException for options that have no effect, or that contradict each other."""
     given, registry = options.formats, options.registry
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
@@ -188,7 +192,7 @@ class _AvroFormat:
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 
     def given_name(self) -> str | None:
-        """Return the full name of the record by the options alone."""
+        """Return the full name of the record if the options set it, else None."""
         text = self.given()
         if text is not None:
             schema = self._parsed(text, ())
@@ -203,7 +207,7 @@ class _AvroFormat:
         plan = fit(self._kind, self._parsed(text, referenced), self._name)
         if schema_id is None:
             return ColumnEncoding(self._name, plan)
-        # Confluent's clients write bytes that are not inside another type without their length.
+        # If the whole column is of type bytes, Confluent's clients write it without its length.
         if isinstance(plan, Leaf) and plan.form is Form.BYTES:
             plan = replace(plan, form=Form.RAW)
         return ColumnEncoding(self._name, plan, schema_id_prefix(schema_id))
@@ -223,7 +227,7 @@ _FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]
 
 
 def _has_name(column: T.StructField, chosen: str) -> bool:
-    """Return whether a schema that is derived from a column has the name of a record."""
+    """Return whether recordName has an effect on the schema that is derived from a column."""
     if chosen == JSON_SR:
         return json_type(column) is not None
     return '"type":"struct"' in column.dataType.json()

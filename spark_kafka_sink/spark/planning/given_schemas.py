@@ -1,4 +1,4 @@
-"""The schemas and names of records that options give: keySchema, valueSchema, recordName."""
+"""Reads the options keySchema and valueSchema, recordName and recordNamespace."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.on_error import local_path
 
-# The name of a derived record.
+# The names of derived records if recordName is not set.
 _RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
 
 
 def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
-    """Return the text of a column's schema in an option or in the file it names, None without one.
+    """Return the schema that keySchema or valueSchema sets, None if the option is not set.
 
-    what: the kind of schema, for messages. Raise ConfigException for a file that cannot be read.
+    The option has the schema itself, or the path of a file that contains the schema. what: the kind
+    of schema, for messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
     if text is None or text.lstrip()[:1] in ("{", "[", '"'):

@@ -1,8 +1,8 @@
 """JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
 
-Columns that ``to_kafka(df, value="json_sr")`` has made have a mark with the type of the rows, from
-which a schema is derived, or with which it is compared. Other strings and bytes are written as they
-are, with a schema that is given or that the registry has.
+A column that ``to_kafka(df, value="json_sr")`` has made is marked: its metadata has the type of the
+rows. From this type a schema is derived, or the type is compared with a schema. Other columns of
+strings or bytes are not compared with a schema. They need a schema in an option or in the registry.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JsonFormat:
         return derive_json_schema(self._kind, self._name, title)
 
     def given_name(self) -> str | None:
-        """Return the title of the schema by the options alone."""
+        """Return the title of the schema if the options set it, else None."""
         text = self.given()
         if text is not None:
             schema = self._parsed(text)

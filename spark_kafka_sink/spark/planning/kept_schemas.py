@@ -1,8 +1,9 @@
-"""The schemas that the driver has chosen, for streams and write_batch, which plan repeatedly.
+"""Keeps the schemas that the driver has chosen, so that a stream need not ask for them again.
 
-They are kept in this process, and in the driver's folder: Spark plans micro-batches in processes of
-their own, and ends such a process when it was idle for a minute. Nothing kept is secret: what was
-asked is only known by a digest.
+Streams and write_batch plan each micro-batch. The schemas are kept in the memory of this process,
+and in files in the driver's folder, because Spark plans micro-batches in other processes, and ends
+such a process after it was idle for a minute. The files contain no secret: a file's name has only a
+digest of the settings by which its schema was chosen.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from spark_kafka_sink.spark.session import driver_folder
 
 @dataclass(frozen=True, slots=True)
 class KeptSchema:
-    """A schema that was chosen. at: when the registry was asked, in seconds since 1970.
+    """A schema that was chosen for a column.
 
-    write_id: of the write that it was chosen for, empty for a micro-batch.
+    at: when the registry was asked, in seconds since 1970. write_id: the id of the write that the
+    schema was chosen for, empty for a micro-batch.
     """
 
     chosen: ChosenSchema
@@ -33,8 +35,11 @@ class KeptSchema:
     write_id: str = ""
 
     def is_fresh(self, now: float, ttl_s: float) -> bool:
-        """Return whether the registry need not be asked again; a negative ttl_s is no limit."""
-        # A clock that was set back must not make it last longer.
+        """Return whether the schema may be used without asking the registry again.
+
+        ttl_s: for how many seconds it may be used; negative for always.
+        """
+        # If the clock was set back, the schema must not be used for longer.
         return ttl_s < 0 or 0 <= now - self.at < ttl_s
 
 
@@ -42,12 +47,16 @@ _kept: Final[CheckCache[str, KeptSchema]] = CheckCache()
 
 
 def question(*parts: object) -> str:
-    """Return the digest of everything that an answer of the registry depends on."""
+    """Return a digest of the settings on which the choice of a schema depends."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def keep_schema(asked: str, kept: KeptSchema) -> None:
-    """Keep a schema. If it cannot be stored, other processes ask the registry again."""
+    """Keep a schema.
+
+    asked: a digest that `question` has returned. If the file cannot be written, other processes ask
+    the registry again.
+    """
     _kept.keep(asked, kept)
     path = _path(asked)
     if path is None:

@@ -1,11 +1,17 @@
 """Which schema a column is written with, if there is a schema registry.
 
-The schema is the first of these that exists: the one of use.schema.id; the given one, which is
-registered; the latest version of the subject; the one that is derived from the column, which is
-registered. So a derived schema never replaces a version that someone registered, and a column that
-is nullable in one run and not in the next makes no new version.
+It is the first of these that exists:
 
-The rules are the same for every format. A `SchemaFormat` knows its schemas.
+1. the schema with the id in the option use.schema.id
+2. the schema in the option valueSchema or keySchema, which is registered
+3. the latest version of the subject
+4. a schema that is derived from the column, which is registered
+
+So a derived schema never replaces a version that someone registered. If a column is nullable in one
+run and not in the next, this makes no new version either.
+
+The rules are the same for each format. A `SchemaFormat` derives and reads the schemas of one
+format.
 """
 
 from __future__ import annotations
@@ -26,7 +32,10 @@ _ID: Final = "use.schema.id"
 
 
 class SchemaFormat(Protocol):
-    """A format of keys and values, for one column. schema_type: its name in registries."""
+    """One column, and the format in which it is written.
+
+    schema_type: the format's name in registries: AVRO or JSON.
+    """
 
     schema_type: str
 
@@ -37,7 +46,10 @@ class SchemaFormat(Protocol):
         """Return a schema for the type of the column. Raise DataException if there is none."""
 
     def given_name(self) -> str | None:
-        """Return the full name of the record by the options alone, None if they have none."""
+        """Return the full name of the record if the options set it, else None.
+
+        In JSON Schema, the title of the schema is this name.
+        """
 
     def encoding(
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
@@ -54,8 +66,9 @@ class SchemaFormat(Protocol):
 class ChosenSchema:
     """The schema that a column is written with.
 
-    subject: where it has to be registered, empty if that is not necessary. schema_id: None before
-    that. referenced: as in `SchemaFormat.encoding`.
+    schema_id: the id in the registry, None if the schema still has to be registered. subject: the
+    subject in which to register it, empty if it has an id. referenced: as in
+    `SchemaFormat.encoding`.
     """
 
     text: str
@@ -67,10 +80,11 @@ class ChosenSchema:
 def subject_of(
     settings: RegistrySettings, column: str, topic: str | None, record: str | None
 ) -> str:
-    """Return the subject of a column. topic: None if the rows have a topic column.
+    """Return the subject of a column.
 
-    record: the full name of the record, None if it is not known. Raise ConfigException if the
-    subject depends on something that is not known.
+    topic: the option topic, None if the rows have a topic column. record: the full name of the
+    record, None if it is not known. Raise ConfigException if the name of the subject contains one
+    of the two, and it is not known.
     """
     named = settings.subject_of(column)
     if named is not None:
@@ -100,9 +114,10 @@ def choose_schema(
     topic: str | None,
     schema_format: SchemaFormat,
 ) -> ChosenSchema:
-    """Ask the registry which schema a column is written with. Nothing is registered yet.
+    """Ask the registry which schema a column is written with. Register nothing.
 
-    Raise ConfigException and DataException if no schema fits, and RestClientException.
+    Raise ConfigException and DataException if there is no schema that can be used. Raise
+    RestClientException if a call to the registry fails.
     """
     kind = schema_format.schema_type
     given = schema_format.given()
@@ -135,7 +150,8 @@ def registered_id(
 ) -> int:
     """Register a chosen schema, and return its id.
 
-    Raise RestClientException, and DataException if the registry adds rules to the schema.
+    Raise RestClientException if the call fails, and DataException if the registry adds rules to the
+    schema.
     """
     schema = Schema(chosen.text, schema_type)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
@@ -146,7 +162,10 @@ def registered_id(
 def _written(
     client: SchemaRegistryClient, settings: RegistrySettings, subject: str, schema: Schema
 ) -> ChosenSchema:
-    """Return a schema to register, or look it up if it must not be registered."""
+    """Return the schema of an option: to be registered, or with the id that a look-up returns.
+
+    It is looked up if auto.register.schemas is false.
+    """
     if settings.auto_register:
         return ChosenSchema(schema.text, None, subject=subject)
     found = client.lookup(subject, schema, normalize=settings.normalize)
@@ -176,7 +195,10 @@ def _accepted(
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:
-    """Raise DataException for a schema with rules: values might have to be encrypted."""
+    """Raise DataException if a schema has rules, which may say that values must be encrypted.
+
+    what: the schema, for messages.
+    """
     if found.has_rules:
         message = (
             f"{what} has a ruleSet, which is not supported: rows would be written without its "

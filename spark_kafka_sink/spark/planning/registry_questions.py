@@ -1,10 +1,10 @@
-"""Asks the schema registry about the columns of a write, or uses what it has said before.
+"""Chooses the schemas of a write: asks the schema registry, or uses its earlier response.
 
 Streams and write_batch plan every micro-batch. They ask for the latest version of a subject again
-only after latest.cache.ttl.sec. A schema that an option sets does not change, so it is asked for
-once. If the registry does not respond, or if its newest schema does not fit the rows, a stream goes
-on with the schema that it has, and warns. Each batch job asks once, even if it is planned in two
-processes.
+only after latest.cache.ttl.sec. For a schema that an option sets they ask once, because its id does
+not change. If the registry does not respond, or if its newest schema does not fit the rows, a
+stream goes on with the schema that it has, and logs a warning. Each batch job asks once, even if
+two processes plan it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegistryQuestion:
-    """What the registry is asked about a column. topic: None if the rows have a topic column.
+    """What decides which schema a column is written with.
 
-    write_id: as in `SinkOptions`; empty for a micro-batch.
+    topic: the option topic, None if the rows have a topic column. write_id: as in `SinkOptions`;
+    empty for a micro-batch.
     """
 
     settings: RegistrySettings
@@ -54,12 +55,12 @@ class RegistryQuestion:
 
     @property
     def is_about_one_schema(self) -> bool:
-        """Whether the options set the schema, so that the answer never changes."""
+        """Whether the options set the schema. Then the registry never returns another one."""
         return self.settings.schema_id is not None or self.schema_format.given() is not None
 
     @property
     def digest(self) -> str:
-        """The digest of everything that the answer depends on."""
+        """A digest of all settings on which the choice of the schema depends."""
         own = self.settings
         connection = [(name, secret.value) for name, secret in own.connection]
         policy = replace(own, connection=(), cache_ttl_s=0)
@@ -75,10 +76,10 @@ class RegistryQuestion:
 def answers(
     questions: Sequence[RegistryQuestion], config: ProducerConfig, *, may_remember: bool
 ) -> list[ColumnEncoding]:
-    """Return how tasks encode each column. Every column is checked before a schema is registered.
+    """Return how tasks encode each column. Check all columns before any schema is registered.
 
-    may_remember: whether to use schemas that were chosen before. A schema that was chosen for the
-    same write is used in any case. Raise the exceptions of `choose_schema`.
+    may_remember: whether to use schemas that were chosen for earlier writes. A schema that was
+    chosen for the same write is always used. Raise the exceptions of `choose_schema`.
     """
     connection = _Connection(config)
     found = [connection.chosen(each, may_remember=may_remember) for each in questions]
@@ -86,7 +87,7 @@ def answers(
 
 
 class _Connection:
-    """Asks about the columns of one write. It connects only if it has to ask."""
+    """Chooses the schemas of one write. It connects to the registry only if it has to ask."""
 
     def __init__(self, config: ProducerConfig) -> None:
         self._config = config
@@ -101,12 +102,13 @@ class _Connection:
         return found
 
     def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> ChosenSchema:
-        """Return the schema of a column, which fits."""
+        """Return the schema to write a column with. The column fits it."""
         settings = asked.settings
         ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
         kept = kept_schema(asked.digest)
         if kept is not None and not may_remember:
-            # With register, the user's process asks before the process that plans the job.
+            # After register(spark), the user's process asks first, and then the process that plans
+            # the job uses the same schema.
             kept = kept if kept.write_id == asked.write_id != "" else None
             ttl_s = -1
         if kept is not None and not _fits(asked, kept.chosen):
@@ -127,7 +129,7 @@ class _Connection:
         return found
 
     def encoding(self, asked: RegistryQuestion, chosen: ChosenSchema) -> ColumnEncoding:
-        """Return how tasks encode a column; register its schema if it has no id."""
+        """Return how tasks encode a column. Register its schema first if it has no id."""
         if chosen.schema_id is None:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
             schema_id = registered_id(client, asked.settings, chosen, kind)

@@ -1,9 +1,9 @@
 """Hooks into Spark's classes of streaming queries, which `register` installs.
 
-They add the sentence of the sink to the exception of a failed query wherever a program sees it: in
-``spark.streams.awaitAnyTermination()``, and in the methods of any query, also of one that writes in
-`foreachBatch` or comes from ``spark.streams.get()``. Exceptions that do not name the sink are left
-as they are.
+If a query fails because of the sink, they add the sink's error message to the exception that the
+program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
+queries. These include queries with `foreachBatch`, and queries that ``spark.streams.get()``
+returns. Exceptions that do not name the sink are left as they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_kafka_sink.spark.driver.hooks.worker_failures import (
     with_sentence,
 )
 
-# By whether the session is one of Spark Connect.
+# The key: whether the session is one of Spark Connect.
 MODULES: Final = {
     False: "pyspark.sql.streaming.query",
     True: "pyspark.sql.connect.streaming.query",
@@ -33,9 +33,9 @@ _hooking: Final = threading.Lock()
 
 
 def hook_queries(*, is_connect: bool) -> None:
-    """Patch Spark's classes of streaming queries, as this module describes.
+    """Patch Spark's classes of streaming queries, as the docstring of this module describes.
 
-    is_connect: whether to patch the classes of Spark Connect or the classic ones.
+    is_connect: whether to patch the classes of Spark Connect, instead of the classic classes.
     """
     module = import_module(MODULES[is_connect])
     query, manager = module.StreamingQuery, module.StreamingQueryManager
@@ -57,7 +57,7 @@ def _classic_session() -> Any:
 
 
 def _no_session() -> None:
-    """Stand for the session of Spark Connect, which does not know the Python of its workers."""
+    """Return None: a session of Spark Connect does not know the Python of its workers."""
 
 
 def _naming(method: Any, session: Callable[[], Any]) -> Any:
@@ -70,7 +70,7 @@ def _naming(method: Any, session: Callable[[], Any]) -> Any:
 
 
 def _reporting(method: Any) -> Any:
-    """Make a method of Spark's add the error of a query to its report."""
+    """Return a method of Spark with an addition: it adds a query's error to the query's report."""
 
     @functools.wraps(method)
     def raising(*args: Any, **kwargs: Any) -> Any:
