@@ -83,7 +83,7 @@ test-faults: java $(VENV)/.test  ## many random faults of network and brokers, o
 # Two workers, file by file. A test that hangs is interrupted by a signal, and the next one runs: by a
 # thread, the timeout would end the worker, and pytest-xdist would let the next worker hang there, too.
 test-exactly-once: java $(VENV)/.test kafka  ## every case of exactlyOnce, on transaction.version 2 and 1, two files of tests at a time; up to 90 minutes
-	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --dist loadfile --no-loadscope-reorder -n 2 --timeout 900 --timeout-method signal --durations 15 tests/exactly_once tests/simulation/exactly_once tests/unit/commit tests/unit/commit_client tests/unit/spark/test_exactly_once.py $(ARGS)
+	@$(JAVA_PATH) ALL_LEVELS=1 exec $(BIN)/pytest --dist loadfile --no-loadscope-reorder -n 2 --timeout 900 --timeout-method signal --durations 15 tests/exactly_once tests/simulation/exactly_once tests/unit/commit tests/unit/commit_client tests/unit/spark/test_exactly_once.py tests/unit/spark/driver/test_saves.py $(ARGS)
 
 test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Python that is supported and here; ARGS="--spark 4.2 --python 3.13"
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka next

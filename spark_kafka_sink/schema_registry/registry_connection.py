@@ -15,7 +15,7 @@ from spark_kafka_sink.auth.mechanisms import PLAIN, utf8
 from spark_kafka_sink.auth.token_endpoint import basic_authorization, by_secret, token_of_answer
 from spark_kafka_sink.auth.token_renewal import TokenException
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import ConfigException, name_options
+from spark_kafka_sink.errors import ConfigException, Option, name_options
 from spark_kafka_sink.logs import masked, warn_once
 from spark_kafka_sink.network.http import (
     HttpException,
@@ -202,10 +202,11 @@ class _Connection:
             if config.sasl_jaas_config is not None:
                 found = values.jaas(config.sasl_jaas_config.value, config.sasl_mechanism).options
                 user, password = found.get("username"), found.get("password")
+            jaas = str(Option("sasl.jaas.config"))
         if not user or password is None:
             message = (
                 f"{_BASIC} is SASL_INHERIT, but the options of the brokers have no user and "
-                f"password: set kafka.sasl.jaas.config, as for {PLAIN}, or {_USER_INFO}"
+                f"password: set {jaas}, as for {PLAIN}, or {_USER_INFO}"
             )
             raise ConfigException(message)
         utf8(user + password, "sasl.jaas.config")

@@ -422,17 +422,19 @@ def test_after_register_a_stream_says_the_sentence_wherever_its_failure_is_seen(
     case = Case("no-topic", cluster)
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.txt").write_text("row\n")
-    writer = (
+    frame = (
         spark.readStream.format("text")
         .load(str(tmp_path / "source"))
         .selectExpr("value", "'no-topic' AS topic")
-        .writeStream.trigger(availableNow=True)
     )
-    by_format = writer.format("pykafka").options(**case.options)
-    by_function = writer.foreachBatch(partial(write_batch, options=case.options))
-    for name, each in (("format", by_format), ("function", by_function)):
+    for name in ("format", "function"):
         spark.streams.resetTerminated()
-        query = each.option("checkpointLocation", str(tmp_path / name)).start()
+        writer = frame.writeStream.trigger(availableNow=True)
+        if name == "format":
+            writer = writer.format("pykafka").options(**case.options)
+        else:
+            writer = writer.foreachBatch(partial(write_batch, options=case.options))
+        query = writer.option("checkpointLocation", str(tmp_path / name)).start()
         found: list[BaseException | None] = []
         for wait in (spark.streams.awaitAnyTermination, query.awaitTermination):
             with pytest.raises(PySparkException) as met:

@@ -134,7 +134,7 @@ def test_of_two_streams_at_once_the_one_that_fails_has_a_record_of_it(
 # The event about the failed query is passed on when the server has ended the events, which is while
 # the listener is removed. With Spark's own bus of listeners, this client would never end.
 CLIENT = """
-import faulthandler, json, queue, sys, traceback
+import faulthandler, json, queue, sys, threading, traceback
 faulthandler.dump_traceback_later(120, exit=True)  # show where it hangs
 from pyspark.sql import SparkSession
 from spark_kafka_sink import KafkaStreamListener, register
@@ -143,7 +143,7 @@ remote, good, bad, options, removes = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
 register(spark)
 
-bus, kept = spark.streams._sqlb, []
+bus, kept, came = spark.streams._sqlb, [], threading.Event()
 post_to_all, query_event_handler = bus.post_to_all, bus._query_event_handler
 
 def keep_failures(event):
@@ -151,6 +151,7 @@ def keep_failures(event):
         post_to_all(event)
     else:
         kept.append(event)
+        came.set()
 
 def post_late(events):
     query_event_handler(events)
@@ -179,6 +180,7 @@ found = [records.get(timeout=60) for _ in range(2)]
 print(json.dumps([[r.progress.numInputRows, r.reports, r.where] for r in found]))
 print(json.dumps(said))
 if removes == "removes":
+    assert came.wait(60)
     spark.streams.removeListener(listener)
     failure = failures.get_nowait()
     is_bad = str(failure.id) == queries[1].id and str(failure.run_id) == queries[1].runId

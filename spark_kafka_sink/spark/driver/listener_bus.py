@@ -65,7 +65,7 @@ class ListenerBus(StreamingQueryListenerBus):
             self._listener_bus.append(listener)
 
     def remove(self, listener: StreamingQueryListener) -> None:
-        """Remove a listener. Before the last one goes, it gets all events that are on their way.
+        """Remove a listener. The last one first gets the events that the server has sent.
 
         If the server cannot be reached, the listener is not removed, and a warning says so. Raise
         IllegalStateException if a listener calls this itself, because its event would not end.

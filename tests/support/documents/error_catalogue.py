@@ -150,7 +150,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "A listener that removes itself over Spark Connect",
             "A function of a `KafkaStreamListener` calls `removeListener`, which waits for it.",
             "Call `removeListener` in another thread, for example at the end of the program.",
-            places=("spark/driver/listener_bus.py:remove",),
+            places=("spark/driver/listener_bus.py:ListenerBus.remove",),
             tests=(
                 "unit/spark/driver/test_listener_bus.py::test_a_listener_that_removes_itself_is_told_so",
             ),
@@ -1206,8 +1206,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "serde/json_schema.py:_check_types",
-                "serde/json_schema.py:_Fitter.fit",
-                "serde/json_schema.py:_Fitter._one_of",
                 "serde/json_schema.py:_Fitter._object",
                 "serde/json_schema.py:_misfit",
             ),

@@ -395,7 +395,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
                 shorten(error)
             raise
         with _of_micro_batch(kind, writer, session, write) as of_micro_batch:
-            write = write._replace(options={**write.options, **of_micro_batch})
+            write = write._replace(options=join_options(write.options, of_micro_batch))
             if _has_nothing_to_write(kind, session, write):
                 return None
             kwargs |= handed_on | of_micro_batch

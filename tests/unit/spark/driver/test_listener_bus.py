@@ -196,6 +196,7 @@ def test_a_connection_that_is_lost_while_a_listener_is_removed_ends_it(
     client.at_removal = lambda: None
     session.streams.addListener(listener)
     in_time(session.streams.removeListener, listener)
+    assert client.events.empty()
 
 
 def test_a_bus_in_use_is_mended_once_and_another_kind_of_bus_is_not(

@@ -207,9 +207,8 @@ def test_a_second_save_in_foreachbatch_is_refused_and_never_skipped(
 ) -> None:
     spark.in_batch(7)
     spark.save(txnversion="7")
-    monkeypatch.setattr(
-        written_versions, "is_written", lambda _: True
-    )  # it would be skipped by this
+    # By this, it would be skipped.
+    monkeypatch.setattr(written_versions, "is_written", lambda _: True)
     with pytest.raises(ConfigException, match=r"^save\(\): this process has saved micro-batch 7"):
         spark.save(txnversion="7")
     with pytest.raises(ConfigException, match=r"^write_batch: this process has saved"):
