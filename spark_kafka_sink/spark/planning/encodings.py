@@ -97,7 +97,8 @@ def with_registered_encodings(
         own = settings
         if not _has_id(settings, column.name, chosen):
             own = replace(settings, schema_id=None)
-        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format))
+        write_id = "" if may_remember else options.write_id or ""
+        questions.append(RegistryQuestion(own, column.name, options.topic, schema_format, write_id))
     encodings = answers(questions, options.producer, may_remember=may_remember)
     return replace(options, encodings=tuple(encodings), registry=None)
 

@@ -23,10 +23,14 @@ from spark_kafka_sink.spark.session import driver_folder
 
 @dataclass(frozen=True, slots=True)
 class KeptSchema:
-    """A schema that was chosen. at: when the registry was asked, in seconds since 1970."""
+    """A schema that was chosen. at: when the registry was asked, in seconds since 1970.
+
+    write_id: of the write that it was chosen for, empty for a micro-batch.
+    """
 
     chosen: ChosenSchema
     at: float
+    write_id: str = ""
 
     def is_fresh(self, now: float, ttl_s: float) -> bool:
         """Return whether the registry need not be asked again; a negative ttl_s is no limit."""
@@ -49,10 +53,10 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
     if path is None:
         return
     chosen = kept.chosen
-    text = json.dumps([chosen.text, chosen.schema_id, chosen.referenced, kept.at])
+    parts = [chosen.text, chosen.schema_id, chosen.referenced, kept.at, kept.write_id]
     with suppress(OSError):
         partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_text(text, "utf-8")
+        partial.write_text(json.dumps(parts), "utf-8")
         partial.replace(path)
 
 
@@ -73,8 +77,9 @@ def _stored(asked: str) -> KeptSchema | None:
 
 def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
     match parts:
-        case [str(text), int(schema_id), [*referenced], float(at)]:
-            return KeptSchema(ChosenSchema(text, schema_id, tuple(map(str, referenced))), at)
+        case [str(text), int(schema_id), [*referenced], float(at), str(write_id)]:
+            chosen = ChosenSchema(text, schema_id, tuple(map(str, referenced)))
+            return KeptSchema(chosen, at, write_id)
     return None
 
 

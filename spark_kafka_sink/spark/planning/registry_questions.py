@@ -3,7 +3,8 @@
 Streams and write_batch plan every micro-batch. They ask for the latest version of a subject again
 only after latest.cache.ttl.sec. A schema that an option sets does not change, so it is asked for
 once. If the registry does not respond, or if its newest schema does not fit the rows, a stream goes
-on with the schema that it has, and warns.
+on with the schema that it has, and warns. Each batch job asks once, even if it is planned in two
+processes.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RegistryQuestion:
-    """What the registry is asked about a column. topic: None if the rows have a topic column."""
+    """What the registry is asked about a column. topic: None if the rows have a topic column.
+
+    write_id: as in `SinkOptions`; empty for a micro-batch.
+    """
 
     settings: RegistrySettings
     column: str
     topic: str | None
     schema_format: SchemaFormat
+    write_id: str
 
     @property
     def is_about_one_schema(self) -> bool:
@@ -72,8 +77,8 @@ def answers(
 ) -> list[ColumnEncoding]:
     """Return how tasks encode each column. Every column is checked before a schema is registered.
 
-    may_remember: whether to use schemas that were chosen before. Raise the exceptions of
-    `choose_schema`.
+    may_remember: whether to use schemas that were chosen before. A schema that was chosen for the
+    same write is used in any case. Raise the exceptions of `choose_schema`.
     """
     connection = _Connection(config)
     found = [connection.chosen(each, may_remember=may_remember) for each in questions]
@@ -98,10 +103,14 @@ class _Connection:
     def chosen(self, asked: RegistryQuestion, *, may_remember: bool) -> ChosenSchema:
         """Return the schema of a column, which fits."""
         settings = asked.settings
-        kept = kept_schema(asked.digest) if may_remember else None
+        ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
+        kept = kept_schema(asked.digest)
+        if kept is not None and not may_remember:
+            # With register, the user's process asks before the process that plans the job.
+            kept = kept if kept.write_id == asked.write_id != "" else None
+            ttl_s = -1
         if kept is not None and not _fits(asked, kept.chosen):
             kept = None
-        ttl_s = -1 if asked.is_about_one_schema else settings.cache_ttl_s
         if kept is not None and kept.is_fresh(time.time(), ttl_s):
             return kept.chosen
         client = self._client(settings)
@@ -114,7 +123,7 @@ class _Connection:
             _warn(asked, kept.chosen, error)
             found = kept.chosen
         if found.schema_id is not None:
-            keep_schema(asked.digest, KeptSchema(found, time.time()))
+            keep_schema(asked.digest, KeptSchema(found, time.time(), asked.write_id))
         return found
 
     def encoding(self, asked: RegistryQuestion, chosen: ChosenSchema) -> ColumnEncoding:
@@ -123,7 +132,7 @@ class _Connection:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
             schema_id = registered_id(client, asked.settings, chosen, kind)
             chosen = replace(chosen, schema_id=schema_id)
-            keep_schema(asked.digest, KeptSchema(chosen, time.time()))
+            keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id))
         return asked.encoding(chosen)
 
 

@@ -428,6 +428,21 @@ def test_rows_of_another_type_are_asked_for_again(server: RegistryServer, clock:
     assert server.asked() == [LATEST, LATEST]
 
 
+def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None:
+    first, second = ({"pykafka.write.id": each} for each in ("w1", "w2"))
+    schema = rows(key=T.LongType())
+    found = [asked(server, schema, first, keyFormat="avro").encodings for _ in range(2)]
+    assert found[0] == found[1]
+    assert len(server.asked()) == 4
+    assert asked(server, schema, second, keyFormat="avro").encodings == found[0]
+    assert len(server.asked()) == 2
+    # What a micro-batch has chosen is not used by a write, with or without an id.
+    batch(server)
+    for each in ({"pykafka.write.id": "w3"}, {}):
+        asked(server, more=each)
+        assert server.asked() == [LATEST]
+
+
 def test_other_processes_of_the_driver_know_it(
     server: RegistryServer, clock: Now, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
