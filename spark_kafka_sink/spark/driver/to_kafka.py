@@ -30,8 +30,8 @@ _BYTES: Final = ("key", "value")
 # By default, to_json cuts times to milliseconds and writes them in the time zone of the session.
 _EXACT_TIMES: Final = {
     "timeZone": "UTC",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]XXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss[.SSSSSS]",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
     # The session has a setting for it.
     "ignoreNullFields": "true",
 }
