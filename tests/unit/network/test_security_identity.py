@@ -31,7 +31,7 @@ IN_JAAS = {
         f'{MODULES}.scram.ScramLoginModule required username="{NAME}" password="p";'
     ),
 }
-BY_WHOLE_JAAS = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "${env:JAAS_OF_A_TEST}"}
+BY_JAAS_REFERENCE = {"sasl.mechanism": "PLAIN", "sasl.jaas.config": "${env:JAAS_OF_A_TEST}"}
 BY_CLIENT_ID = {
     "sasl.mechanism": "OAUTHBEARER",
     f"{OAUTH}.token.endpoint.url": "http://127.0.0.1:1/token",
@@ -75,7 +75,7 @@ def config(options: dict[str, str], folder: Path) -> ProducerConfig:
 
 @pytest.mark.parametrize(
     "options",
-    [BY_FILE, BY_ASSERTION, BY_NAME, IN_JAAS, BY_WHOLE_JAAS, BY_CLIENT_ID],
+    [BY_FILE, BY_ASSERTION, BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID],
     ids=["token", "assertion", "name", "JAAS name", "whole JAAS", "client id"],
 )
 def test_tasks_of_two_users_do_not_share_a_producer(
@@ -99,7 +99,7 @@ def test_tasks_of_two_users_do_not_share_a_producer(
     assert used[2] is not used[0]
 
 
-@pytest.mark.parametrize("options", [BY_NAME, IN_JAAS, BY_WHOLE_JAAS, BY_CLIENT_ID])
+@pytest.mark.parametrize("options", [BY_NAME, IN_JAAS, BY_JAAS_REFERENCE, BY_CLIENT_ID])
 def test_an_identity_does_not_show_a_name_that_a_variable_gives(
     options: dict[str, str], users: Users, tmp_path: Path
 ) -> None:
@@ -112,7 +112,7 @@ def test_an_identity_does_not_show_a_name_that_a_variable_gives(
 def test_a_new_password_or_a_new_token_of_the_same_user_is_no_new_identity(
     users: Users, tmp_path: Path
 ) -> None:
-    for options in (BY_FILE, BY_WHOLE_JAAS):
+    for options in (BY_FILE, BY_JAAS_REFERENCE):
         given = config(options, tmp_path)
         users.set("alice")
         before = login_identity(given)
@@ -157,7 +157,7 @@ def test_an_identity_starts_no_fetch_of_tokens(users: Users, tmp_path: Path) -> 
         ),
         (BY_NAME, f"the user name '{NAME}' has another value than before"),
         (IN_JAAS, f"the user name '{NAME}' has another value than before"),
-        (BY_WHOLE_JAAS, "the user name '${env:JAAS_OF_A_TEST}' has another value than before"),
+        (BY_JAAS_REFERENCE, "the user name '${env:JAAS_OF_A_TEST}' has another value than before"),
     ],
     ids=["token", "name", "JAAS name", "whole JAAS"],
 )
