@@ -10,7 +10,7 @@ start at 0 in each partition.
     join     transaction.version 1   AddPartitionsToTxn, unless the partitions are added already
              transaction.version 2   nothing: brokers add the partitions that are written to
     write    one batch in flight per partition until its first acknowledgement (see `sequences`)
-    leave    when every batch is acknowledged; `partitions` has what was written to each
+    leave    when every batch is acknowledged; `partitions` then has what was written
 
 After the first error, the producer writes nothing more, and its caller must not rely on any record
 that it wrote. The transaction may still be open after the error.
