@@ -1,6 +1,6 @@
 """Which schema a column is written with, if there is a schema registry.
 
-It is the first of these that exists:
+The column is written with the first of these schemas that exists:
 
 1. the schema with the id in the option use.schema.id
 2. the schema in the option valueSchema or keySchema, which is registered

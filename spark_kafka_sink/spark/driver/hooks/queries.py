@@ -1,7 +1,7 @@
 """Hooks into Spark's classes of streaming queries, which `register` installs.
 
-If a query fails because of the sink, they add the sink's error message to the exception that the
-program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
+If a query fails because of the sink, the hooks add the sink's error message to the exception that
+the program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
 queries. These include queries with `foreachBatch`, and queries that ``spark.streams.get()``
 returns. Exceptions that do not name the sink are left as they are.
 """
