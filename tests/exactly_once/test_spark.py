@@ -13,7 +13,15 @@ import pytest
 from support.brokers.kafka_cluster import KafkaCluster
 from support.spark import exactly_once_cases, holding_commits
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.exactly_once]
+# The application of a mode runs its cases on two clusters: on a machine that does something else,
+# too, it takes longer than other tests.
+_LIMIT_S = 900
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.exactly_once,
+    pytest.mark.timeout(_LIMIT_S),
+]
 
 _LEVELS = pytest.mark.parametrize("level", ["level 2", "level 1"])
 
@@ -44,7 +52,7 @@ def run(mode: str, folder: str, **clusters: str) -> Application:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=_LIMIT_S - 60,
     )
     assert done.returncode == 0, done.stderr[-5000:]
     found = {
