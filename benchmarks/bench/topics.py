@@ -99,7 +99,11 @@ class Topics:
         ]
 
     def contents(self, topic: str) -> Contents:
-        """Return the contents of a topic from which nothing was deleted.
+        """Return the contents of a topic from which nothing was deleted."""
+        return Contents(self.records(topic), self._log_bytes(topic))
+
+    def records(self, topic: str) -> int:
+        """Return the number of records written to a topic from which nothing was deleted.
 
         A commit is answered before the last marker is written, so this waits for the markers.
         """
@@ -109,10 +113,6 @@ class Topics:
                 message = f"topic {topic} has a transaction that stays open"
                 raise running.JobError(message)
             time.sleep(_POLL_S)
-        return Contents(self.records(topic), self._log_bytes(topic))
-
-    def records(self, topic: str) -> int:
-        """Return the number of records written to a topic from which nothing was deleted."""
         first = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         if deleted := sum(self._offsets(topic, first)):
             message = f"the broker has deleted {deleted:,} records of topic {topic}"
