@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, registry_server
+from support.brokers.registry_server import RegistryServer
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.serde.json_schema import JsonPlan, derive_json_schema, fit_json
@@ -32,13 +31,6 @@ HAND_MADE = {
 }
 LATEST = "GET /subjects/t-value/versions/latest"
 REGISTER = "POST /subjects/t-value/versions"
-
-
-@pytest.fixture
-def server() -> Iterator[RegistryServer]:
-    """A registry."""
-    with registry_server() as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, error, registry_server
+from support.brokers.registry_server import RegistryServer, error
 
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import _warn
@@ -44,13 +44,6 @@ HAND_MADE = json.dumps(
 LATEST = "GET /subjects/t-value/versions/latest"
 REGISTER = "POST /subjects/t-value/versions"
 LOOKUP = "POST /subjects/t-value"
-
-
-@pytest.fixture
-def server() -> Iterator[RegistryServer]:
-    """A registry."""
-    with registry_server() as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
