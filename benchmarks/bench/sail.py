@@ -15,6 +15,8 @@ from typing import Final, Self
 
 _PROGRAM: Final = Path(__file__).with_name("sail_program.py")
 _PATIENCE_S: Final = 10.0
+# The benchmark's own Python and Spark; spark-submit sets most of them.
+_OF_BENCHMARK: Final = ("MASTER", "PYSPARK_", "PYTHON", "SPARK_")
 
 
 class Sail:
@@ -60,8 +62,9 @@ class Sail:
         return subprocess.check_output(command, text=True).strip()  # noqa: S603 - no shell
 
     def _started(self) -> subprocess.Popen[str]:
-        # Settings of Python, such as PYTHONPATH, are those of the benchmark's own environment.
-        variables = {name: text for name, text in os.environ.items() if "PYTHON" not in name}
+        variables = {
+            name: text for name, text in os.environ.items() if not name.startswith(_OF_BENCHMARK)
+        }
         return subprocess.Popen(  # noqa: S603 - no shell
             [self._python, "-P", _PROGRAM],
             env=variables,

@@ -123,7 +123,9 @@ def test_cells_from_parquet_are_for_what_reads_rows_in_the_write(
 
 
 PROGRAM = """
-import json, sys
+import json, os, sys
+for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYTHONPATH", "SPARK_HOME"):
+    assert name not in os.environ
 for line in sys.stdin:
     path, options = json.loads(line)
     if options["topic"] == "end":
@@ -138,6 +140,8 @@ def test_sail_writes_the_file_or_says_why_not(
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     monkeypatch.setattr(sail, "_PROGRAM", program)
+    for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYTHONPATH", "SPARK_HOME"):
+        monkeypatch.setenv(name, "of the benchmark")
     here = replace(setting(CELLS["1KB-parquet"]), parquet=Path("/rows"))
     with pytest.raises(NotRunError, match="--sail-python is not a Python with pysail"):
         write_of(SAIL, here)
