@@ -37,7 +37,7 @@ COMMA := ,
 # pip prints a page where one sentence does: the page stays in a file.
 define install
 @$(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile $(1) 2> $(@D)/pip.log || { \
-	echo "The packages could not be installed ($$(sed -n 's/^ *ERROR: //p' $(@D)/pip.log | tail -1)): check the network, and run make again. All that pip says is in $(@D)/pip.log." >&2; exit 1; }
+	echo "The packages could not be installed ($$(sed -n '/^ *ERROR: /{s///;h;};$${x;p;}' $(@D)/pip.log)): check the network, and run make again. All that pip says is in $(@D)/pip.log." >&2; exit 1; }
 endef
 
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
