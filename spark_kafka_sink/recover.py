@@ -326,9 +326,11 @@ class _Command:
         raise KafkaException(f"the plan ended with {outcome!r}; this is a bug")
 
     def _failed(self, found: FoundOwner, failure: Failure) -> int:
+        acls = Acls.of(self._asked.config)
         hints = {
-            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Acls.of(self._asked.config).hint(
-                failure.error, found.owner.driver_id
+            # Without access to the ids of its tasks, brokers list none of them as open.
+            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: acls.hint(
+                failure.error, f"{found.owner.prefix}/", is_prefix=True
             ),
             codes.TOPIC_AUTHORIZATION_FAILED: (
                 "this command needs READ on the topics of the rows, and READ and WRITE on "
