@@ -215,7 +215,7 @@ def _check_transaction(
 ) -> Failure | None:
     plan = machine.plan
     if described.producer != plan.producer:
-        newer = is_newer(described, plan.producer)
+        newer = is_newer(described, plan)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
     # At level 2, a plan that has written the record DONE begins with a transaction that has ended,
     # whose markers may still be on their way.

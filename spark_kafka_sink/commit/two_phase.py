@@ -216,7 +216,7 @@ def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
 def _explained(machine: Committing, at: Received) -> Step[Committing]:
     plan, reply = machine.plan, at.reply
     is_known = at.found is Verdict.DONE and isinstance(reply, Described)
-    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan.producer)
+    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan)
     failure = None if newer else machine.failure
     return _over(machine, _S.FAILED, failure or superseded(plan.run.owner))
 

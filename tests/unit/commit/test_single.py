@@ -177,6 +177,10 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
         {DescribeTransaction: [Described(COMPLETE_ABORT, RAISED)]}, (ATTEMPT,), 2,
         "was aborted by the brokers after 900000 ms",
     ),
+    "a timeout, which raises the epoch twice in Kafka 4.0": (
+        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(7, 5))]},
+        (ATTEMPT,), 2, "was aborted by the brokers after 900000 ms",
+    ),
     "a newer run": (
         {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,
         "superseded by a newer run of application 'flights'",
