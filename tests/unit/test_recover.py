@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import recover
-from spark_kafka_sink.commit.log_record import NOTHING
-from spark_kafka_sink.commit.names import checked_owner
-from spark_kafka_sink.commit.recovery import FoundOwner
+from spark_kafka_sink.commit.log_record import NOTHING, DecidedTransaction
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
+from spark_kafka_sink.commit.outcomes import LostTransaction
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered
 from spark_kafka_sink.commit.steps import Failure, FailureKind
 from spark_kafka_sink.commit_client import CommitClient
 from spark_kafka_sink.config import producer_config
-from spark_kafka_sink.model import TopicPartition
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
 NOWHERE = "127.0.0.1:1"
@@ -121,3 +122,19 @@ def test_the_right_that_is_named_covers_the_transactional_ids_of_the_tasks(
         assert recover._Command(asked, client)._failed(found, refused) == 2
     said = capsys.readouterr().out
     assert said.endswith(" --resource-pattern-type prefixed --transactional-id team/\n")
+
+
+def test_a_command_that_is_printed_touches_no_other_owner() -> None:
+    found = FoundOwner(checked_owner("team", "my app", "t"), NOTHING, ())
+    producer = ProducerIdAndEpoch(1, 0)
+    decided = DecidedTransaction(TaskSlot(0, 0), producer, TopicPartition("t", 0), 5)
+    recovered = Recovered(
+        found,
+        fates=(Fate.LOST,),
+        undecided=(OpenSince("team/my%20app/t/1.0", 0, 60_000),),
+        lost=(LostTransaction(decided, 3),),
+    )
+    said = "\n".join(recover._state(recovered, "log"))
+    where = "'my app' --topic t --txn-id-prefix team --commit-log-topic log"
+    assert f"python -m spark_kafka_sink.recover --abort {where}" in said
+    assert f"python -m spark_kafka_sink.recover --accept-torn --app-id {where}" in said
