@@ -11,7 +11,7 @@ from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, REA
 from support.pure.scripted_machine import check_old_leaders_are_asked_again, kind_of, kinds, run
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import single
+from spark_kafka_sink.commit import guards, single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.outcomes import (
@@ -100,6 +100,16 @@ def test_rows_and_record_are_committed_by_one_end_txn() -> None:
     ]  # fmt: skip
     end = asked[-1].ask
     assert (end.producer, end.version) == (PRODUCER, 5)  # type: ignore[union-attr]
+
+
+def test_what_tasks_wrote_is_grouped_by_partition_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    group = guards.by_partition
+    monkeypatch.setattr(guards, "by_partition", lambda given: calls.append(given) or group(given))
+    assert commit({}, behind_until=60.0)[0] == Committed(RECORD)
+    assert len(calls) == 1
 
 
 def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_afterwards() -> None:
