@@ -300,7 +300,13 @@ class Program:
     # -- interrupted calls ------------------------------------------------------------------------
 
     def _calls_around(self, interrupt: Interrupt) -> Iterator[Callable[[], object]]:
-        """Draw a call that is interrupted, and what comes before and after it."""
+        """Draw a call that is interrupted, and what comes before and after it.
+
+        If there is another thread, its only call is a close at about the time of the interrupt.
+        """
+        if self.world.current.name != "caller 0":
+            yield partial(self._close_during, interrupt)
+            return
         random = self.world.random
         kinds = {"append": 3, "send": 1, "flush": 1, "close": 1}
         if self.plan.is_transactional:
@@ -331,6 +337,14 @@ class Program:
         yield self._send
         if self.plan.is_transactional:
             yield self._commit
+
+    def _close_during(self, interrupt: Interrupt) -> None:
+        """Close while another caller is interrupted, or a little before."""
+        moments = self.world.random.choice([0, 10, 50, 200])
+        self.world.block(
+            lambda: interrupt.is_near(moments) or self._callers_left == 1, "an interrupt"
+        )
+        self._close()
 
     def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:
         """Append some rows with an interrupt."""
