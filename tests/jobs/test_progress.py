@@ -89,7 +89,7 @@ def test_nothing_is_committed_before_the_first_task(capsys: pytest.CaptureFixtur
     assert shown(capsys, [], [], []) == ["writing: ended after T"]
 
 
-class MicroBatch(NamedTuple):
+class _MicroBatch(NamedTuple):
     """Spark's progress of a micro-batch."""
 
     batchId: int  # noqa: N815 - Spark's names
@@ -104,7 +104,7 @@ def test_a_micro_batch_with_rows_is_shown_and_counted_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     total = stream.Total()
-    recent = [MicroBatch(0, 1000), MicroBatch(1, 0), MicroBatch(2, 5)]
+    recent = [_MicroBatch(0, 1000), _MicroBatch(1, 0), _MicroBatch(2, 5)]
     for seen in (recent[:1], recent, recent[1:]):
         for each in seen:
             total.add(cast("StreamingQueryProgress", each))
