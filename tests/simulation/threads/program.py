@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -274,8 +274,8 @@ class Program:
     def _pause(self) -> None:
         self.world.sleep(self.world.random.choice([0.0001, 0.01, 0.5]))
 
-    def _close(self) -> None:
-        timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
+    def _close(self, timeouts: Sequence[float | None] = (None, None, 1.0, 0.02, 0)) -> None:
+        timeout = self.world.random.choice(timeouts)
         # A close without a timeout does not report lost rows.
         self.ledger.is_reported = self.ledger.is_reported or timeout == 0
         self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
@@ -308,7 +308,7 @@ class Program:
             yield partial(self._close_during, interrupt)
             return
         random = self.world.random
-        kinds = {"append": 3, "send": 1, "flush": 1, "close": 1}
+        kinds = {"append": 3, "send": 1, "flush": 1 if self._callers_left == 1 else 5, "close": 1}
         if self.plan.is_transactional:
             kinds |= {"commit": 2, "abort": 2}
         kind = random.choices([*kinds], [*kinds.values()])[0]
@@ -344,7 +344,7 @@ class Program:
         self.world.block(
             lambda: interrupt.is_near(moments) or self._callers_left == 1, "an interrupt"
         )
-        self._close()
+        self._close([0, 0, 0.02, None])
 
     def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:
         """Append some rows with an interrupt."""
