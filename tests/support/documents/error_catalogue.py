@@ -299,7 +299,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "Sessions, saves and streams": (
         Entry(
             "A save mode other than append",
-            "Records of a topic can be added and not replaced.",
+            "Records can be added to a topic, but not replaced.",
             'Write `.mode("append")`, or call `register(spark)` and no `mode()`.',
             places=(
                 "spark/writer.py:mode_refusal",
@@ -1248,7 +1248,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "`atomic_layout` with encoded columns",
-            "The partition of a row would be chosen before its key is encoded.",
+            "`atomic_layout` would choose the partition of a row before its key is encoded.",
             "Leave the key as it is, or write without `atomic_layout`.",
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
