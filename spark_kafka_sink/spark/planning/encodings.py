@@ -207,7 +207,7 @@ class _AvroFormat:
     def encoding(
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return how tasks encode the column with a schema."""
+        """Return the encoding of the column by a schema, for the tasks."""
         with self._named_errors():
             schema = parse_schema(text, referenced)
         plan = fit(self._kind, schema, self._name)
