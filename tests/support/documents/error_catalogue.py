@@ -1142,9 +1142,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The schema is not JSON, or breaks a rule of the Avro specification.",
             "Correct the schema at the place that the message names.",
             places=(
+                "serde/avro_schema.py:_loaded",
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_AvroFormat._parsed",
+                "spark/planning/encodings.py:_AvroFormat._named_errors",
                 "spark/planning/given_schemas.py:given_schema",
             ),
             tests=(
@@ -1226,11 +1227,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/json_format.py:JsonFormat.derived",
                 "spark/planning/encodings.py:_check_works_without_registry",
                 "serde/json_encoder.py:_is_no_json",
+                "spark/tasks/encoded_rows.py:_rows",
             ),
             tests=(
                 "unit/spark/planning/test_json_format.py::test_what_cannot_be_written_is_refused",
                 "unit/spark/planning/test_json_format.py::test_other_strings_and_bytes_need_a_schema_that_is_not_compared",
                 "unit/serde/test_json_encoder.py::test_rows_that_to_json_has_not_made_fail_the_task",
+                "unit/spark/tasks/test_encoded_rows.py::test_json_of_two_calls_of_to_kafka_fails_the_task",
             ),
         ),
         Entry(
@@ -1239,6 +1242,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set the option as the message says, or remove it.",
             places=(
                 "spark/formats.py:format_options",
+                "spark/formats.py:_references",
                 "spark/formats.py:chosen_formats",
                 "spark/planning/encodings.py:_check_effects",
             ),
@@ -1279,6 +1283,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:_strategy",
                 "schema_registry/settings.py:_seconds",
                 "schema_registry/settings.py:_schema_id",
+                "schema_registry/settings.py:_check_id_serializer",
                 "spark/planning/encodings.py:_check_effects_of_registry",
                 "spark/planning/registered_schemas.py:subject_of",
             ),
