@@ -8,6 +8,7 @@ strings or bytes are not compared with a schema. They need a schema in an option
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
@@ -22,8 +23,14 @@ from spark_kafka_sink.serde.json_schema import (
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type
-from spark_kafka_sink.spark.planning.given_schemas import full_record_name, given_schema
+from spark_kafka_sink.spark.planning.given_schemas import (
+    full_record_name,
+    given_schema,
+    invalid_schema,
+)
 from spark_kafka_sink.spark.planning.spark_types import column_type
+
+_WHAT: Final = "a JSON Schema"
 
 
 class JsonFormat:
@@ -48,7 +55,7 @@ class JsonFormat:
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, "a JSON Schema")
+        return given_schema(self._name, self._options, _WHAT)
 
     def derived(self) -> str:
         """Return a schema for the type of the rows."""
@@ -88,5 +95,4 @@ class JsonFormat:
         try:
             return parse_json_schema(text)
         except DataException as error:
-            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
-            raise ConfigException(f"{origin}{error.message}") from None
+            raise invalid_schema(self._name, self._options, _WHAT, error) from None

@@ -177,7 +177,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/references.py:_absolute",
                 "auth/references.py:_pattern",
                 "config.py:_config_providers",
-                "network/option_values.py:OptionValues.path",
+                "network/option_values.py:_allowed_path",
+                "network/option_values.py:_allowed_content",
             ),
             tests=(
                 "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
@@ -1144,8 +1145,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_AvroFormat._parsed",
                 "spark/planning/given_schemas.py:given_schema",
+                "spark/planning/given_schemas.py:invalid_schema",
             ),
             tests=(
                 "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
@@ -1185,7 +1186,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/json_schema.py:parse_json_schema",
                 "serde/json_schema.py:fit_json",
                 "serde/json_schema.py:_Fitter._target",
-                "spark/planning/json_format.py:JsonFormat._parsed",
             ),
             tests=(
                 "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",

@@ -34,6 +34,8 @@ from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.ssl_options import tls_settings
+from spark_kafka_sink.spark.formats import FormatOptions
+from spark_kafka_sink.spark.planning.given_schemas import given_schema
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
@@ -620,7 +622,17 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         "PYKAFKA_OAUTH_ALLOWED_URLS",
         endpoint | {"sasl_oauthbearer_token_endpoint_url": REFERENCE},
     )
+    ways["schema in a file"] = "PYKAFKA_ALLOWED_PATHS", {"valueSchema": f"{folder}/secret"}
     return ways
+
+
+def use(options: dict[str, str]) -> None:
+    """Use options of a connection, or a file with a schema."""
+    if "valueSchema" in options:
+        schemas = FormatOptions(schemas={"value": options["valueSchema"]})
+        given_schema("value", schemas, "an Avro schema")
+    else:
+        security(**options)
 
 
 @pytest.mark.parametrize("way", by_each_way(Path("/f")))
@@ -634,7 +646,7 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
     for forbidden in ("", "nothing" if variable == "PYKAFKA_ENV_ALLOWLIST" else "/nothing"):
         monkeypatch.setenv(variable, forbidden)
         with pytest.raises(ConfigException, match=variable) as caught:
-            security(**options)
+            use(options)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
     if way.split(maxsplit=1)[0] in ("EnvVar", "File", "Directory"):
         monkeypatch.delenv(variable)
