@@ -191,6 +191,20 @@ class OptionValues:
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
+    def has_reference_in_login(self, config: ProducerConfig) -> bool:
+        """Return whether the user or the password for the brokers contains a variable."""
+        if config.sasl_jaas_config is not None:
+            text = config.sasl_jaas_config.value
+            if self.is_reference(text):
+                return True
+            # Search the parsed values, because escapes can hide a variable in the text.
+            options = parse_jaas(text).options
+            values = [options.get("username", ""), options.get("password", "")]
+        else:
+            password = config.sasl_password
+            values = [config.sasl_username or "", "" if password is None else password.value]
+        return any(map(self.has_reference, values))
+
     def check_url(self, url: str, description: str) -> None:
         """Raise ConfigException if this process may not get tokens by a URL.
 

@@ -30,7 +30,6 @@ from spark_kafka_sink.auth.delegation_tokens import (
     is_fresh,
     refusal_hint,
 )
-from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
     GSSAPI,
@@ -407,28 +406,14 @@ class Security:
         """Return the SASL mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism == PLAIN and not config.has_tls and self._has_reference():
+        has_reference = self._values.has_reference_in_login
+        if mechanism == PLAIN and not config.has_tls and has_reference(config):
             raise ConfigException(
                 "a variable (${…}) in the credentials cannot be used with PLAIN over "
                 "SASL_PLAINTEXT, which would send its value unencrypted to any server that "
                 "bootstrap.servers names: use SASL_SSL or SCRAM"
             )
         return mechanism
-
-    def _has_reference(self) -> bool:
-        """Return whether the user or the password contains a variable (``${…}``)."""
-        config = self._config
-        if config.sasl_jaas_config is not None:
-            text = config.sasl_jaas_config.value
-            if self._values.is_reference(text):
-                return True
-            # Search the parsed values, because escapes can hide a variable in the text.
-            options = parse_jaas(text).options
-            values = [options.get("username", ""), options.get("password", "")]
-        else:
-            password = config.sasl_password
-            values = [config.sasl_username or "", "" if password is None else password.value]
-        return any(self._values.has_reference(value) for value in values)
 
     def _token(self) -> OAuthBearerToken | None:
         """Return the current token to log in with, None while it is being fetched.
