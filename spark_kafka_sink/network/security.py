@@ -274,7 +274,6 @@ class Security:
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
         if config.has_tls:
-            self._warn_of_tls()
             self._context(self._settings())
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
@@ -549,12 +548,3 @@ class Security:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
         return client_context(settings)
-
-    def _warn_of_tls(self) -> None:
-        config = self._config
-        if not config.ssl_endpoint_identification_algorithm:
-            warn_once(
-                logger,
-                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
-                "certificate of a trusted CA can pose as a broker",
-            )

@@ -361,6 +361,27 @@ def test_a_login_that_brokers_refuse_names_the_options_to_check(
     made.close()
 
 
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_a_token_endpoint_whose_host_name_is_not_checked_is_told(
+    is_reference: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(TokenSource, "_go_on", lambda _: None)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    option = "ssl.endpoint.identification.algorithm"
+    jaas = f'{module} clientId="c" clientSecret="s" {option}="";'
+    monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+    _warn.cache_clear()
+    security(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://endpoint.invalid/token",
+        sasl_jaas_config="${env:JAAS_OF_A_TEST}" if is_reference else jaas,
+    ).close()
+    assert f"sasl.jaas.config: {option} is empty: anyone with a certificate" in caplog.text
+
+
 def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:
     module = "com.sun.security.auth.module.Krb5LoginModule required"
     with pytest.raises(ConfigException, match=r"the keytab of sasl\.jaas\.config") as caught:

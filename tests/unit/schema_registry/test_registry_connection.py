@@ -260,6 +260,16 @@ def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.Monk
     assert "a variable" in refusal("http://${env:WRONG}@nobody.invalid")
 
 
+def test_a_registry_whose_host_name_is_not_checked_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    option = "schema.registry.ssl.endpoint.identification.algorithm"
+    _warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        client_of("https://registry.invalid", more={option: ""})
+    assert f"{option} is empty: anyone with a certificate" in caplog.text
+
+
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     authority = Authority()
     context = server_context(
