@@ -39,6 +39,8 @@ SYSTEM_FILES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+# The hash of a certificate's subject, and a number.
+_HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _MAX_CONTEXTS: Final = 16
 
 _TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
@@ -131,10 +133,7 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
     default = ssl.get_default_verify_paths()
-    has_folder = False
-    with suppress(OSError):
-        has_folder = any(Path(default.capath or "/nowhere").iterdir())
-    if default.cafile or has_folder:
+    if default.cafile or _has_certificates(default.capath):
         context.set_default_verify_paths()
         return
     for path in SYSTEM_FILES:
@@ -148,6 +147,16 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
+
+
+def _has_certificates(folder: str | None) -> bool:
+    """Return whether a folder has a certificate under a name by which OpenSSL looks for it."""
+    with suppress(OSError):
+        return any(
+            _HASH_NAME.fullmatch(each.name) and each.is_file()
+            for each in Path(folder or "/nowhere").iterdir()
+        )
+    return False
 
 
 def _system_versions() -> tuple[object, ...]:
