@@ -776,6 +776,26 @@ def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
             security(security_protocol="SSL", ssl_truststore_location=path)
 
 
+def test_the_url_of_a_token_may_have_the_name_of_a_shipped_file(shipped: Path) -> None:
+    (shipped / "token.jwt").write_text("e30.e30.sig")
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    for retriever in ("DefaultJwtRetriever", "FileJwtRetriever"):
+        first = first_token(
+            sasl_oauthbearer_token_endpoint_url="file:token.jwt",
+            sasl_oauthbearer_jwt_retriever_class=retriever,
+            **options,
+        )
+        assert b"Bearer e30.e30.sig" in first
+    for url, words in (
+        ("file:other.jwt", "PYKAFKA_ALLOWED_PATHS"),
+        ("file:../token.jwt", "expected"),
+        ("file:", "expected"),
+        ("token.jwt", "expected"),
+    ):
+        with pytest.raises(ConfigException, match=words):
+            security(sasl_oauthbearer_token_endpoint_url=url, **options)
+
+
 # -- time limits ---------------------------------------------------------------------------------
 
 
