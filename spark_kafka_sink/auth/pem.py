@@ -37,7 +37,7 @@ _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x0
 _DER: Final = b"\x30"
 _PEM_BEGIN: Final = b"-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
-_HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*$", re.MULTILINE)
+_HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*\r?$", re.MULTILINE)
 # The encryption headers of a key that is not in PKCS#8. In a text without line breaks, only this
 # pattern finds the end of the headers.
 _ENCRYPTION: Final = re.compile(

@@ -51,6 +51,7 @@ FORMS: Final[dict[str, Callable[[str], str]]] = {
     "text around": lambda text: f"Bag Attributes\n  friendlyName: x\n{text}\nend: of it\n",
     "byte order mark": lambda text: f"\ufeff{text}",
     "headers inside": lambda text: text.replace("CATE-----\n", "CATE-----\na: b\nc: d\n\n", 1),
+    "headers and CRLF": lambda text: FORMS["CRLF"](FORMS["headers inside"](text)),
 }
 
 
@@ -66,7 +67,8 @@ def test_certificates_and_key_are_read_in_every_form(form: str, leaf: Certificat
 
 # Keys have headers of their own, which end with their lines.
 @pytest.mark.parametrize(
-    "form", sorted(FORMS.keys() - {"headers inside", "on one line, nothing between"})
+    "form",
+    sorted(FORMS.keys() - {"headers inside", "headers and CRLF", "on one line, nothing between"}),
 )
 @pytest.mark.parametrize(
     ("label", "password", "write"),
