@@ -1148,7 +1148,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_schema.py:_loaded",
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_AvroFormat._named_errors",
                 "spark/planning/given_schemas.py:given_schema",
                 "spark/planning/given_schemas.py:invalid_schema",
             ),

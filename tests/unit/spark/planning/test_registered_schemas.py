@@ -346,7 +346,7 @@ def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistrySe
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     kind = T.StructType().add("id", ID_TYPE)
     with pytest.raises(
-        DataException, match=r"the schema references com\.Id, but the schema registr"
+        DataException, match=r"the schema references com\.Id, but the schema registry"
     ):
         asked(server, rows(kind), given)
     server.add("ids", ID)
