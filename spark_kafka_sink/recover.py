@@ -286,7 +286,9 @@ class _Command:
     def abort(self, found: FoundOwner) -> int:
         """End the open transactions of an owner, as the owner's next run would."""
         _print_owner(found)
-        return self._plan(found, "aborted: nothing of it is open any more", accepts_torn=False)
+        return self._plan(
+            found, "aborted: the owner has no open transactions any more", accepts_torn=False
+        )
 
     def accept_torn(self, found: FoundOwner) -> int:
         """Let an owner continue although rows of its last run are lost."""

@@ -72,7 +72,7 @@ class VersionSet:
         return lowest if self.floor is None else max(lowest, self.floor)
 
     def place(self, version: int) -> Place:
-        """Return whether `version` was written."""
+        """Return the place of `version`: written, not written, or below the floor."""
         lowest = self.lowest
         if lowest is not None and version < lowest:
             return Place.BELOW_FLOOR

@@ -46,7 +46,7 @@ _SLOT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(0|[1-9][0-9]{0,9})\Z")
 class TaskSlot(NamedTuple):
     """The slot of a task's transactional id.
 
-    partition: the number of the Spark partition. slot: the number of the task attempt, or the next
+    partition: the id of the Spark partition. slot: the number of the task attempt, or the next
     higher number whose transactional id has no open transaction.
     """
 

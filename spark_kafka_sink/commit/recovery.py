@@ -170,7 +170,7 @@ class Recovered:
 
     fates: the results of the decided transactions, in the order of the record; empty if the record
     is not DECIDED. was_open: the decided transactions that were open before the recovery.
-    undecided: the open transactions that are not decided. lost: the decided transactions whose rows
+    undecided: the open transactions that no record lists. lost: the decided transactions whose rows
     are lost. failures: for each decided transaction whose result is not known, the reason.
     """
 

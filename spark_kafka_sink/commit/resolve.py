@@ -1,4 +1,4 @@
-"""Commit one transaction that is decided, and find out whether its rows are visible.
+"""Commit one decided transaction, and find out whether its rows are visible.
 
 A transaction is decided once a commit log record that lists it is committed. The steps are:
 
@@ -139,7 +139,7 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the id in a request by which `Resolvings.places` finds the request's machine."""
+    """Return the id in a request, which is a key of `Resolvings.places`."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""

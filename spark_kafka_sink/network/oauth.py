@@ -427,7 +427,7 @@ class OAuth:
             config = producer_config(
                 {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
             )
-            return tls_settings(config, AsWritten(config) if is_reference else self._values)
+            return tls_settings(config, ResolvedValues(config) if is_reference else self._values)
 
     def _retriever(self, written: str) -> str:
         given = self._values.resolved(_RETRIEVER, written)
@@ -540,8 +540,8 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
     return window, backoff
 
 
-class AsWritten(OptionValues):
-    """Option values whose variables (``${…}``) are already resolved."""
+class ResolvedValues(OptionValues):
+    """Option values without variables: the ``${…}`` in them were resolved before."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text unchanged."""

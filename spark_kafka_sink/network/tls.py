@@ -169,10 +169,10 @@ def _has_certificates(folder: str | None) -> bool:
 
 
 def _system_versions() -> tuple[object, ...]:
-    """Return what changes when a place of the system's certificates gets other certificates."""
+    """Return a value that changes when the files of the system's certificates change."""
     default = ssl.get_default_verify_paths()
-    places = [default.cafile, default.capath, *SYSTEM_FILES]
-    found = [_version(each) for each in places if each is not None]
+    paths = [default.cafile, default.capath, *SYSTEM_FILES]
+    found = [_version(each) for each in paths if each is not None]
     if not any(found):
         with suppress(ImportError):
             found.append(_version(importlib.import_module("certifi").where()))

@@ -284,7 +284,7 @@ def test_an_abandoned_job_is_aborted(
     messages = job.write(writer, ROWS)
     assert open_ids(client, job) != []
     assert recover("--abort", "job") == 0
-    assert "aborted: nothing of it is open any more" in recover.out
+    assert "aborted: the owner has no open transactions any more" in recover.out
     assert open_ids(client, job) == []
     with pytest.raises(KafkaException):
         handed_over(writer).commit(messages)

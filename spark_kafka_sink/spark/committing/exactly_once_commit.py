@@ -349,7 +349,7 @@ def _abort(
     """Abort a run, and print the result. batch_id: the number of a stream's micro-batch."""
     try:
         if is_replay or _is_replay(messages):
-            # Its rows are visible, so it would be wrong to say that nothing of it is.
+            # Its rows are visible, so it would be wrong to say that no row is visible.
             _end_unused(options, plan)
             return
         if _mode(options) is Mode.SINGLE:

@@ -141,14 +141,14 @@ class KafkaDataSource(DataSource):
             raise
 
     def check(self, schema: StructType) -> tuple[SinkOptions, int | None]:
-        """Check options and columns. Return the options, and the number of the micro-batch.
+        """Check options and columns. Return the options, and the batch id of the micro-batch.
 
         The number is None if no micro-batch is saved. Raise ConfigException and DataException.
         """
         given = {name.lower(): value for name, value in self.options.items()}
         batch_id, micro_batch = batch_id_of(given), micro_batch_in(given)
         if is_of_save(given):
-            given.pop("txnversion", None)  # it is the number of the micro-batch
+            given.pop("txnversion", None)  # it is the batch id
         for name in (BATCH_ID_OPTION, QUERY_OPTION) if batch_id is not None else ():
             given.pop(name, None)
         options = _checked_options(given, schema)

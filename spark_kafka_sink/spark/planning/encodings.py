@@ -207,7 +207,7 @@ class _AvroFormat:
     def encoding(
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return how tasks encode the column with a schema."""
+        """Return the encoding of the column by a schema, for the tasks."""
         plan = fit(self._kind, self._parsed(text, referenced), self._name)
         if schema_id is None:
             return ColumnEncoding(self._name, plan)

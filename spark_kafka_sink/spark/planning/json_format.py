@@ -85,7 +85,7 @@ class JsonFormat:
         referenced: Sequence[str] = (),  # noqa: ARG002 - only readers resolve other schemas
         schema_id: int | None = None,
     ) -> ColumnEncoding:
-        """Return how tasks write the column with a schema."""
+        """Return the encoding of the column by a schema, for the tasks."""
         schema = self._parsed(text)
         plan = JsonPlan() if self._kind is None else fit_json(self._kind, schema, self._name)
         prefix = b"" if schema_id is None else schema_id_prefix(schema_id)

@@ -54,7 +54,7 @@ class SchemaFormat(Protocol):
     def encoding(
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
-        """Return how tasks encode the column with a schema.
+        """Return the encoding of the column by a schema, for the tasks.
 
         referenced: the schemas that the schema references, each after those that it references
         itself. schema_id: the id to write before each row, None without a registry. Raise

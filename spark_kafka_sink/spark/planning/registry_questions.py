@@ -69,7 +69,7 @@ class RegistryQuestion:
         return question(connection, policy, self.column, self.topic, schema)
 
     def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
-        """Return how tasks encode the column. Raise DataException if it does not fit the schema."""
+        """Return the encoding of the column. Raise DataException if it does not fit the schema."""
         return self.schema_format.encoding(chosen.text, chosen.referenced, chosen.schema_id)
 
 

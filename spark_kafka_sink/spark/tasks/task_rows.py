@@ -200,7 +200,7 @@ class TaskRows:
         if row >= 0:
             message = (
                 f"the topic column has {name}, which is deadLetterTopic: expected another topic; "
-                "set deadLetterTopic to a topic that no good row goes to"
+                "set deadLetterTopic to a topic that no other row goes to"
             )
             place = self._place(int(numbers[row]))
             raise DataException(message, topic=name, row=row, place=place)

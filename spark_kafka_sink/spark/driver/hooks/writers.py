@@ -460,7 +460,7 @@ def _of_micro_batch(
     """Yield the options that pass on the micro-batch that a ``save()`` writes; empty if none.
 
     With exactly once, a ``save()`` in the function of foreachBatch writes like `write_batch` if
-    txnVersion is the number of the micro-batch. session: None over Spark Connect, where a function
+    txnVersion is the batch id. session: None over Spark Connect, where a function
     of foreachBatch does not know its query. Raise ConfigException for a second save.
     """
     if not _is_own_job(kind, session, write):
