@@ -300,7 +300,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "Sessions, saves and streams": (
         Entry(
             "A save mode other than append",
-            "Records of a topic can be added and not replaced.",
+            "Records can be added to a topic, but not replaced.",
             'Write `.mode("append")`, or call `register(spark)` and no `mode()`.',
             places=(
                 "spark/writer.py:mode_refusal",
@@ -1145,6 +1145,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The schema is not JSON, or breaks a rule of the Avro specification.",
             "Correct the schema at the place that the message names.",
             places=(
+                "serde/avro_schema.py:_loaded",
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
                 "spark/planning/given_schemas.py:given_schema",
@@ -1228,11 +1229,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/json_format.py:JsonFormat.derived",
                 "spark/planning/encodings.py:_check_works_without_registry",
                 "serde/json_encoder.py:_is_no_json",
+                "spark/tasks/encoded_rows.py:_rows",
             ),
             tests=(
                 "unit/spark/planning/test_json_format.py::test_what_cannot_be_written_is_refused",
                 "unit/spark/planning/test_json_format.py::test_other_strings_and_bytes_need_a_schema_that_is_not_compared",
                 "unit/serde/test_json_encoder.py::test_rows_that_to_json_has_not_made_fail_the_task",
+                "unit/spark/tasks/test_encoded_rows.py::test_json_of_two_calls_of_to_kafka_fails_the_task",
             ),
         ),
         Entry(
@@ -1241,6 +1244,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set the option as the message says, or remove it.",
             places=(
                 "spark/formats.py:format_options",
+                "spark/formats.py:_references",
                 "spark/formats.py:chosen_formats",
                 "spark/planning/encodings.py:_check_effects",
             ),
@@ -1250,7 +1254,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "`atomic_layout` with encoded columns",
-            "The partition of a row would be chosen before its key is encoded.",
+            "`atomic_layout` would choose the partition of a row before its key is encoded.",
             "Leave the key as it is, or write without `atomic_layout`.",
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
@@ -1281,6 +1285,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:_strategy",
                 "schema_registry/settings.py:_seconds",
                 "schema_registry/settings.py:_schema_id",
+                "schema_registry/settings.py:_check_id_serializer",
                 "spark/planning/encodings.py:_check_effects_of_registry",
                 "spark/planning/registered_schemas.py:subject_of",
             ),
