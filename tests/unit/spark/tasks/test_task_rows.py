@@ -48,7 +48,7 @@ class OneByOne(AllTaken):
         self.written: list[str] = []
         self._waiting: list[tuple[pa.RecordBatch, Callable[[AppendFailure], object]]] = []
 
-    def append(
+    def append(  # type: ignore[override] # as tasks call it
         self,
         _: object,
         batch: pa.RecordBatch,
