@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -107,7 +108,12 @@ def test_what_tasks_wrote_is_grouped_by_partition_only_once(
 ) -> None:
     calls: list[object] = []
     group = guards.by_partition
-    monkeypatch.setattr(guards, "by_partition", lambda given: calls.append(given) or group(given))
+
+    def counted(attempts: Iterable[AttemptTransaction]) -> guards.ByPartition:
+        calls.append(attempts)
+        return group(attempts)
+
+    monkeypatch.setattr(guards, "by_partition", counted)
     assert commit({}, behind_until=60.0)[0] == Committed(RECORD)
     assert len(calls) == 1
 
