@@ -65,7 +65,8 @@ class RegistryQuestion:
         connection = [(name, secret.value) for name, secret in own.connection]
         policy = replace(own, connection=(), cache_ttl_s=0)
         asked = self.schema_format
-        schema = (asked.schema_type, asked.given(), asked.given_name())
+        references = asked.given_references()
+        schema = (asked.schema_type, asked.given(), references, asked.given_name())
         return question(connection, policy, self.column, self.topic, schema)
 
     def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
