@@ -33,8 +33,8 @@ class Interrupt:
     """One interrupt, or two.
 
     where: the place at which the first was raised, empty before; again: the place of the second.
-    pauses: whether the call pauses a little before the interrupt; has_paused: whether it has begun
-    to pause, so that another thread may come in between.
+    pauses: whether the call pauses before the first interrupt, and not between the two; has_paused:
+    whether it has begun to pause. Other threads run meanwhile.
     """
 
     def __init__(self, world: World, *, pauses: bool = False) -> None:
