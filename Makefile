@@ -32,7 +32,13 @@ endif
 # Compiled, so it is there only where that is possible; tests say what they did not test without.
 INSTALL_KERBEROS = ! command -v krb5-config > /dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[kerberos]" || echo "The Kerberos library could not be compiled: tests of Kerberos are left out." >&2
 
-INSTALLED = || { echo "The packages could not be installed, for what is said above: check the network, and run make again." >&2; exit 1; }
+COMMA := ,
+
+# pip prints a page where one sentence does: the page stays in a file.
+define install
+@$(@D)/bin/pip install --quiet --disable-pip-version-check --no-compile $(1) 2> $(@D)/pip.log || { \
+	echo "The packages could not be installed ($$(sed -n '/^ *ERROR: /{s///;h;};$${x;p;}' $(@D)/pip.log)): check the network, and run make again. All that pip says is in $(@D)/pip.log." >&2; exit 1; }
+endef
 
 # By files, in the order of tests/conftest.py. Tests wait for brokers half of the time, so
 # that three workers keep two cores busy.
@@ -167,7 +173,7 @@ else
 $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 	$(call make_environment,$(VENV))
 	@echo "installing spark-kafka-sink[$*] into $(VENV) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile ".[$*]" pyspark==$(SPARK) $(INSTALLED)
+	$(call install,".[$*]" pyspark==$(SPARK))
 	@$(if $(filter test,$*),$(INSTALL_KERBEROS))
 	@touch $@ $(if $(filter-out spark,$*),$(VENV)/.spark) $(if $(filter test,$*),$(VENV)/.demo)
 
@@ -180,26 +186,26 @@ $(VENV)/.spark $(VENV)/.demo $(VENV)/.test: $(VENV)/.%: $(SOURCES) | python
 .venv-audit/.audit: $(SOURCES) | python
 	$(call make_environment,.venv-audit)
 	@echo "installing spark-kafka-sink[pkcs12,msk,otel] and pip-audit into .venv-audit …"
-	@.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-compile ".[pkcs12,msk,otel]" "pip-audit>=2.10" $(INSTALLED)
+	$(call install,".[pkcs12$(COMMA)msk$(COMMA)otel]" "pip-audit>=2.10")
 	@touch $@
 
 # The site needs nothing of the package.
 .venv-docs/.docs: docs/requirements.txt | python
 	$(call make_environment,.venv-docs)
 	@echo "installing Sphinx into .venv-docs …"
-	@.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-compile --requirement docs/requirements.txt
+	$(call install,--requirement docs/requirements.txt)
 	@touch $@
 
 .venv-dist/.dist: $(SOURCES) | python
 	$(call make_environment,.venv-dist)
 	@echo "installing spark-kafka-sink[demo], build and twine into .venv-dist …"
-	@.venv-dist/bin/pip install --quiet --disable-pip-version-check --no-compile ".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6" $(INSTALLED)
+	$(call install,".[demo]" pyspark==$(SPARK) "build>=1.2" "twine>=6")
 	@touch $@
 
 # The benchmark's peers are not in the environment of the tests.
 .venv-bench/.bench: $(SOURCES) | python
 	$(call make_environment,.venv-bench)
 	@echo "installing spark-kafka-sink[bench] into .venv-bench …"
-	@.venv-bench/bin/pip install --quiet --disable-pip-version-check --no-compile ".[bench]" pyspark==$(SPARK) $(INSTALLED)
+	$(call install,".[bench]" pyspark==$(SPARK))
 	@touch $@
 endif

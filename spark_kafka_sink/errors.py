@@ -780,7 +780,7 @@ def advice(code: int, *, topic: str | None = None) -> str | None:
 
 
 def topic_advice(code: int, topic: str) -> str | None:
-    """Return `advice` for an error code of a topic in a metadata response."""
+    """Return what to do about a topic's error in a metadata response, None if nothing helps."""
     return advice(code, topic=topic)
 
 

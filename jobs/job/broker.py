@@ -291,7 +291,8 @@ def format_arguments(config: Path) -> list[str]:
 
 def start_arguments(config: Path) -> list[str]:
     """Return the arguments of java that start a node."""
-    return ["kafka.Kafka", str(config)]
+    # A killed broker does not delete the native libraries that lz4 and snappy write.
+    return [f"-Djava.io.tmpdir={config.parent}", "kafka.Kafka", str(config)]
 
 
 @contextlib.contextmanager

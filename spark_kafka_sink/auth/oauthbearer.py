@@ -198,7 +198,9 @@ class OAuthBearerExchange:
         """Return None if the broker accepted the token, else the acknowledgement to send."""
         if self.is_complete or self._refusal is not None:
             if self._refusal is None:
-                raise self._failed("the broker continues after it accepted the token")
+                raise self._failed(
+                    "the broker sent another message after it had accepted the token"
+                )
             raise self._failed(f"the broker says: {self._refusal}")
         if not challenge:
             self.is_complete = True

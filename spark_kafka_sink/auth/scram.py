@@ -135,7 +135,7 @@ class ScramExchange:
     def step(self, challenge: bytes) -> bytes | None:
         """Return the client's last message; then None, once the broker's signature is verified."""
         if self.is_complete:
-            raise self._failed("the broker continues after its last message")
+            raise self._failed("the broker sent another message after its final SCRAM message")
         try:
             message = challenge.decode()
         except UnicodeDecodeError:

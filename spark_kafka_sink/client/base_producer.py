@@ -340,8 +340,8 @@ class BaseProducer:
     def _close_within(self, limit_s: float, longest_s: float = math.inf) -> None:
         """Close; wait at most `limit_s` seconds for deliveries and callbacks together.
 
-        If delivery.timeout.ms is shorter than the limit, that is the limit. longest_s: the limit
-        for deliveries alone.
+        Wait at most delivery.timeout.ms if that is shorter. longest_s: the limit for deliveries
+        alone.
         """
         limit_s = min(limit_s, self._delivery_timeout_s)
         last_callbacks_s = min(

@@ -24,7 +24,7 @@ MOST_THREADS: Final = 32
 
 
 class PartitionerThreads:
-    """Runs calls in one thread that stays, and in threads that end when no call is left to run."""
+    """Runs calls in one permanent thread, and in threads that end when no call is left to run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -33,19 +33,19 @@ class PartitionerThreads:
         self._running: set[int] = set()
         # The number of threads that were started and have not ended.
         self._threads = 0
-        # Whether one thread stays although there is no call to run, and whether it is idle now.
+        # Whether the permanent thread runs, and whether it is idle now.
         self._one_stays = False
         self._is_idle = False
 
     def start(self) -> None:
-        """Start the thread that stays. Raise RuntimeError if it cannot be started."""
+        """Start the permanent thread. Raise RuntimeError if it cannot be started."""
         with self._lock:
             self._one_stays = self._is_idle = True
             self._threads = 1
             _thread.start_new_thread(self._run_all, (True,))
 
     def stop(self) -> None:
-        """Let all threads end, also the one that stays, when there is no call left to run."""
+        """Let all threads end, also the permanent one, when there is no call left to run."""
         with self._lock:
             self._one_stays = self._is_idle = False
             self._changed.notify_all()

@@ -82,7 +82,7 @@ class ProducerLock(ABC):
         return failure
 
     def _clean_up(self) -> None:
-        """Do what interrupted calls have left behind; the caller holds the lock.
+        """Finish the cleanup of calls that were interrupted; the caller holds the lock.
 
         The entries stay in `left_behind`, because this call may be interrupted, too. Raise
         KafkaException if an interrupted change ends the producer.
@@ -93,7 +93,7 @@ class ProducerLock(ABC):
             function(key)
 
     def _clean_up_for_good(self) -> None:
-        """Do what interrupted calls have left behind; called by the I/O thread with the lock."""
+        """Finish the cleanup of interrupted calls; the I/O thread calls this with the lock."""
         if self._change.is_half:
             self._interrupted(KeyboardInterrupt())
         while self.left_behind:

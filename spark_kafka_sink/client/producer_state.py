@@ -467,7 +467,7 @@ class ProducerState(ProducerLock):
             self._wake()
 
     def make_calls(self) -> None:
-        """Make the queued calls; called by the I/O thread."""
+        """Make the queued calls to user code; the I/O thread calls this after each round."""
         made = self.user_calls.make()
         if made:
             with self.lock:

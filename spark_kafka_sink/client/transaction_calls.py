@@ -234,18 +234,18 @@ class ProducerTransactions:
 
     def _has_unseen_abort(self) -> bool:
         """Whether the user has called abort, but its wait was over before the abort had ended."""
-        unseen = self._manager.unseen_call
+        unseen = self._manager.unacknowledged_call
         is_abort = unseen is not None and unseen.operation == _ABORT
         return is_abort and self._state.fatal_error is None
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
-        """Return the function that begins or continues the end of the open transaction.
+        """Return the function that begins to end the open transaction, or resumes it.
 
         It returns the result to wait for. Return None if no transaction is open.
         """
         if self._state.fatal_error is not None:  # a failed producer ends no transaction
             return None
-        unseen = self._manager.unseen_call
+        unseen = self._manager.unacknowledged_call
         match self._manager.state:
             case TransactionState.ABORTABLE_ERROR if unseen is not None:
                 return lambda: unseen
@@ -260,7 +260,7 @@ class ProducerTransactions:
         return None
 
     def _end(self, begin: Callable[[], TransactionalResult], timeout: float | None = None) -> None:
-        """End a transaction, or continue to end it.
+        """Begin or resume the end of a transaction, and wait for it.
 
         The transaction first stops taking new rows, and then its rows are sent. In the other order,
         rows that another thread sends meanwhile would not be part of the transaction. An abort
@@ -299,9 +299,9 @@ class ProducerTransactions:
         timeout: float | None = None,
         deadline: float | None = None,
     ) -> None:
-        """Start an operation, such as a commit, or continue it. Wait for its end, raise its error.
+        """Start or resume an operation, such as a commit. Wait for its end, and raise its error.
 
-        start: the function that starts or continues the operation. timeout: the longest wait in
+        start: the function that starts or resumes the operation. timeout: the longest wait in
         seconds, None for max.block.ms. deadline: the time at which the wait ends, if the timeout
         began before this method was called. With None, the timeout begins now.
         """

@@ -21,12 +21,12 @@ from spark_kafka_sink.client.io_thread import ProducerThread, records_by_topic
 from spark_kafka_sink.client.producer_state import ProducerState
 
 # How many seconds the remaining deliveries and callbacks may take when the program ends or after
-# Ctrl-C. If a producer's delivery.timeout.ms is shorter, that is its limit.
+# Ctrl-C. A producer whose delivery.timeout.ms is shorter has only that time.
 AT_EXIT_S: Final = 5.0
 # How many seconds all other producers have for callbacks if Ctrl-C ends the wait for one of them.
 # `base_producer` reserves as many seconds for callbacks, so no time is left for deliveries.
 _AFTER_CTRL_C_S: Final = 1.0
-# Closes a producer within a number of seconds, and reports lost records on stderr. The weak
+# Closes a producer within the given seconds, and reports lost records on stderr. The weak
 # reference is dead if the producer was garbage-collected.
 CloseAtExit: TypeAlias = "weakref.WeakMethod[Callable[[float], None]]"
 

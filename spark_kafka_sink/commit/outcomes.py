@@ -76,7 +76,7 @@ class LostTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """Some rows are lost: their transactions were aborted after the run was decided.
+    """Some rows are lost: their transactions were aborted after the decision to commit.
 
     unknown: the number of other transactions that may be committed, aborted or still open.
     """
@@ -118,8 +118,16 @@ class Torn:
 
 
 def accept_torn(owner: Owner, log_topic: str) -> str:
-    """Return the command that lets an owner continue although rows of its last run are lost."""
-    words = ["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target]
+    """Return the command that lets an owner write again although rows of its last run are lost."""
+    return recover_command(["--accept-torn", "--app-id", owner.app_id], owner, log_topic)
+
+
+def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
+    """Return the command of `recover` for one owner, so that it changes nothing of other owners.
+
+    action: the arguments that say what to do, and with which application.
+    """
+    words = [*action, "--topic", owner.target]
     if owner.prefix != DEFAULT_PREFIX:
         words += ["--txn-id-prefix", owner.prefix]
     if log_topic != DEFAULT_LOG_TOPIC:
@@ -129,7 +137,7 @@ def accept_torn(owner: Owner, log_topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The run is decided, but some of its transactions could not be committed in time.
+    """The decision to commit is made, but some transactions could not be committed in time.
 
     The next run of the owner commits these transactions, and so does `recover`. If neither runs
     before the transactions time out, their rows are lost.

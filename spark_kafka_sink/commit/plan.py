@@ -82,10 +82,10 @@ Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 class Planning:
     """The state of the planning of a run.
 
-    version: the version of a batch job. It is None for a stream, because only tasks know the number
-    of the micro-batch. partitions: in mode `single`, all partitions of the target topics; None in
-    mode `two-phase`. accepts_torn: whether an administrator lets the owner continue although rows
-    of its last run are lost. leftovers: the open transactions that were listed (D0), except the
+    version: the version of a batch job. It is None for a stream, because only tasks know the batch
+    id. partitions: in mode `single`, all partitions of the target topics; None in mode `two-phase`.
+    accepts_torn: whether an administrator lets the owner write again although rows of its last run
+    are lost. leftovers: the open transactions that were listed (D0), except the
     transactions that the record lists as decided. record: the owner's record in the commit log.
     ends: the state machines that commit the decided transactions. offset: the offset of the record
     DONE that this planning has written. is_proved: whether the record DONE is committed, which

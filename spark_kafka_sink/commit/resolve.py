@@ -1,4 +1,4 @@
-"""Commit one transaction that is decided, and find out whether its rows are visible.
+"""Commit one decided transaction, and find out whether its rows are visible.
 
 A transaction is decided once a commit log record that lists it is committed. The steps are:
 
@@ -139,7 +139,7 @@ def begin_all(
 
 
 def _name_of(ask: Ask) -> str | int:
-    """Return the id in a request by which `Resolvings.places` finds the request's machine."""
+    """Return the id in a request, which is a key of `Resolvings.places`."""
     if isinstance(ask, EndTxn | DescribeTransaction):
         return ask.transactional_id
     return ask.producer_id if isinstance(ask, ReadMarker) else ""
@@ -236,7 +236,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
-    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer, machine.deadline)
     return _ask(machine, _S.READING_MARKER, ask)
 
 

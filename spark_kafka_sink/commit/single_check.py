@@ -58,7 +58,7 @@ def step(machine: Checking, answer: Answer, now: float) -> Step[Checking]:
     if guards.is_taken(at.reply.producers, machine.plan.producer):
         sentence = (
             f"another attempt of this task has written to {partition}; in mode single the rows of "
-            "one attempt cannot be undone alone, so the job fails and nothing of it is visible: "
+            "one attempt cannot be undone alone, so the job fails and no row is visible: "
             "run it again, or use exactlyOnce=two-phase"
         )
         return Step(replace(machine, outcome=Failure(FailureKind.CONFLICT, sentence)))

@@ -70,9 +70,9 @@ class CommitState(Enum):
     CLEANING = "aborts transactions that other attempts left open [C6]"
     DONE = "all rows are visible"
     TORN = "some rows are lost"
-    UNFINISHED = "decided, but the next run has to complete the commit"
-    UNDECIDED = "the next run finds out whether it is decided"
-    FAILED = "not decided"
+    UNFINISHED = "the decision to commit is made, but the next run has to complete the commit"
+    UNDECIDED = "the next run finds out whether the decision to commit was made"
+    FAILED = "the decision to commit was not made"
 
 
 class AbortState(Enum):
@@ -85,7 +85,7 @@ class AbortState(Enum):
     READING = "reads whether the log has the committed record DECIDED"
     CLEANING = "aborts each transaction [A2]"
     ABORTED = "nothing is visible"
-    DECIDED = "the run is decided, so it has to be committed"
+    DECIDED = "the decision to commit the run was made, so the run has to be committed"
     SUPERSEDED = "a newer run of the owner has begun"
     FAILED = "not all transactions could be ended"
 

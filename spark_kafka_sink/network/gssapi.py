@@ -132,7 +132,7 @@ class _Context:
 
 
 def _credentials(options: KerberosOptions, keytab: bytes) -> Any:  # noqa: ANN401 - of the library
-    """Return the credentials of the library gssapi, with the tickets to log in with."""
+    """Return a `gssapi.Credentials` that holds the Kerberos tickets of the login."""
     from gssapi import Credentials, Name, NameType  # noqa: PLC0415
     from gssapi.exceptions import ExpiredCredentialsError, GSSError  # noqa: PLC0415
 

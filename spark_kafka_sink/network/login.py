@@ -40,7 +40,7 @@ class LoginUser(Protocol):
     """A client that logs in with the tokens of a source."""
 
     def wake(self) -> None:
-        """Check again whether there is a token; called from another thread."""
+        """Make the client look for a token again. The thread that fetched one calls this."""
 
 
 class TokenSource:

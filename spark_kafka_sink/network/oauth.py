@@ -73,7 +73,8 @@ _FILE: Final = "FileJwtRetriever"
 _JWT_BEARER: Final = "JwtBearerJwtRetriever"
 _RETRIEVERS: Final = (_DEFAULT, _CLIENT_CREDENTIALS, _FILE, _JWT_BEARER)
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
-_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
+# The path is absolute, or the name of a shipped file.
+_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
@@ -426,7 +427,7 @@ class OAuth:
             config = producer_config(
                 {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
             )
-            return tls_settings(config, AsWritten(config) if is_reference else self._values)
+            return tls_settings(config, ResolvedValues(config) if is_reference else self._values)
 
     def _retriever(self, written: str) -> str:
         given = self._values.resolved(_RETRIEVER, written)
@@ -539,8 +540,8 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
     return window, backoff
 
 
-class AsWritten(OptionValues):
-    """Option values whose variables (``${…}``) are already resolved."""
+class ResolvedValues(OptionValues):
+    """Option values without variables: the ``${…}`` in them were resolved before."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text unchanged."""

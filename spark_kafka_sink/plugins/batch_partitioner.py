@@ -142,7 +142,7 @@ def chosen_partitions(
 class Topics(NamedTuple):
     """Topics whose partitions are numbered consecutively, one topic after the other.
 
-    partitions: the partition count of each topic. first: the number of each topic's partition 0 in
+    partitions: the partition count of each topic. first: the index of each topic's partition 0 in
     this numbering. tasks: the total partition count, because atomic_layout makes one task per
     partition.
     """
@@ -160,10 +160,11 @@ class Topics(NamedTuple):
         return cls(list(partitions), counts, first, tasks)
 
 
-def topic_places(topics: Topics, names: pa.Array) -> pa.StructArray:
-    """Return, for each row, its topic's partition count and the number of that topic's partition 0.
+def partition_ranges(topics: Topics, names: pa.Array) -> pa.StructArray:
+    """Return, for each row, the partition count of its topic and the index of its partition 0.
 
-    `topics` numbers the partitions of all topics. names: the topic of each row, a string or null.
+    The index counts the partitions of all topics one after the other. names: the topic of each row,
+    a string or null.
     Both fields are int32, and null for a topic that is not in `topics`.
     """
     numbers = pc.index_in(names, pa.array(topics.names, names.type))

@@ -95,7 +95,7 @@ def _mix_words(
 
 
 def _places(starts: Int64s, later: int, distance: int) -> slice | Int64s:
-    """Return the positions of the words of one step; a slice if their distances are equal."""
+    """Return the index of one word in each key; a slice if the distances are equal."""
     if not distance:
         return starts + later
     return slice(int(starts[0]) + later, int(starts[-1]) + later + 1, distance)

@@ -50,7 +50,7 @@ class SpanOwner(Protocol):
     """
 
     def completed(self, span: RecordSpan, batch: ProducerBatch) -> None:
-        """Take the result of a span; the I/O thread calls this, without the lock."""
+        """Take the result of a span. The I/O thread calls this when the batch is done."""
 
 
 class RecordSpan(NamedTuple):

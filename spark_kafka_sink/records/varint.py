@@ -104,7 +104,7 @@ class VarintFields:
 
     @property
     def most_bytes(self) -> int:
-        """The size of the longest row so far, in bytes, or more."""
+        """An upper bound of the size of each row so far, in bytes."""
         return self._most_bits >> 3
 
     def constant(self, byte: int) -> None:

@@ -90,6 +90,8 @@ class SchemaRegistryClient:
         self._clock = clock
         self._sleep = sleep
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
+        # A version never changes, so each is asked for once.
+        self._versions: dict[tuple[str, int], RegisteredSchema] = {}
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -123,8 +125,14 @@ class SchemaRegistryClient:
 
     def version(self, subject: str, version: int) -> RegisteredSchema | None:
         """Return a version of a subject, None if the subject has no such version."""
+        known = self._versions.get((subject, version))
+        if known is not None:
+            return known
         path = f"/subjects/{path_encoded(subject)}/versions/{version}"
-        return self._found("GET", path, f"get version {version} of subject {subject!r}")
+        found = self._found("GET", path, f"get version {version} of subject {subject!r}")
+        if found is not None:
+            self._versions[subject, version] = found
+        return found
 
     def schema_of_id(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema with an id, None if no schema has this id."""

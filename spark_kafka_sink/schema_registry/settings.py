@@ -41,6 +41,7 @@ _STRATEGY_OPTIONS: Final = {
     "key": "key.subject.name.strategy",
     "value": "value.subject.name.strategy",
 }
+_ID_OPTIONS: Final = ("key.schema.id.serializer", "value.schema.id.serializer")
 _SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
 # Options of Confluent's clients that this sink accepts without effect.
 _WITHOUT_EFFECT: Final = (
@@ -52,12 +53,14 @@ _BOOLEANS: Final = ("auto.register.schemas", "normalize.schemas", "use.latest.ve
 REGISTRY_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
     *_STRATEGY_OPTIONS.values(),
+    *_ID_OPTIONS,
     *_SUBJECT_OPTIONS.values(),
     *_WITHOUT_EFFECT,
     *_BOOLEANS,
     "latest.cache.ttl.sec",
     "use.schema.id",
 )
+_PREFIX_SERIALIZER: Final = "PrefixSchemaIdSerializer"
 _NEVER: Final = -1.0
 
 
@@ -119,6 +122,8 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
             message = f"option {others[0]} has no effect: set {URL_OPTION}, or remove {others[0]}"
             raise ConfigException(message)
         return None
+    for name in _ID_OPTIONS:
+        _check_id_serializer(name, named.get(name))
     flags = {name: _flag(name, named.get(name)) for name in _BOOLEANS}
     return RegistrySettings(
         connection=tuple((n, Secret(named[n])) for n in CONNECTION_OPTIONS if n in named),
@@ -161,6 +166,19 @@ def _strategy(name: str, value: str) -> SubjectNameStrategy:
             return each
     names = ", ".join(each.value for each in SubjectNameStrategy)
     raise ConfigException(f"option {name} is {value!r}: expected {names}")
+
+
+def _check_id_serializer(name: str, value: str | None) -> None:
+    """Check the name of the Confluent class that writes the id of a schema."""
+    if value is None or value.strip().rpartition(".")[2] == _PREFIX_SERIALIZER:
+        return
+    column = name.partition(".")[0]
+    message = (
+        f"option {name} is {value!r}: expected {_PREFIX_SERIALIZER}, because the sink writes the "
+        f"id of the schema before the {column}, and not in a header; readers that look for the "
+        "header read such rows, too"
+    )
+    raise ConfigException(message)
 
 
 def _seconds(name: str, value: str | None) -> float:

@@ -156,7 +156,7 @@ _UNITS: Final = {"millis": _MS, "micros": _US, "nanos": _NS}
 
 
 def fit(column: ColumnType, schema: AvroType, path: str) -> Plan:
-    """Return the plan by which a column is written with a schema.
+    """Return the plan that writes a column by a schema.
 
     path: the name of the column, for messages. Raise DataException if the column does not fit.
     """

@@ -105,10 +105,10 @@ def _mapped_in_arrow(
 
 
 def repartition_by_id(df: DataFrame, partitions: int, ids: Column) -> DataFrame:
-    """Return `df` with a number of Spark partitions. ids: the number of each row's partition.
+    """Return `df` in `partitions` Spark partitions. ids: the partition id of each row.
 
     Spark 4.1 has `DataFrame.repartitionById`. Spark 4.0 can only choose a partition by a hash, so
-    each number is replaced by a number whose hash selects the same partition.
+    each id is replaced by a number whose hash selects that partition.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(partitions, ids)

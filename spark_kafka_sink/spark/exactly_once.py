@@ -78,12 +78,12 @@ class ExactlyOnce:
         """Return the options of a stream. Without txnAppId, its checkpoint location identifies it.
 
         Raise ConfigException if neither of them is set. Raise it also if txnVersion is set, because
-        the micro-batches of a stream are its versions.
+        the version of a micro-batch is its batch id.
         """
         if self.version is not None:
             message = (
-                "option txnVersion is for batch jobs: the micro-batches of a stream have numbers; "
-                "remove it"
+                "option txnVersion is for batch jobs: the version of a micro-batch is its "
+                "batch id; remove it"
             )
             raise ConfigException(message)
         if self.app_id is not None:
@@ -101,7 +101,7 @@ class ExactlyOnce:
         """Return the options of a batch job, or of a micro-batch that `write_batch` saves.
 
         If the query is known, its id is the default of txnAppId. If the query is not known, the
-        number of the micro-batch is the version. Raise ConfigException if the application or the
+        batch id is the version. Raise ConfigException if the application or the
         version is missing, or if txnVersion is set for a micro-batch.
         """
         if batch_id is not None and self.version is not None:

@@ -1,6 +1,6 @@
 """The micro-batch that a task or a job belongs to, according to Spark's local properties.
 
-Spark passes the number of a micro-batch to a Python data source only at the commit. Its tasks can
+Spark passes the batch id of a micro-batch to a Python data source only at the commit. Its tasks can
 read the number and the query id from their local properties. In a classic session, the thread in
 which foreachBatch calls its function can also read them.
 """
@@ -69,7 +69,7 @@ _FROM_HERE: Final = re.compile("(write_batch|save):(-?[0-9]+)")
 
 
 def batch_id_option(batch_id: int, *, is_save: bool = False) -> dict[str, str]:
-    """Return the option that passes on the number of a micro-batch.
+    """Return the option that passes on the id of a micro-batch.
 
     is_save: whether ``save()`` passes it on, with the same number in txnVersion.
     """

@@ -194,7 +194,7 @@ class ExpiredRowsReport:
 class TaskReport:
     """The report of a task.
 
-    task: the number of its partition in the DataFrame. attempt: the number of the attempt. host:
+    task: the id of its partition in the DataFrame. attempt: the attempt number. host:
     the host on which it ran.
     """
 

@@ -284,7 +284,7 @@ def test_an_abandoned_job_is_aborted(
     messages = job.write(writer, ROWS)
     assert open_ids(client, job) != []
     assert recover("--abort", "job") == 0
-    assert "aborted: nothing of it is open any more" in recover.out
+    assert "aborted: the owner has no open transactions any more" in recover.out
     assert open_ids(client, job) == []
     with pytest.raises(KafkaException):
         handed_over(writer).commit(messages)
@@ -427,7 +427,8 @@ def test_each_right_that_is_missing_is_named(
     allow(guarded_kafka, ResourceType.TRANSACTIONAL_ID, driver, AclOperation.DESCRIBE, nobody)
     assert recover() == 2
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in recover.out
-    assert f"--operation WRITE --operation DESCRIBE --transactional-id {driver}" in recover.out
+    needed = "--operation WRITE --operation DESCRIBE --resource-pattern-type prefixed"
+    assert f"{needed} --transactional-id pykafka/\n" in recover.out
     allow(guarded_kafka, ResourceType.TOPIC, log, AclOperation.READ, nobody)
     assert recover() == 2
     assert f"--operation READ --operation DESCRIBE --topic {log}" in recover.err

@@ -110,7 +110,7 @@ def test_jobs_write_each_version_once(application: Application, level: str) -> N
     for line in (
         "skipped: version 1 of application cases was written",
         "skipped: version 3 of application cases was written",
-        "nothing of it is visible",
+        "no row is visible",
         f"committed version 4 of application cases, exactlyOnce={application.mode}",
     ):
         assert line in application.said

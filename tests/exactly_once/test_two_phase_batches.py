@@ -58,7 +58,7 @@ def test_an_aborted_job_is_invisible_and_can_be_run_again(
     writer = job.plan()
     messages = job.write(writer, ROWS)
     handed_over(writer).abort(messages if has_messages else [None] * 4)
-    assert "nothing of it is visible" in capfd.readouterr().err
+    assert "no row is visible" in capfd.readouterr().err
     assert job.committed == []
     job.run(ROWS)
     assert job.committed == VALUES

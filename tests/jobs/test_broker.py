@@ -338,8 +338,13 @@ def test_ctrl_c_ends_a_broker_and_what_a_killed_one_left_is_removed(tmp_path: Pa
     (left,) = tmp_path.glob("spark-kafka-sink-broker-*")
     with listened_to(command, cwd=ROOT, env=env) as running:
         said = wait_for_line(running, "It keeps")
+        address = _address_in(said)
         (own,) = tmp_path.glob("spark-kafka-sink-broker-*")
         assert own != left
+        _create_topic(address, "compressed", 1)
+        with KafkaProducer({"bootstrap.servers": address, "compression.type": "lz4"}) as producer:
+            producer.send("compressed", value=b"v" * 1000)
+        assert list(own.glob("liblz4-java-*.so"))  # not in the system's folder, where it would stay
         press_ctrl_c(running, TIMEOUT_S)
     assert 'option("kafka.bootstrap.servers", "127.0.0.1:' in said
     assert running.returncode == 0
@@ -464,7 +469,11 @@ def running_broker(folder: Path) -> Iterator[tuple[str, str]]:
     env = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": "jobs"}
     with listened_to(command, cwd=ROOT, env=env) as program:
         said = wait_for_line(program, "It keeps")
-        yield said.partition(" listens on ")[2].partition(". ")[0], said
+        yield _address_in(said), said
+
+
+def _address_in(said: str) -> str:
+    return said.partition(" listens on ")[2].partition(". ")[0]
 
 
 def _kept(address: str, topic: str, partitions: int, smaller_than: int = 1 << 40) -> int:

@@ -98,13 +98,13 @@ def test_references_come_back(any_registry: Registry, new_name: str) -> None:
     client.register(f"{new_name}Address", address)
     reference = SchemaReference(f"{new_name}Address", f"{new_name}Address", 1)
     outer = record(new_name, {"name": "address", "type": f"{new_name}Address"})
-    whole = Schema(outer.text, AVRO, (reference,))
-    registered = client.register(new_name, whole)
-    assert client.register(new_name, whole).schema_id == registered.schema_id
+    full = Schema(outer.text, AVRO, (reference,))
+    registered = client.register(new_name, full)
+    assert client.register(new_name, full).schema_id == registered.schema_id
     for found in (
         client.latest(new_name),
         client.schema_of_id(registered.schema_id),
-        client.lookup(new_name, whole),
+        client.lookup(new_name, full),
     ):
         assert found is not None
         assert found.schema_id == registered.schema_id

@@ -154,6 +154,18 @@ def test_a_jre_is_enough_without_tests(project: Project, target: str) -> None:
     assert project.make(target).returncode == 0
 
 
+def test_packages_that_cannot_be_installed_are_one_sentence(project: Project) -> None:
+    said = "printf '%s\\n' 'WARNING: Retrying' '  ERROR: Could not find x' ' ERROR: No x' note >&2"
+    write_command(project.command, f'case "$*" in *install*) {said}; exit 1 ;; esac')
+    started = project.make("broker")
+    assert [line for line in started.stderr.splitlines() if not OF_MAKE.match(line)] == [
+        "The packages could not be installed (No x): check the network, and run make again. All "
+        "that pip says is in .venv/pip.log."
+    ]
+    log = project.folder / ".venv" / "pip.log"
+    assert log.read_text().splitlines()[0] == "WARNING: Retrying"
+
+
 @pytest.mark.parametrize("target", [*NEEDS_JAVA, "test-lowest"])
 def test_old_java_is_one_sentence(project: Project, target: str) -> None:
     project.has_java(JAVA_8)

@@ -119,8 +119,8 @@ class TransactionManager:
         return self._state in (_S.COMMITTING, _S.ABORTING)
 
     @property
-    def unseen_call(self) -> TransactionalResult | None:
-        """The call in progress, even if its caller has stopped waiting for the result."""
+    def unacknowledged_call(self) -> TransactionalResult | None:
+        """The latest call if its caller has not received the result yet; it may have ended."""
         return self._calls.unacknowledged
 
     @property

@@ -101,7 +101,7 @@ def abort_run(options: SinkOptions, plan: Plan) -> str:
         if isinstance(outcome, Superseded):
             return f"the write of {owner} {_why_fenced(client, plan, level)}"
     if isinstance(outcome, Aborted):
-        return f"the write of {owner} was aborted: nothing of it is visible"
+        return f"the write of {owner} was aborted: no row is visible"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
 
@@ -126,7 +126,7 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     timed_out = f"the brokers aborted it after {plan.run.timeout_ms} ms"
     if is_newer is None or is_committed is None:
         return f"was superseded by a newer run, or {timed_out}{_NOT_KNOWN}"
-    return f"timed out: {timed_out}, and nothing of it is visible"
+    return f"timed out: {timed_out}, and no row is visible"
 
 
 def _is_committed(client: CommitClient, plan: Plan) -> bool | None:

@@ -110,7 +110,7 @@ def abort_run(
             return f"the write of {owner} {_why_fenced(client, plan, level)}"
     if isinstance(outcome, Aborted):
         more = _still_open(plan, outcome)
-        return f"the write of {owner} was aborted: nothing of it is visible{more}"
+        return f"the write of {owner} was aborted: no row is visible{more}"
     said = outcome.sentence if isinstance(outcome, Failure) else str(outcome)
     return not_aborted_now(plan.run, said)
 
@@ -137,7 +137,7 @@ def _why_fenced(client: CommitClient, plan: Plan, level: int) -> str:
     until = f"brokers abort transactions that stay open within {plan.run.timeout_ms} ms"
     if is_newer is None:
         return f"{superseded}, or timed out; {until}"
-    return f"timed out: nothing of it is visible; {until}"
+    return f"timed out: no row is visible; {until}"
 
 
 def _forward(client: CommitClient, plan: Plan, record: CommitRecord, level: int) -> str:

@@ -28,7 +28,7 @@ from spark_kafka_sink.plugins.batch_partitioner import (
     key_hashes,
     keys_count,
     own_partitions,
-    topic_places,
+    partition_ranges,
 )
 from spark_kafka_sink.spark.compat import repartition_by_id, with_arrow_column
 from spark_kafka_sink.spark.driver.hooks.notes import join_options
@@ -89,7 +89,7 @@ class _Frame(NamedTuple):
 class _Place(NamedTuple):
     """For each row: its topic, the partition count, and the task that gets partition 0.
 
-    partitions: the partition count of the topic. first: the number of the task that gets the rows
+    partitions: the partition count of the topic. first: the index of the task that gets the rows
     of partition 0 of the topic. Both are null for a topic that was not found.
     """
 
@@ -195,7 +195,7 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
-    placed = frame.computed(_PLACE, lambda names: topic_places(topics, names), _PLACES, column)
+    placed = frame.computed(_PLACE, lambda names: partition_ranges(topics, names), _PLACES, column)
     return placed, _Place(
         column, F.col(_PLACE).getField("partitions"), F.col(_PLACE).getField("first")
     )

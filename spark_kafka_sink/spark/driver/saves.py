@@ -46,7 +46,7 @@ def save_of_micro_batch(
     """Yield the options that pass on the micro-batch that ``save()`` writes; empty if it does not.
 
     ``save()`` writes a micro-batch if it is called in the function of foreachBatch, with exactly
-    once, and with the number of the micro-batch as txnVersion. It is then the same as
+    once, and with the batch id as txnVersion. It is then the same as
     `write_batch`. given: options by their names in lower case. local_property: as in
     `micro_batch_of`. Raise ConfigException for a second save.
     """

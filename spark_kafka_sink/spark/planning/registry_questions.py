@@ -65,11 +65,12 @@ class RegistryQuestion:
         connection = [(name, secret.value) for name, secret in own.connection]
         policy = replace(own, connection=(), cache_ttl_s=0)
         asked = self.schema_format
-        schema = (asked.schema_type, asked.given(), asked.given_name())
+        references = asked.given_references()
+        schema = (asked.schema_type, asked.given(), references, asked.given_name())
         return question(connection, policy, self.column, self.topic, schema)
 
     def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
-        """Return how tasks encode the column. Raise DataException if it does not fit the schema."""
+        """Return the encoding of the column. Raise DataException if it does not fit the schema."""
         return self.schema_format.encoding(chosen.text, chosen.referenced, chosen.schema_id)
 
 

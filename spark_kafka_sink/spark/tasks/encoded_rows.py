@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.avro_encoder import RowFault, encode_avro
@@ -30,12 +31,15 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> EncodedRows:
-    """Encode columns of a batch; they become large_binary."""
+    """Encode columns of a batch; they become large_binary.
+
+    Raise DataException for JSON that was not made of the columns which the schema belongs to.
+    """
     good = np.ones(batch.num_rows, np.bool_)
     faults: list[RowFault] = []
     for encoding in encodings:
         number = batch.schema.get_field_index(encoding.column)
-        plan, column = encoding.plan, batch.column(number)
+        plan, column = encoding.plan, _rows(batch.column(number), encoding)
         encoded = (
             encode_json(plan, column, encoding.prefix)
             if isinstance(plan, JsonPlan)
@@ -48,6 +52,25 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
             if len(rows):
                 faults.append(fault._replace(rows=rows))
     return EncodedRows(batch, faults)
+
+
+def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
+    """Return the rows of a column: the JSON, if `to_kafka` has put a number beside it.
+
+    Raise DataException if a row has another number.
+    """
+    if encoding.type_number is None:
+        return column
+    texts, numbers = column.flatten()
+    others = pc.not_equal(numbers, encoding.type_number)
+    if pc.any(others).as_py():
+        message = (
+            f"the column {encoding.column} has rows of two calls of to_kafka, whose columns "
+            "differ: union keeps the types of the first DataFrame only; call union first, and "
+            "to_kafka last, right before the write"
+        )
+        raise DataException(message, row=pc.index(others, True).as_py())
+    return texts
 
 
 def raise_first(faults: Sequence[RowFault]) -> None:
@@ -69,10 +92,11 @@ def bad_batch(
     """
     rows = batch.take(pa.array(fault.rows))
     for encoding in encodings:
-        if isinstance(encoding.plan, JsonPlan):
-            continue  # the column is JSON
         number = rows.schema.get_field_index(encoding.column)
-        rows = rows.set_column(number, encoding.column, json_texts(rows.column(number)))
+        found = _rows(rows.column(number), encoding)
+        # The rows of a JsonPlan are JSON already.
+        texts = found if isinstance(encoding.plan, JsonPlan) else json_texts(found)
+        rows = rows.set_column(number, encoding.column, texts)
     codes = np.full(len(fault.rows), FAULTS.index(fault.fault), np.uint8)
     as_json = tuple(encoding.column for encoding in encodings)
     return BadBatch(rows, codes, numbers[fault.rows], fault.message, as_json)

@@ -295,7 +295,7 @@ def _progress(
 
 
 def _first_partition(context: TaskContext | None) -> int:
-    """Return the number of the partition at which a task begins to place its rows without a key.
+    """Return the index of the partition at which a task begins to place its rows without a key.
 
     The tasks of a stage have consecutive numbers, so that tasks with few rows together fill all
     partitions. The number of the first task differs by stage, because a stream has a new stage for

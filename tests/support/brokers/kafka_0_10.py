@@ -51,7 +51,8 @@ class OldBroker:
             f"broker.id=1\nlisteners=PLAINTEXT://{self.bootstrap}\n"
             f"zookeeper.connect=127.0.0.1:{self._zookeeper_port}\n"
             f"log.dirs={self._folder / 'data'}\nauto.create.topics.enable=false\n"
-            "log.cleaner.enable=false\noffsets.topic.num.partitions=1\nlog.retention.ms=-1\n",
+            "log.cleaner.enable=false\noffsets.topic.num.partitions=1\nlog.retention.ms=-1\n"
+            f"log.segment.bytes={64 << 20}\nlog.retention.bytes={256 << 20}\n",
         )
         self._run("org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper.properties")
         self._run("kafka.Kafka", "kafka.properties")
@@ -73,7 +74,8 @@ class OldBroker:
         (self._folder / name).write_text(text)
 
     def _run(self, main: str, config: str) -> None:
-        command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{self._libs}/*"]
+        command = ["java", "-Xmx256m", "-XX:+UseSerialGC"]
+        command += [f"-Djava.io.tmpdir={self._folder}", "-cp", f"{self._libs}/*"]
         command += [f"-Dlog4j.configuration=file:{self._folder}/log4j.properties"]
         command += [main, str(self._folder / config)]
         log = self._folder / f"{main}.log"

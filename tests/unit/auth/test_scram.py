@@ -168,7 +168,9 @@ def test_nothing_may_come_behind_the_last_answer() -> None:
     exchange.step(SERVER_FIRST)
     last = f"v={VECTORS[SCRAM_SHA_256][1]},x=y".encode()
     exchange.step(last)
-    with pytest.raises(SaslAuthenticationException, match="continues after its last message"):
+    with pytest.raises(
+        SaslAuthenticationException, match="sent another message after its final SCRAM message"
+    ):
         exchange.step(last)
 
 

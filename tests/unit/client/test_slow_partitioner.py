@@ -427,7 +427,7 @@ def test_rows_that_no_thread_can_be_started_for_are_told_so(
         wait_for(producer, lambda: all_memory_is_free(producer))
 
 
-def test_the_thread_that_stays_suffices_where_no_other_can_be_started(
+def test_the_permanent_thread_suffices_where_no_other_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This happens when the program ends, from Python 3.12 on."""
@@ -571,7 +571,7 @@ def test_topics_that_get_rows_at_the_same_time_start_no_more_threads_than_allowe
     assert len(started) == 4
 
 
-def test_the_thread_that_stays_ends_when_it_is_told_to_and_has_nothing_left(
+def test_the_permanent_thread_ends_when_it_is_told_to_and_has_nothing_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[threading.Thread] = []
@@ -594,7 +594,7 @@ def test_the_thread_that_stays_ends_when_it_is_told_to_and_has_nothing_left(
     assert ran == started
 
 
-def test_closing_a_producer_ends_the_thread_that_stays() -> None:
+def test_closing_a_producer_ends_the_permanent_thread() -> None:
     with producing(SlowPartitioner()) as producer:
         threads = producer._feeder._threads
         assert threads._one_stays

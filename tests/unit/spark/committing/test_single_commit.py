@@ -29,7 +29,7 @@ from spark_kafka_sink.spark.options import sink_options
 OPTIONS = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
 IS_COMMITTED = "failed after its transaction had ended: it IS committed"
 SUPERSEDED = "was superseded by a newer run"
-TIMED_OUT = "timed out: the brokers aborted it after 900000 ms, and nothing of it is visible"
+TIMED_OUT = "timed out: the brokers aborted it after 900000 ms, and no row is visible"
 NOT_KNOWN = "; the next run finds out whether it is committed"
 MAY_BE_EITHER = f"{SUPERSEDED}, or the brokers aborted it after 900000 ms{NOT_KNOWN}"
 
@@ -80,7 +80,7 @@ def lend(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("level", "error", "log", "described", "said"),
     [
-        (2, 0, DENIED, BY_TIMEOUT, "was aborted: nothing of it is visible"),
+        (2, 0, DENIED, BY_TIMEOUT, "was aborted: no row is visible"),
         (2, 48, read(OWN), BY_TIMEOUT, IS_COMMITTED),
         (1, 48, read(OWN), BY_TIMEOUT, IS_COMMITTED),
         (2, 48, DENIED, BY_TIMEOUT, f"failed after its transaction had ended{NOT_KNOWN}"),

@@ -110,12 +110,14 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
 @pytest.mark.parametrize(
     ("level", "is_missing", "seconds", "said"),
     [
-        (2, False, 1, "nothing of it is visible"),
-        (2, True, 5, "nothing of it is visible"),
-        (
-            1, True, 5,
-            "nothing of it is visible; if a task still opens a transaction, brokers abort it "
-            "within 900000 ms",
+        (2, False, 1, "no row is visible"),
+        *(
+            (
+                level, True, 5,
+                "no row is visible; if a task still opens a transaction, brokers abort it "
+                "within 900000 ms",
+            )
+            for level in (1, 2)
         ),
     ],
 )  # fmt: skip
@@ -141,7 +143,7 @@ def test_an_abort_says_until_when_transactions_that_no_broker_lists_may_be_open(
     client = Client({ListTransactions: [Unanswered(13)]}, capsys)
     lend(client)
     assert two_phase_commit.abort_run(OPTIONS, PLAN, (), is_missing=True) == (
-        f"the write of {OWNER} was aborted: nothing of it is visible; the open transactions of its "
+        f"the write of {OWNER} was aborted: no row is visible; the open transactions of its "
         "tasks cannot be found: ListTransactions got NETWORK_EXCEPTION (13); if one is open, "
         "brokers abort it within 900000 ms, and read_committed consumers may have to wait until "
         "then"
@@ -169,7 +171,7 @@ UNTIL = "brokers abort transactions that stay open within 900000 ms"
         (2, Described(COMPLETE_ABORT, RAISED), SUPERSEDED),
         # At level 1 a coordinator answers in one way after a timeout and to an older run.
         (1, Described(EMPTY, RAISED), SUPERSEDED),
-        (1, Described(COMPLETE_ABORT, RAISED), f"timed out: nothing of it is visible; {UNTIL}"),
+        (1, Described(COMPLETE_ABORT, RAISED), f"timed out: no row is visible; {UNTIL}"),
         (1, Described(error=53), f"{SUPERSEDED}, or timed out; {UNTIL}"),
     ],
 )
