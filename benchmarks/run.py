@@ -58,6 +58,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tls-truststore", type=Path, metavar="PEM", help="the certificate of its CA"
     )
+    made.add_argument(
+        "--sail-python",
+        type=Path,
+        metavar="PATH",
+        help="a Python with pysail and this sink, for R7",
+    )
     made.add_argument("--kafka-libs", type=Path, metavar="DIR", help="jars of Kafka, for R6")
     made.add_argument(
         "--broker-pid", type=int, nargs="*", default=[], help="brokers here, for their CPU time"

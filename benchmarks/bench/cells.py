@@ -13,6 +13,7 @@ from typing import Final
 BASELINE: Final = "R2t"
 # The sink under test; without it, there is nothing to report.
 OURS: Final = "R1"
+SAIL: Final = "R7"
 HEADERS: Final = (("trace-id", 16), ("producer", 16))
 USUAL_PARTITIONS: Final = 12
 # The factor for the warm-up of an application's first warm cell, when nothing is compiled yet.
@@ -57,6 +58,11 @@ class Cell:
 
     Only ways to write Avro take part, and value_bytes has no effect.
     """
+    parquet: bool = False
+    """Whether the rows are read from a Parquet file in every write, and are not cached.
+
+    So the sink can take part on Sail, which reads the same file.
+    """
 
     def __str__(self) -> str:
         key = f"keys of {self.key_bytes} bytes" if self.key_bytes else "no keys"
@@ -69,6 +75,7 @@ class Cell:
             f"{self.partitions:,} partitions, compression {self.compression}, {self.kind.value}"
             f"{', also over TLS' if self.tls else ''}"
             f"{', laid out, with and without exactlyOnce' if self.exactly_once else ''}"
+            f"{', read from Parquet' if self.parquet else ''}"
         )
 
 
@@ -102,12 +109,13 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     ),
     "R1c": Contender("this sink's codec alone, in as many threads as tasks", in_spark=False),
     "R1h": Contender("a Python writer that discards: the hop from the JVM alone", in_workers=True),
-    "noop": Contender("Spark's noop sink: reading the cached rows alone"),
+    "noop": Contender("Spark's noop sink: reading the rows alone"),
     "R2": Contender("Spark's JVM sink, nothing set but brokers and topic"),
     "R2t": Contender("Spark's JVM sink, linger.ms 50, batch.size 1 MiB, buffer.memory 256 MiB"),
     "R3": Contender("confluent-kafka, row by row in an Arrow writer", in_workers=True),
     "R4": Contender("kafka-python, row by row in an Arrow writer", share=0.1, in_workers=True),
     "R6": Contender("kafka-producer-perf-test, settings of R2t", in_spark=False),
+    SAIL: Contender("R1 on Sail instead of Spark", in_spark=False),
     "R8": Contender(
         "arrow-kafka-pyo3, Avro, linger.ms 50, batch.size 1 MiB", share=0.2, in_workers=True
     ),
@@ -153,6 +161,8 @@ def _cells() -> dict[str, Cell]:
     found["stream-once"] = Cell(rows=10_000, partitions=4, kind=Kind.STREAM, exactly_once=True)
     found["avro-flat"] = Cell(rows=1_000_000, avro="flat")
     found["avro-nested"] = Cell(rows=150_000, avro="nested")
+    for size, (value_bytes, rows) in _SIZES.items():
+        found[f"{size}-parquet"] = Cell(rows=rows, value_bytes=value_bytes, parquet=True)
     found["1row"] = Cell(rows=1)
     found["1000rows"] = Cell(rows=1000)
     found["cold"] = Cell(rows=100_000, kind=Kind.COLD)

@@ -34,8 +34,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.avro.functions import to_avro
 
 from bench import raw_socket
-from bench.cells import CONTENDERS, OURS, TUNED, USUAL_PARTITIONS, Cell, Kind
+from bench.cells import CONTENDERS, OURS, SAIL, TUNED, USUAL_PARTITIONS, Cell, Kind
 from bench.rows import marked
+from bench.sail import Sail
 from bench.topics import Topics
 from bench.worker_contenders import (
     SOURCES,
@@ -111,7 +112,8 @@ class Tls(NamedTuple):
 class Setting:
     """The input of contenders: a session, a cell, some of its rows, and the target.
 
-    tls: None if the brokers have no such listener.
+    tls: None if the brokers have no such listener. parquet: the cell's rows, None if they are
+    cached. sail: None if no Python with Sail is named.
     """
 
     spark: SparkSession
@@ -123,6 +125,8 @@ class Setting:
     kafka_libs: Path | None
     before: Path | None
     tls: Tls | None = None
+    parquet: Path | None = None
+    sail: Sail | None = None
 
 
 def prepare(spark: SparkSession) -> None:
@@ -164,6 +168,8 @@ def write_of(name: str, setting: Setting) -> Write:
         raise NotRunError("it does not write Avro")
     if CONTENDERS[name].avro and not setting.cell.avro:
         raise NotRunError("it is for cells of Avro")
+    if setting.cell.parquet and name not in _WITH_PARQUET:
+        raise NotRunError("it is not compared with rows from Parquet")
     return _BUILDERS[name](setting)
 
 
@@ -171,6 +177,8 @@ def write_of(name: str, setting: Setting) -> Write:
 _WITH_TLS: Final = frozenset(each.over_tls for each in CONTENDERS.values() if each.over_tls)
 # What can write structs, too.
 _WITH_AVRO: Final = (OURS, "R1h", "noop")
+# What reads the rows in the measured write.
+_WITH_PARQUET: Final = (OURS, "R1h", "noop", "R2", "R2t", SAIL)
 
 
 def _spark_writer(source: str, options: dict[str, str]) -> Write:
@@ -324,6 +332,15 @@ def _arrow_kafka(setting: Setting) -> Write:
     return _python_writer("arrow_kafka_pyo3", ArrowKafkaSource, setting)
 
 
+def _on_sail(setting: Setting) -> Write:
+    if setting.parquet is None:
+        raise NotRunError("it is for cells that are read from Parquet")
+    if setting.sail is None:
+        raise NotRunError("--sail-python is not a Python with pysail and this sink")
+    options, sail, parquet = _kafka_options(setting), setting.sail, setting.parquet
+    return lambda _frame, topic, _rows: sail.write(parquet, options | {"topic": topic})
+
+
 def _raw_socket(setting: Setting) -> Write:
     cell, tasks = setting.cell, setting.spark.sparkContext.defaultParallelism
     rows = _arrow_rows(setting.sample, cell, 4 * _BATCH_BYTES)
@@ -417,6 +434,7 @@ _BUILDERS: Final[dict[str, Callable[[Setting], Write]]] = {
     "R3a": _avro_serializer,
     "R4": functools.partial(_python_writer, "kafka", KafkaPythonSource),
     "R6": _perf_test,
+    SAIL: _on_sail,
     "R8": _arrow_kafka,
 }
 

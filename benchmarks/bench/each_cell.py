@@ -6,6 +6,8 @@ their order does not matter. Broker, Spark and workers share this machine, so on
 one cell are meaningful. The broker's logs are in memory if there is room, because a disk that still
 writes one contender's rows would slow down the next.
 
+Every application has the settings of conf/spark-defaults.conf, which are recommended to users.
+
 All arguments are the job's (benchmarks/run.py --help), except ``--conf name=value``, which is
 Spark's, and ``--resume``, which skips the cells that are in the output's results.json already.
 """
@@ -26,14 +28,17 @@ from job import kafka_jars, running
 from support.brokers import fetch_kafka
 from support.brokers.own_broker import memory_with_room, tls_broker_in
 from support.documents import checkout
+from support.programs import places
+from support.programs.matrix import CellFailedError
 from support.spark.spark_processes import SPARK_SUBMIT, environment
 
-from bench.cells import CELLS, FIRST_WARM_UPS
+from bench.cells import CELLS, FIRST_WARM_UPS, SAIL
 from bench.report import BEGUN, print_targets, write_report
 from bench.results import Measured, read_results
 
 _ROOT: Final = Path(__file__).parents[2]
 _JOB: Final = _ROOT / "benchmarks" / "run.py"
+_DEFAULTS: Final = "conf/spark-defaults.conf"
 # Logs of two topics, files to be deleted, and Spark's own memory.
 _ROOM_BYTES: Final = 16 * 1024**3
 _OUTPUT: Final = _ROOT / "docs" / "benchmarks"
@@ -69,6 +74,7 @@ def main() -> int:
         raise running.JobError(str(error)) from None
     usual = [word for word in given if word != "--all"]
     usual += [word for item in conditions.items() for word in ("--about", *item)]
+    usual += _with_sail(job, left)
     started, worst = time.monotonic(), 0
     for number, name in enumerate(left, 1):
         elapsed_s = time.monotonic() - started
@@ -85,6 +91,23 @@ def main() -> int:
         write_report(output, measured, about)
     print_targets(measured, about)
     return worst
+
+
+def _with_sail(job: argparse.Namespace, cells: Sequence[str]) -> list[str]:
+    """Return the arguments for Sail, whose environment is made if a cell needs it.
+
+    It is empty if no cell needs Sail, or if this machine cannot have it. The reason is printed.
+    """
+    needs_it = SAIL in job.contenders and any(CELLS[name].parquet for name in cells)
+    if not needs_it or job.sail_python is not None:
+        return []
+    try:
+        with tempfile.TemporaryDirectory(prefix="bench-wheel-") as folder:
+            python = places.make_python("sail", places.build_wheel(folder))
+    except CellFailedError as error:
+        print(f"{SAIL} is not run: {error}", flush=True)
+        return []
+    return ["--sail-python", str(python)]
 
 
 def _measured_before(
@@ -119,7 +142,7 @@ def _conditions(job: argparse.Namespace, settings: Sequence[str]) -> dict[str, s
     return {
         "commit": checkout.commit(),
         "Kafka": fetch_kafka.NEWEST,
-        "settings of Spark": ", ".join(settings) or "none",
+        "settings of Spark": ", ".join([_DEFAULTS, *settings]),
         "rounds": f"{rounds}, {' '.join(job.contenders)}{against}",
     }
 
@@ -142,7 +165,7 @@ def _run(arguments: Sequence[str], settings: Sequence[str], *, has_usual_rows: b
 def _submit(job: Sequence[str], settings: Sequence[str]) -> int:
     jars = ",".join(map(str, fetch_kafka.spark_jars()))
     submit = [str(SPARK_SUBMIT), "--master", "local[2]", "--driver-memory", _HEAP]
-    submit += ["--jars", jars]
+    submit += ["--properties-file", _DEFAULTS, "--jars", jars]
     for setting in (*_SPARK_SETTINGS, *settings):
         submit += ["--conf", setting]
     command = [*submit, str(_JOB), *job]

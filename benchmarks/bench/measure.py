@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,6 +27,7 @@ from bench.meter import Meter
 from bench.report import BEGUN, CORES, MASTER, print_table, print_targets, write_report
 from bench.results import Measured
 from bench.rounds import Bench, CellRun
+from bench.sail import Sail
 from bench.topics import Topics
 from spark_kafka_sink import __version__
 
@@ -33,7 +35,10 @@ from spark_kafka_sink import __version__
 def measure(given: argparse.Namespace, cells: Mapping[str, Cell]) -> int:
     """Measure the cells of the command line; return 1 if the sink itself failed."""
     measured: dict[str, Measured] = {}
-    with schema_registry() as registry:
+    with (
+        schema_registry() as registry,
+        tempfile.TemporaryDirectory(prefix="bench-rows-") as folder,
+    ):
         bench = Bench(
             spark=_new_session(),
             renew_session=_renewed,
@@ -44,11 +49,15 @@ def measure(given: argparse.Namespace, cells: Mapping[str, Cell]) -> int:
             kafka_libs=given.kafka_libs,
             before=given.before,
             tls=Tls(given.tls_bootstrap, given.tls_truststore) if given.tls_bootstrap else None,
+            sail_python=given.sail_python,
+            folder=Path(folder),
             contenders=given.contenders,
             rounds=given.rounds,
             warm_up_s=FIRST_WARM_UPS * given.warm_up,
         )
         about = about_run(bench.spark) | dict(given.about)
+        if given.sail_python is not None:
+            about["Sail"] = Sail(given.sail_python).version
         started = time.monotonic()
         for number, (name, usual) in enumerate(cells.items(), 1):
             cell = replace(usual, rows=max(1, int(usual.rows * given.scale)))

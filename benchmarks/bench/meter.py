@@ -132,7 +132,9 @@ class Meter:
         found = []
         for process in children:
             with suppress(psutil.NoSuchProcess):
-                if process != self._driver and "python" in process.name():
+                # A program that the driver started is no worker, nor is the driver itself.
+                is_of_driver = self._driver.pid in {process.pid, process.ppid()}
+                if not is_of_driver and "python" in process.name():
                     found.append(process)
         return found
 

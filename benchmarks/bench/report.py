@@ -217,7 +217,7 @@ _COLOURS: Final = dict(
         (
             *("tab:blue", "tab:orange", "tab:green", "tab:red", "lightcoral", "tab:purple"),
             *("tab:brown", "tab:pink", "tab:gray", "tab:olive", "tab:cyan"),
-            *("lightblue", "navajowhite", "lightgreen"),
+            *("lightblue", "navajowhite", "black", "lightgreen"),
             *("navy", "darkred", "sienna"),
             *("teal", "indigo", "gold", "plum"),
         ),

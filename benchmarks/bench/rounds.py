@@ -9,8 +9,10 @@ their code.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.cells import BASELINE, CONTENDERS, OURS, Cell, Contender, Kind
 from bench.contenders import NotRunError, Setting, Tls, Write, write_of
 from bench.meter import Meter, Usage
-from bench.rows import cache, lay_out, row_numbers, row_stream, sink_columns
+from bench.rows import cache, in_parquet, lay_out, row_numbers, row_stream, sink_columns
+from bench.sail import Sail
 from bench.topics import RoundTopics, Topics
 from spark_kafka_sink.errors import KafkaException
 
@@ -66,7 +69,10 @@ class Result:
 
 @dataclass(slots=True)
 class Bench:
-    """The parts common to all cells; renew_session stops the session and starts a new one."""
+    """The parts common to all cells.
+
+    renew_session: stops the session and starts a new one. folder: for files of rows.
+    """
 
     spark: SparkSession
     renew_session: Callable[[SparkSession], SparkSession]
@@ -77,6 +83,8 @@ class Bench:
     kafka_libs: Path | None
     before: Path | None
     tls: Tls | None
+    sail_python: Path | None
+    folder: Path
     contenders: Sequence[str]
     rounds: int
     warm_up_s: float
@@ -89,6 +97,8 @@ class CellRun:
         self._bench = bench
         self._cell = cell
         self._frames: dict[int, DataFrame] = {}
+        self._parquet = Path(tempfile.mkdtemp(dir=bench.folder)) if cell.parquet else None
+        self._sail = None if bench.sail_python is None else Sail(bench.sail_python)
         self._orders: Iterator[list[str]] = iter(())
         self._records: dict[str, int] = {}  # rows of a write
         self._before: str | None = None
@@ -96,6 +106,10 @@ class CellRun:
 
     def run(self) -> None:
         """Measure all rounds."""
+        with contextlib.nullcontext() if self._sail is None else self._sail:
+            self._run()
+
+    def _run(self) -> None:
         rounds = {
             Kind.WARM: self._warm_rounds,
             Kind.COLD: self._cold_rounds,
@@ -241,14 +255,20 @@ class CellRun:
             kafka_libs=bench.kafka_libs,
             before=bench.before,
             tls=bench.tls,
+            parquet=None if self._parquet is None else self._parquet / str(self._cell.rows),
+            sail=self._sail,
         )
         return write_of(name, setting)
 
     def _frame(self, rows: int) -> DataFrame:
-        """Return this number of the cell's rows, cached in Spark's memory."""
+        """Return this number of the cell's rows, cached in Spark's memory or read from Parquet."""
         if rows not in self._frames:
             numbers = row_numbers(self._bench.spark, rows)
-            self._frames[rows] = cache(self._laid_out(sink_columns(numbers, self._cell, "id")))
+            made = self._laid_out(sink_columns(numbers, self._cell, "id"))
+            if self._parquet is not None:
+                self._frames[rows] = in_parquet(made, self._parquet / str(rows))
+            else:
+                self._frames[rows] = cache(made)
         return self._frames[rows]
 
     def _laid_out(self, frame: DataFrame) -> DataFrame:

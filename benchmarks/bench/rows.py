@@ -8,6 +8,7 @@ ten fields, and `nested` ones, which are orders of seven items.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -72,6 +73,12 @@ def cache(frame: DataFrame) -> DataFrame:
     """Cache rows in Spark's memory, so that no contender pays for generating them."""
     frame.persist().count()
     return frame
+
+
+def in_parquet(frame: DataFrame, folder: Path) -> DataFrame:
+    """Write rows to Parquet files in a new folder, and return them as Spark reads them there."""
+    frame.write.parquet(str(folder))
+    return frame.sparkSession.read.parquet(str(folder))
 
 
 def lay_out(frame: DataFrame, partitions: int) -> DataFrame:

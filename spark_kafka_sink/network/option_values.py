@@ -107,6 +107,33 @@ def content(path: str) -> bytes:
     return found
 
 
+def allowed_content(path: str) -> bytes:
+    """Return the contents of a file that this process may read, or of a shipped file.
+
+    Raise ConfigException, which does not show the path, if the file cannot be read.
+    """
+    return _allowed_content(path, ProcessLimits.of(os.environ, _names[0]()))
+
+
+def _allowed_content(path: str, limits: ProcessLimits) -> bytes:
+    try:
+        _check_scheme(path)
+        return content(_allowed_path(path, limits))
+    except (OSError, ValueError) as error:
+        why = without_path(error)
+    raise ConfigException(why)
+
+
+def _allowed_path(path: str, limits: ProcessLimits) -> str:
+    try:
+        return limits.allowed_path(path, Disk())
+    except ConfigException:
+        why = f"{ALLOWED_PATHS} of {limits.process} does not allow it"
+    except (OSError, ValueError) as error:
+        why = without_path(error)
+    raise ConfigException(why)
+
+
 _JAAS_OPTION = "sasl.jaas.config"
 
 
@@ -117,10 +144,9 @@ class OptionValues:
     """
 
     def __init__(self, config: ProducerConfig) -> None:
-        self._files = Disk()
         named = {each.name: dict(each.options) for each in config.config_providers}
         self._limits = ProcessLimits.of(os.environ, _names[0]())
-        self._references = References(providers(named), self._limits, os.environ, self._files)
+        self._references = References(providers(named), self._limits, os.environ, Disk())
 
     def resolved(self, option: str, text: str) -> str:
         """Return an option's value with its variables (``${…}``) resolved, trimmed as in Java.
@@ -165,6 +191,20 @@ class OptionValues:
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
 
+    def has_reference_in_login(self, config: ProducerConfig) -> bool:
+        """Return whether the user or the password for the brokers contains a variable."""
+        if config.sasl_jaas_config is not None:
+            text = config.sasl_jaas_config.value
+            if self.is_reference(text):
+                return True
+            # Search the parsed values, because escapes can hide a variable in the text.
+            options = parse_jaas(text).options
+            values = [options.get("username", ""), options.get("password", "")]
+        else:
+            password = config.sasl_password
+            values = [config.sasl_username or "", "" if password is None else password.value]
+        return any(map(self.has_reference, values))
+
     def check_url(self, url: str, description: str) -> None:
         """Raise ConfigException if this process may not get tokens by a URL.
 
@@ -178,13 +218,7 @@ class OptionValues:
         A name without a folder may name a shipped file. Raise ConfigException, which does not show
         the path, if this process may not read the file.
         """
-        try:
-            return self._limits.allowed_path(path, self._files)
-        except ConfigException:
-            why = f"{ALLOWED_PATHS} of {self._limits.process} does not allow it"
-        except (OSError, ValueError) as error:
-            why = without_path(error)
-        raise ConfigException(why)
+        return _allowed_path(path, self._limits)
 
     def content(self, path: str, origin: str) -> bytes:
         """Return the contents of a file that this process may read.
@@ -193,12 +227,9 @@ class OptionValues:
         path, if the file cannot be read.
         """
         try:
-            _check_scheme(path)
-            return content(self.path(path))
+            return _allowed_content(path, self._limits)
         except ConfigException as error:
             why = str(error)
-        except (OSError, ValueError) as error:
-            why = without_path(error)
         raise ConfigException(f"{origin} cannot be read: {why}")
 
     def file(self, option: str, path: str) -> str:

@@ -103,10 +103,16 @@ logger = logging.getLogger(__name__)
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     """Return the TLS settings of a configuration, with the current contents of its files.
 
-    Raise ConfigException if a file cannot be used.
+    Log a warning if host names are not checked. Raise ConfigException if a file cannot be used.
     """
     from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
+    if not config.ssl_endpoint_identification_algorithm:
+        warn_once(
+            logger,
+            f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
+            "certificate of a trusted CA can pose as the server",
+        )
     written = config.ssl_cipher_suites
     listed = values.resolved("ssl.cipher.suites", written).split(",")
     suites = cipher_suites(

@@ -7,13 +7,14 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from bench import contenders
-from bench.cells import CELLS, CONTENDERS, TUNED, Cell
+from bench import contenders, sail
+from bench.cells import CELLS, CONTENDERS, SAIL, TUNED, Cell
 from bench.contenders import NotRunError, Setting, Tls, write_of
 from bench.worker_contenders import SOURCES
 
@@ -104,3 +105,51 @@ def test_cells_of_avro_are_for_what_writes_it(monkeypatch: pytest.MonkeyPatch) -
     (kind, options) = found[0]
     assert (kind, options["valueFormat"]) == ("pykafka", "avro")
     assert "schema.registry.url" in options
+
+
+def test_cells_from_parquet_are_for_what_reads_rows_in_the_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(contenders, "_spark_writer", lambda *_: None)
+    cell = CELLS["1KB-parquet"]
+    for name in CONTENDERS:
+        if name in ("R1", "R1h", "noop", "R2", "R2t"):
+            write_of(name, setting(cell))
+        else:
+            with pytest.raises(NotRunError):
+                write_of(name, setting(cell))
+    with pytest.raises(NotRunError, match="it is for cells that are read from Parquet"):
+        write_of(SAIL, setting(CELLS["1KB"]))
+
+
+PROGRAM = """
+import json, os, sys
+for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYTHONPATH", "SPARK_HOME"):
+    assert name not in os.environ
+for line in sys.stdin:
+    path, options = json.loads(line)
+    if options["topic"] == "end":
+        sys.exit(3)
+    print(json.dumps(None if path == "/rows" else f"no file {path}"), flush=True)
+"""
+
+
+def test_sail_writes_the_file_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    monkeypatch.setattr(sail, "_PROGRAM", program)
+    for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "PYTHONPATH", "SPARK_HOME"):
+        monkeypatch.setenv(name, "of the benchmark")
+    here = replace(setting(CELLS["1KB-parquet"]), parquet=Path("/rows"))
+    with pytest.raises(NotRunError, match="--sail-python is not a Python with pysail"):
+        write_of(SAIL, here)
+    frame: Any = None
+    with sail.Sail(Path(sys.executable)) as process:
+        write_of(SAIL, replace(here, sail=process))(frame, "t", 1)
+        with pytest.raises(RuntimeError, match="no file /others"):
+            write_of(SAIL, replace(here, sail=process, parquet=Path("/others")))(frame, "t", 1)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="has ended with exit code 3"):
+                write_of(SAIL, replace(here, sail=process))(frame, "end", 1)

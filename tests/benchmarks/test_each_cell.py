@@ -53,6 +53,7 @@ def measured(tmp_path: Path) -> Path:
     found["about"] |= {
         "commit": checkout.commit(),
         "Kafka": fetch_kafka.NEWEST,
+        "settings of Spark": "conf/spark-defaults.conf",
         "rounds": f"5 rounds after 60 s, 1 times the rows, {contenders}",
     }
     (tmp_path / "results.json").write_text(json.dumps(found))
@@ -71,7 +72,11 @@ def test_cells_that_are_measured_are_left_out(bench: Bench, measured: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--conf", "spark.a=b"), "other settings of Spark, 'none' and not 'spark.a=b'"),
+        (
+            ("--conf", "spark.a=b"),
+            "other settings of Spark, 'conf/spark-defaults.conf' and not "
+            "'conf/spark-defaults.conf, spark.a=b'",
+        ),
         (("--rounds", "3"), "other rounds, '5 rounds after 60 s, "),
         (("--contenders", "R1", "R2t"), "other rounds, "),
     ],

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bench.sail import Sail
 from conftest import NewTopic
 from support.brokers.kafka_cluster import KafkaCluster
 from support.oracles.readers import read_with_confluent
@@ -47,6 +48,15 @@ class Job:
         )
         return ended.stdout
 
+    @property
+    def bootstrap(self) -> str:
+        """The address of the brokers."""
+        return self._kafka.bootstrap
+
+    def sail(self) -> Sail:
+        """Return Sail as the benchmark runs it."""
+        return Sail(self._python)
+
     def values(self) -> list[bytes]:
         """Return the values of the topic, sorted."""
         records = read_with_confluent(self._kafka.bootstrap, self.topic)
@@ -79,6 +89,20 @@ def test_all_columns_become_parts_of_the_record(job: Job, kafka: KafkaCluster) -
     assert {(r.partition, r.headers, r.timestamp_ms) for r in records} == {
         (1, (("of", b"x"),), 1_767_323_045_000)
     }
+
+
+def test_the_benchmark_writes_the_rows_of_several_files(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    for first in (0, 50):
+        table = pa.table({"value": pa.array(NUMBERS[first : first + 50])})
+        pq.write_table(table, tmp_path / "rows" / f"{first}.parquet")
+    with job.sail() as sail:
+        sail.write(
+            tmp_path / "rows", {"kafka.bootstrap.servers": job.bootstrap, "topic": job.topic}
+        )
+        with pytest.raises(RuntimeError, match="Failed to resolve 'no-host:1'"):
+            sail.write(tmp_path / "rows", {"kafka.bootstrap.servers": "no-host:1", "topic": "t"})
+    assert job.values() == NUMBERS
 
 
 def test_after_a_shuffle_sail_rejects_the_commit_though_the_rows_are_written(job: Job) -> None:

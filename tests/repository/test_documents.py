@@ -129,12 +129,13 @@ def test_the_sentences_of_the_readme_are_short() -> None:
 
 def test_sentences_are_those_of_paragraphs_and_lists() -> None:
     text = (
-        "# A heading. It is none.\n\nOne has\na [link of words](a.md). `Two` is code, e.g. this.\n"
+        "# A heading. It is none.\n\nOne has\na [link of words](a.md). "
+        "`Two` is 1.2 or 1.3. No list.\n"
         "\n```\nNo. Code.\n```\n| a. | b. |\n|---|---|\n\n![A picture. None.](a.svg)\n\n"
         "- **Three:** a point. 4 is another.\n- [links](b.md), and more\n\nIt begins:\n"
     )
     assert list(pages.sentences(text)) == [
-        *("One has a link of words.", "`Two` is code, e.g. this."),
+        *("One has a link of words.", "`Two` is 1.2 or 1.3.", "No list."),
         *("**Three:** a point.", "4 is another.", "It begins:"),
     ]
 

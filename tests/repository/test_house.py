@@ -210,13 +210,16 @@ def test_the_allow_list_only_shrinks() -> None:
     assert words.too_many(twice, limits) == []
 
 
-def test_a_seed_draws_the_same_places_again(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("options", "count"), [([], 80), (["--pages"], 60)])
+def test_a_seed_draws_the_same_places_again(
+    capsys: pytest.CaptureFixture[str], options: list[str], count: int
+) -> None:
     drawn = []
-    for seed in (7, 7, 8):
-        sample.main(seed)
+    for seed in ("7", "7", "8"):
+        sample.main([seed, *options])
         drawn.append(capsys.readouterr().out)
     assert drawn[0] == drawn[1] != drawn[2]
-    assert len(re.findall(r"^\d+\. \[", drawn[0], re.MULTILINE)) == 80
+    assert len(re.findall(r"^\d+\. \[", drawn[0], re.MULTILINE)) == count
 
 
 def test_the_hooks_are_commands_of_make_check() -> None:

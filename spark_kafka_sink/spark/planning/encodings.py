@@ -33,6 +33,7 @@ from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
+    invalid_schema,
     record_name,
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
@@ -176,6 +177,9 @@ def _names_given(options: FormatOptions) -> list[str]:
     return [name for name, value in names.items() if value is not None]
 
 
+_WHAT: Final = "an Avro schema"
+
+
 class _AvroFormat:
     """Avro, for one column; see `SchemaFormat`."""
 
@@ -189,7 +193,7 @@ class _AvroFormat:
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, "an Avro schema")
+        return given_schema(self._name, self._options, _WHAT)
 
     def given_references(self) -> tuple[SchemaReference, ...]:
         """Return the references in the option."""
@@ -229,8 +233,7 @@ class _AvroFormat:
         try:
             yield
         except DataException as error:
-            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
-            raise ConfigException(f"{origin}{error.message}") from None
+            raise invalid_schema(self._name, self._options, _WHAT, error) from None
 
 
 _FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]]] = {

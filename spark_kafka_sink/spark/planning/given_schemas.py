@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.admin import allowed_content
+from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.on_error import local_path
@@ -20,7 +21,7 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     of schema, for messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
-    if text is None or text.lstrip()[:1] in ("{", "[", '"'):
+    if text is None or not _is_path(text):
         return text
     option, expected = (
         f"{column}Schema",
@@ -28,14 +29,41 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     )
     path = local_path(option, text, "which is not on the driver", expected)
     try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        message = (
-            f"option {option} is {masked(text)!r}, which cannot be read as a file ({reason}): "
-            f"expected {expected}"
-        )
-        raise ConfigException(message) from None
+        return allowed_content(str(path)).decode()
+    except ConfigException as error:
+        reason = str(error)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    # Raised outside the handler, because the caught exception may contain a part of the file.
+    message = (
+        f"option {option} is {masked(text)!r}, which cannot be read as a file ({reason}): "
+        f"expected {expected}"
+    )
+    raise ConfigException(message)
+
+
+def invalid_schema(
+    column: str, options: FormatOptions, what: str, error: DataException
+) -> ConfigException:
+    """Return the error to raise for a schema that is not valid.
+
+    what: the kind of schema. error: what is wrong. It is not shown for a schema in a file, because
+    it quotes the text, and the file may contain something else, such as a password.
+    """
+    text = options.schemas.get(column)
+    if text is None:
+        return ConfigException(error.message)
+    option = f"option {column}Schema"
+    if not _is_path(text):
+        return ConfigException(f"{option}: {error.message}")
+    return ConfigException(
+        f"the file of {option} has no valid schema: expected {what} as JSON. To see what is wrong, "
+        f"set the option to the text of the schema"
+    )
+
+
+def _is_path(text: str) -> bool:
+    return text.lstrip()[:1] not in ("{", "[", '"')
 
 
 def record_name(column: str, options: FormatOptions) -> str:

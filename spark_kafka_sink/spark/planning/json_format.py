@@ -9,6 +9,7 @@ in the registry.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
@@ -23,8 +24,14 @@ from spark_kafka_sink.serde.json_schema import (
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type, type_number
-from spark_kafka_sink.spark.planning.given_schemas import full_record_name, given_schema
+from spark_kafka_sink.spark.planning.given_schemas import (
+    full_record_name,
+    given_schema,
+    invalid_schema,
+)
 from spark_kafka_sink.spark.planning.spark_types import column_type
+
+_WHAT: Final = "a JSON Schema"
 
 
 class JsonFormat:
@@ -51,7 +58,7 @@ class JsonFormat:
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, "a JSON Schema")
+        return given_schema(self._name, self._options, _WHAT)
 
     def given_references(self) -> tuple[SchemaReference, ...]:
         """Return the references in the option."""
@@ -95,5 +102,4 @@ class JsonFormat:
         try:
             return parse_json_schema(text)
         except DataException as error:
-            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
-            raise ConfigException(f"{origin}{error.message}") from None
+            raise invalid_schema(self._name, self._options, _WHAT, error) from None

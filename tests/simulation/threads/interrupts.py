@@ -30,6 +30,7 @@ class Interrupt:
     """One interrupt, or two.
 
     where: the place at which the first was raised, empty before; again: the place of the second.
+    is_during: whether the call that is interrupted has begun.
     """
 
     def __init__(self, world: World) -> None:
@@ -42,10 +43,16 @@ class Interrupt:
         self._gap = random.randint(1, random.choice(_MOST_GAPS)) if twice else 0
         self.where = ""
         self.again = ""
+        self.is_during = False
+
+    def is_near(self, moments: int) -> bool:
+        """Return whether the interrupt comes within this number of moments, or has come."""
+        return bool(self.where) or (self.is_during and self._left <= moments)
 
     def during(self, call: Callable[[], object]) -> None:
         """Make a call that is interrupted. Raise KeyboardInterrupt, unless it ends before."""
         task = self._world.current
+        self.is_during = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         if self._in_a_wait:
             task.interrupt_at = self._left

@@ -177,7 +177,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/references.py:_absolute",
                 "auth/references.py:_pattern",
                 "config.py:_config_providers",
-                "network/option_values.py:OptionValues.path",
+                "network/option_values.py:_allowed_path",
+                "network/option_values.py:_allowed_content",
             ),
             tests=(
                 "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
@@ -299,7 +300,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
     "Sessions, saves and streams": (
         Entry(
             "A save mode other than append",
-            "Records of a topic can be added and not replaced.",
+            "Records can be added to a topic, but not replaced.",
             'Write `.mode("append")`, or call `register(spark)` and no `mode()`.',
             places=(
                 "spark/writer.py:mode_refusal",
@@ -507,7 +508,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            ("A callback or a partitioner called a method that waits for the thread that runs it."),
+            "A callback or a partitioner called a method that waits for the thread in which it was "
+            "called itself.",
             "Make the call in another thread, after the callback has returned.",
             places=(
                 "client/caller.py:Caller.check_not_in_callback",
@@ -729,6 +731,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/security.py:_TokenLogin.exchange",
                 "network/security.py:Security._token",
                 "network/security.py:Security._check_identity",
+                "network/security.py:Security.layer",
                 "network/security.py:Security._of_same_user",
                 "network/security.py:Security._exchange_again",
                 "network/client.py:NetworkClient._connect",
@@ -740,6 +743,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/network/test_login.py::test_a_login_that_never_ends_is_given_up",
                 "unit/network/test_security_identity.py::test_a_client_does_not_become_another_user",
                 "unit/network/test_security_identity.py::test_a_client_of_an_identity_logs_in_as_that_user_only",
+                "unit/network/test_security_identity.py::test_a_client_s_certificate_may_be_renewed_but_not_become_another_user_s",
                 "unit/network/test_login.py::test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words",
             ),
         ),
@@ -1145,8 +1149,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/avro_schema.py:_loaded",
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_AvroFormat._named_errors",
                 "spark/planning/given_schemas.py:given_schema",
+                "spark/planning/given_schemas.py:invalid_schema",
             ),
             tests=(
                 "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
@@ -1186,7 +1190,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/json_schema.py:parse_json_schema",
                 "serde/json_schema.py:fit_json",
                 "serde/json_schema.py:_Fitter._target",
-                "spark/planning/json_format.py:JsonFormat._parsed",
             ),
             tests=(
                 "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
@@ -1252,7 +1255,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "`atomic_layout` with encoded columns",
-            "The partition of a row would be chosen before its key is encoded.",
+            "`atomic_layout` would choose the partition of a row before its key is encoded.",
             "Leave the key as it is, or write without `atomic_layout`.",
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(

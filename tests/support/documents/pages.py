@@ -24,7 +24,7 @@ _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _PICTURE: Final = re.compile(r"!\[[^\]]*\]\([^)\s]+\)")
 _PARAGRAPH_END: Final = re.compile(r"\n\s*\n|\n(?=\s*(?:- |\d+\. ))")
-_BULLET: Final = re.compile(r"\s*(?:- |\d+\. )")
+_BULLET: Final = re.compile(r"\A\s*(?:- |\d+\. )")
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9`*])")
 
 

@@ -2,18 +2,20 @@
 
 ::
 
-    PYTHONPATH=tests:jobs python -m support.house.sample SEED
+    PYTHONPATH=tests:jobs python -m support.house.sample SEED [--pages]
 
-It prints 40 docstrings, 20 messages and 20 sentences, each with its place. The reader marks what
-had to be read twice. The same seed draws the same places from the same commit.
+It prints 40 docstrings, 20 messages and 20 sentences, each with its place; with ``--pages``, 60
+sentences of README and of the pages for users instead. The reader marks what had to be read twice.
+The same seed draws the same places from the same commit.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
-import sys
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -21,6 +23,7 @@ from support.documents import pages
 from support.house.words import ROOT
 
 _DOCSTRINGS, _MESSAGES, _SENTENCES = 40, 20, 20
+_SENTENCES_OF_PAGES: Final = 60
 _HAVE_DOCSTRINGS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # A message to a user is a sentence, not a name, a pattern or a piece of one.
 _FEWEST_WORDS: Final = 6
@@ -77,28 +80,36 @@ def _text(node: ast.Constant | ast.JoinedStr) -> str:
     )
 
 
-def sentences() -> Iterator[_Drawn]:
-    """Yield the sentences of the documents, and where they are."""
-    for page in pages.PAGES:
+def sentences(of: Iterable[Path] = pages.PAGES) -> Iterator[_Drawn]:
+    """Yield the sentences of documents, and where they are."""
+    for page in of:
         if page.name != "CHANGELOG.md" and "benchmarks" not in page.parts:
             for sentence in pages.sentences(page.read_text()):
                 if len(sentence.split()) >= _FEWEST_WORDS:
                     yield str(page.relative_to(ROOT)), sentence
 
 
-def main(seed: int) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print what a seed draws."""
-    random = Random(seed)
-    print(f"seed {seed}")
-    for heading, count, of in (
-        ("Docstrings", _DOCSTRINGS, docstrings()),
-        ("Messages", _MESSAGES, messages()),
-        ("Sentences of documents", _SENTENCES, sentences()),
-    ):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--pages", action="store_true", help="60 sentences for users alone")
+    given = parser.parse_args(argv)
+    random = Random(given.seed)
+    print(f"seed {given.seed}")
+    parts = [
+        ("Docstrings", _DOCSTRINGS, docstrings),
+        ("Messages", _MESSAGES, messages),
+        ("Sentences of documents", _SENTENCES, sentences),
+    ]
+    if given.pages:
+        of_users = partial(sentences, (pages.README, *pages.USER_PAGES))
+        parts = [("Sentences of the pages for users", _SENTENCES_OF_PAGES, of_users)]
+    for heading, count, of in parts:
         print(f"\n== {heading}")
-        for number, (place, text) in enumerate(random.sample(list(of), count), 1):
+        for number, (place, text) in enumerate(random.sample(list(of()), count), 1):
             print(f"\n{number}. [{place}]\n{text}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

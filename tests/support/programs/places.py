@@ -57,6 +57,32 @@ def make_environment(name: str, python: Path, wheel: Path) -> None:
     _run(own, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", wheel)
 
 
+def build_wheel(folder: str) -> Path:
+    """Build the checkout's wheel into an empty folder."""
+    build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir")
+    _run(*build, folder, ROOT)
+    (wheel,) = Path(folder).glob("*.whl")
+    return wheel
+
+
+def make_python(name: str, wheel: Path) -> Path:
+    """Make the environment of a place and return its Python. Raise CellFailedError."""
+    python = _base_python(name)
+    if python is None:
+        raise CellFailedError(_missing(name))
+    make_environment(name, python, wheel)
+    return python_of(name)
+
+
+def _base_python(name: str) -> Path | None:
+    found = (find_python(version) for version in PLACES[name].pythons)
+    return next((each for each in found if each is not None), None)
+
+
+def _missing(name: str) -> str:
+    return f"no {' or '.join(f'python{version}' for version in PLACES[name].pythons)} on the PATH"
+
+
 def _run(*command: str | Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
@@ -66,12 +92,10 @@ def _run(*command: str | Path) -> None:
 def make_environments(wheel: Path) -> tuple[list[str], list[str]]:
     """Make the environment of every place; return the places that failed, and that do not run."""
     failed, not_run = [], []
-    for name, place in PLACES.items():
-        found = (find_python(version) for version in place.pythons)
-        python = next((each for each in found if each is not None), None)
+    for name in PLACES:
+        python = _base_python(name)
         if python is None:
-            versions = " or ".join(f"python{version}" for version in place.pythons)
-            print(f"{name}: not run: no {versions} on the PATH", flush=True)
+            print(f"{name}: not run: {_missing(name)}", flush=True)
             not_run.append(name)
             continue
         try:
@@ -85,10 +109,7 @@ def make_environments(wheel: Path) -> tuple[list[str], list[str]]:
 def main() -> int:
     """Make the environments and run the tests. Return 1 if one of them failed."""
     with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-places-") as folder:
-        build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir")
-        subprocess.run((*build, folder, ROOT), check=True)
-        (wheel,) = Path(folder).glob("*.whl")
-        failed, not_run = make_environments(wheel)
+        failed, not_run = make_environments(build_wheel(folder))
     left_out = ",".join(failed + not_run)
     ended = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", TESTS, *sys.argv[1:]],

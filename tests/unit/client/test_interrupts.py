@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ import pytest
 from support.pure.interrupts import (
     AlarmError,
     InterruptError,
+    interrupt_first,
     interrupted,
     interrupted_twice,
 )
@@ -339,18 +339,6 @@ def clean_up(producer: KafkaProducer) -> None:
     with state.lock:
         state._clean_up_for_good()
         assert state.left_behind == {}
-
-
-def interrupt_first(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Interrupt the first call of a method at its start."""
-    method, calls = getattr(owner, name), count()
-
-    def call(*args: object, **named: object) -> object:
-        if next(calls) == 0:
-            raise InterruptError
-        return method(*args, **named)
-
-    monkeypatch.setattr(owner, name, call)
 
 
 def append_rows(producer: KafkaProducer) -> None:

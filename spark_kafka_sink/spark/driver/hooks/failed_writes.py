@@ -6,15 +6,14 @@ user's process gets it. The report is found by an id that the write has as an op
 
 from __future__ import annotations
 
-import functools
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from spark_kafka_sink.spark.committing.job_commit import add_error
-from spark_kafka_sink.spark.driver.hooks.worker_failures import RAISING, sentence_of_sink
+from spark_kafka_sink.spark.driver.hooks.worker_failures import sentence_of_sink
 from spark_kafka_sink.spark.options import report_path
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 
@@ -23,11 +22,6 @@ _CAUSE: Final = re.compile(
     r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 )
 _LONGEST: Final = 2000
-# How Spark's exception about a failed query names its run.
-_RUN: Final = re.compile(r"\brunId = ([0-9a-f-]+)")
-# The options of the streams that this process has started, by run id; the oldest are forgotten.
-_streams: Final[dict[str, Mapping[str, str]]] = {}
-_MOST_STREAMS: Final = 1000
 
 
 def new_write_id() -> dict[str, str]:
@@ -57,33 +51,6 @@ def _report(error: Exception, options: Mapping[str, str], *, is_stream: bool) ->
         where = None if path is None else report_path(path)
         said = cause_of(str(error) or type(error).__name__)
         add_error(write_id, said, where, is_stream=is_stream)
-
-
-def report_errors_of(query: Any, options: Mapping[str, str]) -> None:
-    """Make those methods of a streaming query that raise its failure add it to its last report."""
-    for name in RAISING:
-        setattr(query, name, _reporting(getattr(query, name), options))
-    with suppress(Exception):  # a query of Spark Connect may ask its server
-        _streams[str(query.runId)] = options
-        if len(_streams) > _MOST_STREAMS:
-            _streams.pop(next(iter(_streams)), None)
-
-
-def report_error_of_run(error: Exception) -> None:
-    """Add an exception to the last report of the stream that it is about, if that is known."""
-    found = _RUN.search(str(error))
-    options = None if found is None else _streams.get(found[1])
-    if options is not None:
-        _report(error, options, is_stream=True)
-
-
-def _reporting(method: Any, options: Mapping[str, str]) -> Any:
-    @functools.wraps(method)
-    def raising(*args: Any, **kwargs: Any) -> Any:
-        with reporting_error(options, is_stream=True):
-            return method(*args, **kwargs)
-
-    return raising
 
 
 def cause_of(said: str) -> str:

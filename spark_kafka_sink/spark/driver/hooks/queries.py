@@ -1,33 +1,43 @@
 """Hooks into Spark's classes of streaming queries, which `register` installs.
 
-If a query fails because of the sink, the hooks add the sink's error message to the exception that
-the program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
+If a query fails because of the sink, the hooks add the sink's sentence to the exception that the
+program gets. They do so in ``spark.streams.awaitAnyTermination()`` and in the methods of all
 queries. These include queries with `foreachBatch`, and queries that ``spark.streams.get()``
-returns. Exceptions that do not name the sink are left as they are.
+returns.
+
+`remember_stream` records the queries that write to the sink. The exception of such a query is also
+explained if it does not name the sink, for example if a worker has another version of Python, and
+it is added to the last report of the query. Exceptions of other queries that do not name the sink
+are left as they are.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
-from spark_kafka_sink.spark.driver.hooks.failed_writes import report_error_of_run
+from spark_kafka_sink.spark.driver.hooks.failed_writes import reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import is_first_time
-from spark_kafka_sink.spark.driver.hooks.worker_failures import (
-    RAISING,
-    explained_if_named,
-    with_sentence,
-)
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explained, names_sink, with_sentence
 
 # The key: whether the session is one of Spark Connect.
 MODULES: Final = {
     False: "pyspark.sql.streaming.query",
     True: "pyspark.sql.connect.streaming.query",
 }
+# The methods of a query that raise the exception with which it failed.
+RAISING: Final = ("awaitTermination", "processAllAvailable")
 WAITING_FOR_ANY: Final = "awaitAnyTermination"
+# How Spark's exception about a failed query names its run.
+_RUN: Final = re.compile(r"\brunId = ([0-9a-f-]+)")
+# The options of the streams that this process has started, by run id; the oldest are forgotten.
+_streams: Final[dict[str, Mapping[str, str]]] = {}
+_MOST_STREAMS: Final = 1000
 # Several threads may call `register` at once, and none may return before the hooks are there.
 _hooking: Final = threading.Lock()
 
@@ -43,11 +53,31 @@ def hook_queries(*, is_connect: bool) -> None:
     with _hooking:
         if is_first_time(query):
             for name in RAISING:
-                setattr(query, name, _naming(getattr(query, name), session))
+                setattr(query, name, _explaining(getattr(query, name), _run_of_query, session))
             query.exception = with_sentence(query.exception)
         if is_first_time(manager):
-            waiting = _reporting(getattr(manager, WAITING_FOR_ANY))
-            setattr(manager, WAITING_FOR_ANY, _naming(waiting, session))
+            waiting = _explaining(getattr(manager, WAITING_FOR_ANY), _run_in_message, session)
+            setattr(manager, WAITING_FOR_ANY, waiting)
+
+
+def remember_stream(query: Any, options: Mapping[str, str]) -> None:
+    """Record that a query writes to the sink.
+
+    options: the options of the write, with names in lower case.
+    """
+    with suppress(Exception):  # the JVM may have ended
+        _streams[str(query.runId)] = options
+        if len(_streams) > _MOST_STREAMS:
+            _streams.pop(next(iter(_streams)), None)
+
+
+def _run_of_query(query: Any, _error: Exception) -> str:
+    return str(query.runId)
+
+
+def _run_in_message(_manager: Any, error: Exception) -> str:
+    found = _RUN.search(str(error))
+    return "" if found is None else found[1]
 
 
 def _classic_session() -> Any:
@@ -60,24 +90,25 @@ def _no_session() -> None:
     """Return None: a session of Spark Connect does not know the Python of its workers."""
 
 
-def _naming(method: Any, session: Callable[[], Any]) -> Any:
-    @functools.wraps(method)
-    def raising(*args: Any, **kwargs: Any) -> Any:
-        with explained_if_named(session()):
-            return method(*args, **kwargs)
+def _explaining(
+    method: Any, run_of: Callable[[Any, Exception], str], session: Callable[[], Any]
+) -> Any:
+    """Return a method of Spark that explains and reports the exception of a failed query.
 
-    return raising
-
-
-def _reporting(method: Any) -> Any:
-    """Return a method of Spark with an addition: it adds a query's error to the query's report."""
+    run_of: returns the run id of the failed query, from the object of the method and the exception.
+    """
 
     @functools.wraps(method)
-    def raising(*args: Any, **kwargs: Any) -> Any:
+    def raising(waiting: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return method(*args, **kwargs)
+            return method(waiting, *args, **kwargs)
         except Exception as error:
-            report_error_of_run(error)
-            raise
+            options = None
+            with suppress(Exception):  # the JVM may have ended
+                options = _streams.get(run_of(waiting, error))
+            if options is None and not names_sink(error):
+                raise
+            with reporting_error(options or {}, is_stream=True), explained(session()):
+                raise
 
     return raising

@@ -1,7 +1,8 @@
 """Explains in the user's process why a Python worker of Spark has failed.
 
 Spark raises the traceback of its Python worker, in which the sink's sentence is one line of many.
-The hooks of ``save()`` and ``start()`` make the sentence the last line of Spark's exception.
+The hooks of ``save()``, of ``start()`` and of queries make the sentence the last line of Spark's
+exception.
 
 In two cases, the hooks raise an exception of the sink instead, with Spark's exception as its cause.
 If a worker's Python cannot run the sink, the traceback names neither the worker nor a remedy. If an
@@ -49,8 +50,6 @@ _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offs
 # user code (`plugins.loading.name_user_code`).
 _LAST_LINE: Final = re.compile(rf"^{_SINK}(?:\.errors\.\w+)?: .+$", re.MULTILINE)
 _ON_DRIVER: Final = "on the driver's machine"
-# The methods of a query that raise the exception with which it failed.
-RAISING: Final = ("awaitTermination", "processAllAvailable")
 
 
 @contextmanager
@@ -73,16 +72,9 @@ def explained(session: Any) -> Iterator[None]:
         raise KafkaException(sentence) from error
 
 
-@contextmanager
-def explained_if_named(session: Any) -> Iterator[None]:
-    """Do as `explained` does if Spark's exception names the sink. It may be about any query."""
-    try:
-        yield
-    except Exception as error:
-        if _SINK not in str(error):
-            raise
-        with explained(session):
-            raise
+def names_sink(error: Exception) -> bool:
+    """Return whether an exception of Spark names the sink."""
+    return _SINK in str(error)
 
 
 def sentence_of_sink(said: str) -> str | None:
@@ -123,16 +115,6 @@ def _torn(said: str) -> TornCommitException | None:
     )
 
 
-def explain_query(query: Any, session: Any) -> None:
-    """Make the methods of a streaming query say why it has failed, as `explained` does.
-
-    The exception that ``exception()`` returns also ends with the sentence of the sink.
-    """
-    for name in RAISING:
-        setattr(query, name, _explaining(getattr(query, name), session))
-    query.exception = with_sentence(query.exception)
-
-
 def with_sentence(method: Any) -> Any:
     """Make a method that returns an exception end it with the sentence of the sink."""
 
@@ -144,15 +126,6 @@ def with_sentence(method: Any) -> Any:
         return error
 
     return exception
-
-
-def _explaining(method: Any, session: Any) -> Any:
-    @functools.wraps(method)
-    def raising(*args: Any, **kwargs: Any) -> Any:
-        with explained(session):
-            return method(*args, **kwargs)
-
-    return raising
 
 
 def _python_of(session: Any) -> str | None:

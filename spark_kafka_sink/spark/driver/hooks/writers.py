@@ -34,11 +34,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.errors import ConfigException, KafkaException
-from spark_kafka_sink.spark.driver.hooks.failed_writes import (
-    new_write_id,
-    report_errors_of,
-    reporting_error,
-)
+from spark_kafka_sink.spark.driver.hooks.failed_writes import new_write_id, reporting_error
 from spark_kafka_sink.spark.driver.hooks.notes import (
     Note,
     is_all_noted,
@@ -48,12 +44,13 @@ from spark_kafka_sink.spark.driver.hooks.notes import (
     noted,
     take_notes,
 )
+from spark_kafka_sink.spark.driver.hooks.queries import remember_stream
 from spark_kafka_sink.spark.driver.hooks.session_settings import (
     options_of_session,
     refuse_speculation,
     trace_options,
 )
-from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 from spark_kafka_sink.spark.exactly_once import is_off
 from spark_kafka_sink.spark.micro_batch import BATCH_ID_OPTION
 from spark_kafka_sink.spark.options import has_full_traceback
@@ -406,8 +403,7 @@ def _hooked(writer_class: Any, kind: SparkWriter, name: str) -> Any:
             ):
                 query = method(writer, *args, **kwargs)
         if query is not None:
-            explain_query(query, session)
-            report_errors_of(query, write.options)
+            remember_stream(query, write.options)
         return query
 
     return hooked

@@ -12,7 +12,6 @@ from spark_kafka_sink.spark.committing.report_files import newest_reports
 from spark_kafka_sink.spark.driver.hooks.failed_writes import (
     cause_of,
     new_write_id,
-    report_errors_of,
     reporting_error,
 )
 from spark_kafka_sink.spark.options import sink_options
@@ -83,38 +82,25 @@ def test_a_write_that_was_not_aborted_changes_no_report(folder: Path) -> None:
     assert sorted((file, file.read_bytes()) for file in folder.iterdir()) == before
 
 
-class Query:
-    """A streaming query that has failed."""
-
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802 - Spark's name
-        """Raise the failure."""
-        raise RuntimeError(OF_THE_JVM)
-
-    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
-        """Raise the failure."""
-        raise RuntimeError(OF_A_WORKER)
-
-
 def test_the_error_of_a_stream_is_added_to_its_last_report_if_that_failed(folder: Path) -> None:
     path = folder / "reports.jsonl"
     first, second = ({**GIVEN, **new_write_id(), "reportpath": str(path)} for _ in range(2))
     writer, other = (KafkaStreamArrowWriter(sink_options(each)) for each in (first, second))
-    query = Query()
-    report_errors_of(query, first)
+
+    def fail_with(message: str) -> None:
+        with pytest.raises(RuntimeError), reporting_error(first, is_stream=True):
+            raise RuntimeError(message)
+
     writer.commit([], 0)
-    with pytest.raises(RuntimeError, match="broken"):
-        query.awaitTermination()
+    fail_with(OF_THE_JVM)
     assert [error for _, error in reports(folder)] == [None], "it failed before the write"
     writer.abort([None], 1)
     other.abort([None], 1)
-    with pytest.raises(RuntimeError, match="broken"):
-        query.awaitTermination(timeout=5)
+    fail_with(OF_THE_JVM)
     said = "[USER_RAISED_EXCEPTION] broken SQLSTATE: P0001"
     assert [error for _, error in reports(folder)] == [None, said, None]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["error"] for line in lines] == [None, said, None]
-    with pytest.raises(RuntimeError, match="Job aborted"):
-        query.processAllAvailable()
 
 
 def test_the_essential_line_is_that_of_the_worker() -> None:

@@ -6,7 +6,6 @@ import pickle
 import traceback
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from spark_kafka_sink.commit.names import TaskSlot, checked_owner
 from spark_kafka_sink.commit.outcomes import LostTransaction, Torn
 from spark_kafka_sink.errors import KafkaException, TornCommitException
 from spark_kafka_sink.model import NO_PRODUCER_ID, TopicPartition
-from spark_kafka_sink.spark.driver.hooks.worker_failures import explain_query, explained
+from spark_kafka_sink.spark.driver.hooks.worker_failures import explained
 
 SESSION = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="/opt/python"))
 TRACEBACK = 'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n'
@@ -136,38 +135,6 @@ def test_without_a_sentence_of_the_sink_nothing_is_added() -> None:
     with pytest.raises(KafkaException) as refused, explained(SESSION):
         raise KafkaException(f"on the driver\n{NO_TOPIC}")
     assert not hasattr(refused.value, "__notes__")
-
-
-class Query:
-    """A query that fails."""
-
-    def exception(self) -> RuntimeError | None:
-        """Return why the query has ended."""
-        return RuntimeError(TASK + NO_TOPIC)
-
-    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
-        """Raise why the query has ended, unless the time is up before."""
-        if timeout == 0:
-            return False
-        raise RuntimeError(TASK + NO_SINK)
-
-    def processAllAvailable(self) -> None:  # noqa: N802 - Spark's name
-        """Raise why the query has ended."""
-        raise RuntimeError(TASK + NO_SINK)
-
-
-def test_a_query_says_it_wherever_it_raises() -> None:
-    query: Any = Query()
-    explain_query(query, SESSION)
-    for call in (query.awaitTermination, query.processAllAvailable):
-        with pytest.raises(KafkaException, match=r"^/opt/python, which Spark runs on an executor"):
-            call()
-    assert query.awaitTermination(timeout=0) is False
-    assert query.exception().__notes__ == [NO_TOPIC]
-    query = Query()
-    query.exception = lambda: None
-    explain_query(query, SESSION)
-    assert query.exception() is None
 
 
 @pytest.mark.parametrize("begin", [PLAN, JOB])

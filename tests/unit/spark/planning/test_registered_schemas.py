@@ -9,21 +9,29 @@ import logging
 import pickle
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, error, guid_of
+from support.brokers.registry_server import RegistryServer, basic, error, guid_of
 
+from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.serde.avro_plan import Form, fit
 from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.planning import datasource, kept_schemas, registry_questions
+from spark_kafka_sink.spark.planning import (
+    datasource,
+    kept_schemas,
+    registry_questions,
+    task_tokens,
+)
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
@@ -83,6 +91,48 @@ def asked(
     # What a client of Spark Connect checks asks nobody.
     assert len(server.calls) == before
     return with_registered_encodings(checked, schema, may_remember=may_remember)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_with_a_delegation_token_the_registry_gets_the_credentials_of_the_driver(
+    is_stream: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_token(options: SinkOptions) -> SinkOptions:
+        token = DelegationToken(
+            owner="User:alice",
+            issue_timestamp_ms=0,
+            expiry_timestamp_ms=2**50,
+            max_timestamp_ms=2**50,
+            token_id="id-of-the-token",
+            hmac=Secret("aG1hYw=="),
+        )
+        config = with_delegation_token(options.producer, token, "SCRAM-SHA-512")
+        return replace(options, producer=config)
+
+    monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
+    monkeypatch.setattr(datasource, "with_job_token", lambda options: (with_token(options), None))
+    monkeypatch.setattr(task_tokens, "_with_shared_token", with_token)
+    source = KafkaDataSource(
+        {
+            "kafka.bootstrap.servers": "b:1",
+            "topic": "t",
+            "valueFormat": "avro",
+            "schema.registry.url": server.url,
+            "basic.auth.credentials.source": "SASL_INHERIT",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "alice",
+            "kafka.sasl.password": "hunter2",
+            "delegationToken": "true",
+        }
+    )
+    plan = source.streamWriter if is_stream else source.writer
+    sent = pickle.dumps(plan(rows(), False))  # noqa: FBT003 - Spark's signature
+    assert {each.headers["authorization"] for each in server.calls} == {basic("alice", "hunter2")}
+    assert b"id-of-the-token" in sent
+    assert b"hunter2" not in sent
 
 
 def encoding(text: str, schema_id: int, kind: T.DataType = ORDER) -> ColumnEncoding:
@@ -297,7 +347,7 @@ def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistrySe
     given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
     kind = T.StructType().add("id", ID_TYPE)
     with pytest.raises(
-        DataException, match=r"the schema references com\.Id, but the schema registr"
+        DataException, match=r"the schema references com\.Id, but the schema registry"
     ):
         asked(server, rows(kind), given)
     server.add("ids", ID)
