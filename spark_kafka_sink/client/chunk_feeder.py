@@ -13,7 +13,7 @@ that. The partitioner is called without any lock. The I/O thread logs errors aft
 rows, and holds no lock then, because a log handler may call the producer.
 
 If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
-rows. In the second case, the I/O thread puts the rows into batches.
+rows. In the second case, the I/O thread puts the rows into batches, or fails them if it ends.
 """
 
 from __future__ import annotations

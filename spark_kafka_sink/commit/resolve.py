@@ -236,7 +236,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
-    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer, machine.deadline)
     return _ask(machine, _S.READING_MARKER, ask)
 
 

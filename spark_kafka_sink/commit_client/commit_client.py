@@ -113,7 +113,7 @@ class CommitClient:
         self._client.set_initial_nodes(brokers)
         self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
         self._brokers = Brokers(self._client)
-        self._partitions = Partitions(self._brokers)
+        self._partitions = Partitions(self._brokers, clock)
         self._log = CommitLog(
             self._brokers, self._partitions, self._log_partition, config.request_timeout_ms
         )

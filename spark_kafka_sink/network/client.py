@@ -435,7 +435,9 @@ class NetworkClient:
         connection = state.connection
         was = "ready" if state.is_ready else "being made"
         if connection is not None and error is not None:
-            self._metrics.authentication_failed(is_renewal=connection.is_renewing)
+            awaits_renewal = connection.awaits_login_since is not None
+            is_renewal = connection.is_renewing or awaits_renewal
+            self._metrics.authentication_failed(is_renewal=is_renewal)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_kafka_sink.config import ProducerConfig
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
@@ -234,11 +234,17 @@ def _of_stream(
 
 def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
     """Plan a micro-batch that is written as a job, in the function of foreachBatch."""
-    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.committing.exactly_once_commit import end_unused  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - as above
     from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
 
     plan = plan_micro_batch(options)
-    is_replay = is_written(plan, micro_batch)
+    try:
+        is_replay = is_written(plan, micro_batch)
+    except KafkaException:
+        # Spark aborts nothing if no writer is returned.
+        end_unused(options, plan)
+        raise
     return ExactlyOnceMicroBatchWriter(options, plan, micro_batch, is_written=is_replay)
 
 

@@ -511,7 +511,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A call that would never end",
-            ("A callback or a partitioner called a method that waits for the thread that runs it."),
+            "A callback or a partitioner called a method that waits for the thread in which it was "
+            "called itself.",
             "Make the call in another thread, after the callback has returned.",
             places=(
                 "client/caller.py:Caller.check_not_in_callback",

@@ -199,6 +199,10 @@ def test_if_the_login_fails_after_the_session_s_end_requests_fail_as_never_sent(
     assert (failed.request, failed.was_sent) == (held, False)
     assert failed.reason.startswith("not sent: ")
     assert world.selector.requests_to(BOOTSTRAP[0].port) == before
+    registry = world.client._metrics._metrics
+    measured = {name.name: value for name, value in registry.measure(world.now).items()}
+    assert measured["failed-reauthentication-total"] == 1
+    assert measured["failed-authentication-total"] == 0
 
 
 def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:
