@@ -103,7 +103,7 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
 def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
     """Return the values of the attributes of `thing` that are named as the fields of `kind`.
 
-    what: what `thing` is, for messages. kind: a dataclass. Raise IllegalArgumentException if
+    what: what `thing` is, for error messages. kind: a dataclass. Raise IllegalArgumentException if
     `thing` lacks one of these attributes.
     """
     try:

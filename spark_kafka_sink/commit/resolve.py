@@ -225,7 +225,7 @@ def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEp
     """Return whether a coordinator has described this producer's transaction, open or ended.
 
     described: the producer id and epoch in its response. From version 5 of EndTxn on, the
-    coordinator raises the epoch by one when the transaction ends.
+    coordinator bumps the epoch by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near

@@ -181,7 +181,7 @@ _BARE: Final = -1
 class Connection:
     """The protocol state of one connection to the node `node_id`; times are seconds of the clock.
 
-    peer: the name of the node in messages.
+    peer: the name of the node in error messages.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ replaced certificates are used from the next connection on; equal contents share
 Invalid files are reported when the client is constructed. Without TLS, the module ssl is not
 imported.
 
-Values may contain config provider variables, such as ``${env:NAME}``. They are resolved for each
+Values may contain references, such as ``${env:NAME}``. They are resolved for each
 connection, in the process that connects, so that no plan, pickle or producer pool contains the
 resolved values.
 """
@@ -100,7 +100,7 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 class _Credentials:
     """A user and a password.
 
-    user: the user name to send. name: the user name in messages, with variables unresolved.
+    user: the user name to send. name: the user name in error messages, with references unresolved.
     """
 
     user: str = field(repr=False)
@@ -109,7 +109,7 @@ class _Credentials:
     is_token: bool = False
 
     def description(self, mechanism: str) -> str:
-        """Return a description of the credentials for messages."""
+        """Return a description of the credentials for error messages."""
         kind = "the delegation token" if self.is_token else "user"
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
@@ -125,13 +125,13 @@ class _TokenHint:
 
 
 def login_identity(config: ProducerConfig) -> str:
-    """Return the user of a configuration, as far as files and variables (``${…}``) determine it.
+    """Return a key that changes if the same configuration would log in as another user.
 
-    This is the principal of the ticket cache, the user of a file with an OAuth token or an
-    assertion, or a digest if names in the options contain variables. Without SASL, it is a digest
-    of the subject of the client's certificate. It is empty if the options alone determine the user.
-    Clients with equal configurations and equal identities log in as the same user, apart from
-    tokens that a Python callable returns.
+    It is the principal in the ticket cache, or the user of the OAuth token or assertion in a file.
+    If an option names the user by a reference (``${…}``), it is a digest of the resolved names.
+    Without SASL, it is a digest of the subject of the client certificate, if the certificate is in
+    a file or set by a reference. It is empty if the options alone determine the user. Tokens that
+    a Python callable returns are not taken into account.
     """
     with suppress(KafkaException):  # raised again at the login
         if config.has_sasl:
@@ -162,14 +162,14 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
             return user
     elif mechanism == OAUTHBEARER and not config.has_aws_tokens:
         user = user_of_file(config, values)
-    names = _names_by_variables(config, values, mechanism)
+    names = _names_by_references(config, values, mechanism)
     return _digest([user, *names]) if names else user
 
 
-def _names_by_variables(
+def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that name a user by a variable (``${…}``), with their values."""
+    """Return the options that name a user by a reference (``${…}``), with their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()
@@ -190,11 +190,11 @@ def _digest(values: list[Any]) -> str:
 
 
 def resolved_login(config: ProducerConfig) -> str:
-    """Return a digest of the SASL options with their variables (``${…}``) resolved now.
+    """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
     For a file with an OAuth token or an assertion, the digest includes its subject. With equal
     digests, equal configurations log in as the same user, apart from `login_identity`. Raise
-    KafkaException if a variable has no value, or if the file has no token.
+    KafkaException if a reference has no value, or if the file has no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
     values = OptionValues(config)
@@ -335,8 +335,8 @@ class Security:
         """Return the TLS layer of a new connection, None without TLS.
 
         Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
-        the host's name cannot occur in a certificate, or if the client's certificate has another
-        subject than before.
+        the host's name cannot occur in a certificate, or if the subject of the client's certificate
+        has changed.
         """
         if not self._config.has_tls:
             return None
@@ -344,8 +344,8 @@ class Security:
         context = self._context(settings)
         if self._certificate not in (None, context.subject):
             raise SslAuthenticationException(
-                f"the certificate of {settings.key_origin} has another subject than before: "
-                f"{OTHER_USER}"
+                f"the subject of the certificate in {settings.key_origin} has changed since this "
+                f"client was created: {OTHER_USER}"
             )
         return context.layer(node.host, str(node))
 
@@ -436,7 +436,7 @@ class Security:
         has_reference = self._values.has_reference_in_login
         if mechanism == PLAIN and not config.has_tls and has_reference(config):
             raise ConfigException(
-                "a variable (${…}) in the credentials cannot be used with PLAIN over "
+                "a reference (${…}) in the credentials cannot be used with PLAIN over "
                 "SASL_PLAINTEXT, which would send its value unencrypted to any server that "
                 "bootstrap.servers names: use SASL_SSL or SCRAM"
             )
@@ -559,13 +559,14 @@ class Security:
         )
 
     def _of_same_user(self, given: _Credentials) -> _Credentials:
-        """Return the credentials. Raise SaslAuthenticationException if they are of another user.
+        """Return the credentials.
 
-        The id of a delegation token may change, because a user can have several tokens.
+        Raise SaslAuthenticationException if their user is not the user of the earlier credentials.
+        The ids of delegation tokens are not compared, because a user can have several tokens.
         """
         if not given.is_token and self._user not in {"", given.user}:
             raise SaslAuthenticationException(
-                f"the user name {printable(given.name)!r} has another value than before: "
+                f"the user name {printable(given.name)!r} is not the one of the first login: "
                 f"{OTHER_USER}"
             )
         self._user = given.user

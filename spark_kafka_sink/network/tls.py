@@ -53,7 +53,7 @@ class TlsSettings:
 
     truststore: None for the system's certificates. key: the private key, or None. chain: the
     certificates of the key, None if they are in the same text as the key. The two origins name the
-    source of truststore and key in messages.
+    source of truststore and key in error messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -269,9 +269,9 @@ def _memory_file() -> int | None:
 class TlsLayer:
     """The TLS of one connection, including its handshake.
 
-    host: the name that the broker's certificate must have. peer: the broker's name in messages.
-    After each call, even one that raised, the caller must send the bytes that `outgoing` returns:
-    handshake messages, alerts and responses to key updates.
+    host: the name that the broker's certificate must have. peer: the broker's name in error
+    messages. After each call, even one that raised, the caller must send the bytes that `outgoing`
+    returns: handshake messages, alerts and responses to key updates.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
-This module replaces variables in options, such as ``${env:NAME}``, by their values. No error
+This module replaces references in options, such as ``${env:NAME}``, by their values. No error
 message shows a secret, nor the user in a URL.
 """
 
@@ -62,7 +62,7 @@ _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
     """Return a client for the registry. Send no request.
 
-    config: the options of the producer. They have the config.providers that replace variables, and
+    config: the options of the producer. They have the config.providers that replace references, and
     the credentials for the brokers, which the client may use as well. Raise ConfigException if an
     option is invalid.
     """
@@ -72,7 +72,7 @@ def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistr
 
 
 class _Connection:
-    """The options of one connection, with variables replaced by their values."""
+    """The options of one connection, with references replaced by their values."""
 
     def __init__(self, settings: RegistrySettings, config: ProducerConfig) -> None:
         self._config = config
@@ -157,7 +157,7 @@ class _Connection:
     def _check_encryption(self, *, has_credentials: bool, is_inherited: bool) -> None:
         """Log a warning if credentials are sent unencrypted.
 
-        is_inherited: whether they are those for the brokers. Raise ConfigException if a variable
+        is_inherited: whether they are those for the brokers. Raise ConfigException if a reference
         such as ``${env:NAME}`` is sent unencrypted in the credentials, a header or a URL.
         """
         values = self._values
@@ -175,13 +175,13 @@ class _Connection:
         ]
         if is_inherited and values.has_reference_in_login(self._config):
             found.append("the credentials for the brokers")
-        # If the whole URL is one variable, it is allowed: the variable also chooses the host that
+        # If the whole URL is one reference, it is allowed: the reference also chooses the host that
         # gets the user and the password.
         if any(values.has_reference(each) and not values.is_reference(each) for _, each in plain):
             found.append(f"a part of option {URL_OPTION}")
         if found:
             message = (
-                f"a variable (${{…}}) in {found[0]} cannot be used with {plain[0][0].shown}, to "
+                f"a reference (${{…}}) in {found[0]} cannot be used with {plain[0][0].shown}, to "
                 f"which its value would be sent unencrypted: use https in {URL_OPTION}"
             )
             raise ConfigException(message)

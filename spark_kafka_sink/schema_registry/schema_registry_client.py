@@ -44,7 +44,7 @@ _LONGEST_WAIT_S: Final = 20.0
 _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 # No attempt begins later than this number of seconds after the first attempt.
 _MOST_S: Final = 60.0
-_TRIED_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
+_RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
 _LARGEST_ID: Final = 2**31 - 1
 _MOST_REFERENCED: Final = 100
@@ -224,11 +224,10 @@ class SchemaRegistryClient:
     ) -> tuple[HttpAnswer | None, str, float | None]:
         """Send a request to one URL after the other. Return (answer, why, retry_after_s).
 
-        answer: the first response whose status is not one of those that are tried again, such as
-        503. None if no URL returns such a response. why: the reason why answer is None, for each
-        URL; empty if it is not None. retry_after_s: the longest delay of the Retry-After headers,
-        None if no response has this header. Raise RestClientException if each URL has an error
-        that would come again.
+        answer: the first response with a status that is not retriable; None if no URL returns one.
+        Retriable is, for example, 503. why: if answer is None, the reason for each URL, else empty.
+        retry_after_s: the longest delay of the Retry-After headers, None if no response has this
+        header. Raise RestClientException if the error of no URL is retriable.
         """
         reasons: list[str] = []
         delays: list[float] = []
@@ -246,7 +245,7 @@ class SchemaRegistryClient:
             except TokenException as error:
                 reason, is_final = f"it got no OAuth token: {error}", error.is_final
             else:
-                if answer.status not in _TRIED_AGAIN:
+                if answer.status not in _RETRIABLE:
                     return answer, "", None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
@@ -317,8 +316,8 @@ def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
 def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
     """Return the JSON object in a response.
 
-    what: what the call does, for messages. Raise RestClientException if the status is not 2xx, or
-    if the body is not a JSON object.
+    what: what the call does, for error messages. Raise RestClientException if the status is not
+    2xx, or if the body is not a JSON object.
     """
     if not 200 <= answer.status < 300:
         code, _ = _error_of(answer)

@@ -1,6 +1,6 @@
 """The options about a schema registry. They have the names of Confluent's clients.
 
-In the options of the connection, variables such as ``${env:NAME}`` are not replaced until the
+In the options of the connection, references such as ``${env:NAME}`` are not replaced until the
 driver connects. Tasks never get these options.
 """
 
@@ -75,7 +75,8 @@ class SubjectNameStrategy(Enum):
     def subject(self, topic: str, column: str, record: str) -> str:
         """Return the subject for a column of a topic.
 
-        column: ``key`` or ``value``. record: the full name of the column's record.
+        column: ``key`` or ``value``. record: the full name of the column's Avro record, or the
+        title of its JSON Schema.
         """
         if self is SubjectNameStrategy.TOPIC:
             return f"{topic}-{column}"

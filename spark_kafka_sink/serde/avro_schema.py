@@ -187,7 +187,7 @@ class _Parser:
         self._named: dict[str, AvroType] = {}
 
     def parse(self, found: object, namespace: str, place: str) -> AvroType:
-        """Return a schema. namespace: that of the enclosing type. place: for messages."""
+        """Return a schema. namespace: that of the enclosing type. place: for error messages."""
         if isinstance(found, str):
             return self._of_name(found, namespace, place)
         if isinstance(found, list):
@@ -394,10 +394,10 @@ _DERIVED_LOGICAL: Final = {
 def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "") -> str:
     """Return the schema of a column as JSON.
 
-    path: the path of the column, for messages. name, namespace: of the record, if the column is a
-    struct. A part that may be null becomes ``["null", T]``, with null as the default of a field;
-    the column itself does not, because a null key or value stays null. Raise DataException for a
-    type that has no schema.
+    path: the path of the column, for error messages. name, namespace: of the Avro record, if the
+    column is a struct. A part that may be null becomes ``["null", T]``, with null as the default of
+    a field; the column itself does not, because a null key or value stays null. Raise DataException
+    for a type that has no schema.
     """
     derived = _Deriver(name).derive(column, path, name)
     if namespace and isinstance(derived, dict) and derived["type"] == "record":
@@ -446,7 +446,7 @@ class _Deriver:
         return found
 
     def _new_name(self, column: ColumnField, parent: str) -> str:
-        """Return the name of the record in a field, which no other record has."""
+        """Return the name of the Avro record in a field, which no other Avro record has."""
         if not _has_struct(column.type):
             return ""
         name = first = f"{parent}_{column.name}"

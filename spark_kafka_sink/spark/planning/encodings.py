@@ -205,7 +205,7 @@ class _AvroFormat:
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 
     def given_name(self) -> str | None:
-        """Return the full name of the record if the options set it, else None."""
+        """Return the full name of the Avro record if the options set it, else None."""
         text = self.given()
         if text is not None:
             with self._named_errors():

@@ -10,7 +10,7 @@ from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.on_error import local_path
 
-# The names of derived records if recordName is not set.
+# The names of the Avro records in derived schemas if recordName is not set.
 _RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
 
 
@@ -18,7 +18,7 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     """Return the schema that keySchema or valueSchema sets, None if the option is not set.
 
     The option has the schema itself, or the path of a file that contains the schema. what: the kind
-    of schema, for messages. Raise ConfigException if the file cannot be read.
+    of schema, for error messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
     if text is None or not _is_path(text):
@@ -67,13 +67,13 @@ def _is_path(text: str) -> bool:
 
 
 def record_name(column: str, options: FormatOptions) -> str:
-    """Return the name of a column's derived record, without its namespace."""
+    """Return the name of the Avro record in a column's derived schema, without namespace."""
     if options.record_name is None:
         return _RECORD_NAMES[column]
     return options.record_name if column == "value" else f"{options.record_name}_{column}"
 
 
 def full_record_name(column: str, options: FormatOptions) -> str:
-    """Return the name of a column's derived record, with its namespace."""
+    """Return the name of the Avro record in a column's derived schema, with namespace."""
     parts = (options.record_namespace, record_name(column, options))
     return ".".join(part for part in parts if part)

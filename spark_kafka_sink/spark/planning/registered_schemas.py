@@ -51,7 +51,7 @@ class SchemaFormat(Protocol):
         """Return a schema for the type of the column. Raise DataException if there is none."""
 
     def given_name(self) -> str | None:
-        """Return the full name of the record if the options set it, else None.
+        """Return the full name of the Avro record if the options set it, else None.
 
         In JSON Schema, the title of the schema is this name.
         """
@@ -221,7 +221,7 @@ def _referenced(
 def _check_rules(found: RegisteredSchema, what: str) -> None:
     """Raise DataException if a schema has rules, which may say that values must be encrypted.
 
-    what: the schema, for messages.
+    what: the schema, for error messages.
     """
     if found.has_rules:
         message = (

@@ -156,12 +156,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "A variable or a file that an option refers to",
+            "A reference that cannot be resolved",
             (
                 "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
                 "allowed there."
             ),
-            "Set the variable, ship the file, or allow it in the environment of the process.",
+            (
+                "Set the environment variable, ship the file, or allow it in the environment of "
+                "the process."
+            ),
             places=(
                 "auth/references.py:References.resolved.given",
                 "auth/references.py:References._value",
@@ -749,7 +752,10 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A key store or trust store that cannot be used",
-            "The file is of another format, lacks a key or a certificate, or needs a password.",
+            (
+                "The file has a format that cannot be read, lacks a key or a certificate, or needs "
+                "a password."
+            ),
             "Convert the file with the command in the message, or set the password.",
             places=(
                 "auth/pem.py:store_kind",
@@ -1255,8 +1261,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "`atomic_layout` with encoded columns",
-            "`atomic_layout` would choose the partition of a row before its key is encoded.",
-            "Leave the key as it is, or write without `atomic_layout`.",
+            (
+                "`atomic_layout` would choose the partition of a row from a key or another column "
+                "that is not encoded yet."
+            ),
+            (
+                "Use a string or binary key without `keyFormat`, or write without `atomic_layout`. "
+                "With your own `partitioner.class`, no column may be encoded: write without "
+                "`atomic_layout`."
+            ),
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
                 "spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",
@@ -1300,7 +1313,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "URLs and credentials of a schema registry that cannot be used",
             (
                 "The URL or the credentials are incomplete or contradict each other, or a secret "
-                "in a variable would be sent unencrypted."
+                "in a reference would be sent unencrypted."
             ),
             "Set the options of one way to authenticate, and use https.",
             places=(
@@ -1353,8 +1366,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A schema that cannot be chosen",
             (
-                "The registry does not have the schema, or its schema is of another format or has "
-                "rules, which this sink does not execute."
+                "The registry does not have the schema, or the schema is not of the format that "
+                "the options set, or it has rules, which this sink does not execute."
             ),
             "Register the schema that the message prints, or choose another one.",
             places=(

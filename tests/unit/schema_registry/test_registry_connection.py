@@ -210,7 +210,7 @@ def test_variables_are_not_sent_unencrypted(
     monkeypatch.setenv("SECRET", "u:s3cret")
     said = refusal(REMOTE, basic_auth_user_info="${env:SECRET}")
     assert (
-        "a variable (${…}) in option basic.auth.user.info cannot be used with "
+        "a reference (${…}) in option basic.auth.user.info cannot be used with "
         "http://registry.invalid:8081, to which its value would be sent unencrypted" in said
     )
     _warn.cache_clear()
@@ -245,7 +245,7 @@ def test_no_variable_is_sent_unencrypted_by_any_way(
     with pytest.raises(ConfigException) as caught:
         client_of(kafka=login | kafka, more=given, url=given.pop("url"))
     said = str(caught.value)
-    assert f"a variable (${{…}}) in {where} cannot be used with {REMOTE}" in said
+    assert f"a reference (${{…}}) in {where} cannot be used with {REMOTE}" in said
     assert "s3cret" not in said
     # To this machine, and encrypted, it may be sent.
     for url in ("http://localhost:1", "https://registry.invalid"):
