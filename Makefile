@@ -54,7 +54,7 @@ define make_environment
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-lowest check kafka dist mutants soak bench docs audit clean java jdk python
+.PHONY: help broker demo test test-long test-security test-faults test-exactly-once test-matrix test-places test-registry test-lowest check kafka dist mutants soak bench docs audit clean java jdk python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/'
@@ -68,10 +68,10 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: jdk $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-registry, make test-faults and make soak run."
 
 test-long: jdk $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
-	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --durations 15 $(ARGS)
+	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --ignore tests/registry --durations 15 $(ARGS)
 
 test-security: java $(VENV)/.test kafka  ## logins and TLS on clusters of several nodes and versions, from executors, for long, and with faults, and where secrets are left; up to 45 minutes
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --timeout 1200 --durations 15 tests/security tests/spark/test_secrets.py $(ARGS)
@@ -98,6 +98,10 @@ test-matrix: java $(VENV)/.test  ## the tests of Spark on each pyspark and Pytho
 test-places: java $(VENV)/.test  ## Declarative Pipelines, Databricks' Python and Sail, each in an environment of its own with its Python, where that is here
 	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.fetch_kafka
 	@$(JAVA_PATH) $(TESTS_PATH) exec $(BIN)/python -m support.programs.places $(ARGS)
+
+test-registry: java $(VENV)/.test kafka  ## the client of schema registries and jobs of Spark with Apicurio Registry 2.6.13, and with 3.3.3 where there is Java 21 or newer
+	@$(JAVA_PATH) $(TESTS_PATH) $(BIN)/python -m support.brokers.apicurio
+	@$(JAVA_PATH) REQUIRE_KAFKA=1 exec $(BIN)/pytest --timeout 900 --durations 15 tests/registry $(ARGS)
 
 test-lowest: jdk .venv-lowest/.lowest  ## the unit suite and jobs of Spark on Python 3.11 with the lowest versions that pyproject.toml allows
 	@$(TESTS_PATH) .venv-lowest/bin/python -m support.programs.lowest versions

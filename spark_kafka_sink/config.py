@@ -802,7 +802,7 @@ def invalid(error: msgspec.ValidationError, struct: type, given: Mapping[str, An
 def reference_hint(value: str) -> str:
     """Return the end of a message about a value that must not be a reference; empty if it is none.
 
-    A reference is a config provider variable.
+    A reference (``${…}``) is what Kafka calls a config provider variable.
     """
     found = _REFERENCE.search(value)
     return f"; a reference such as {found[0]} cannot be used here" if found else ""

@@ -37,13 +37,14 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-# Returns the name of an option to show in messages, for example with the prefix of a Spark option.
+# Returns the name of an option to show in error messages, for example with the prefix of a Spark
+# option.
 _option_name: Final[ContextVar[Callable[[str], str]]] = ContextVar("option_name", default=str)
 
 
 @contextmanager
 def name_options(name: Callable[[str], str]) -> Iterator[None]:
-    """Show options in messages of this block with the names that `name` returns.
+    """Show options in error messages of this block with the names that `name` returns.
 
     It applies to this thread, and to the threads of producers that are created in the block.
     """
@@ -57,7 +58,7 @@ def name_options(name: Callable[[str], str]) -> Iterator[None]:
 def as_options_are_named_here(function: Callable[[], None]) -> Callable[[], None]:
     """Return a function that calls `function`, in any thread, with this thread's option names.
 
-    These are the names that `name_options` shows in messages.
+    These are the names that `name_options` shows in error messages.
     """
     name = _option_name.get()
 
@@ -80,7 +81,7 @@ class Option(NamedTuple):
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra of the package, for messages."""
+    """Return the command that installs an extra of the package, for error messages."""
     return f'pip install "path/to/spark-kafka-sink[{extra}]" with the path of your clone'
 
 

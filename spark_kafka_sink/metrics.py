@@ -58,7 +58,7 @@ class _Window(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """The earlier windows that have not expired, and the totals of all earlier windows."""
+    """The closed windows that are kept, and the totals of all closed windows, expired or not."""
 
     windows: tuple[_Window, ...]
     values: int

@@ -18,7 +18,6 @@ by Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import uuid
 from collections import Counter
@@ -41,7 +40,13 @@ from spark_kafka_sink.commit.names import (
     check_app_id,
     check_prefix,
 )
-from spark_kafka_sink.commit.outcomes import LostTransaction, Planned, Torn
+from spark_kafka_sink.commit.outcomes import (
+    LostTransaction,
+    Planned,
+    Torn,
+    accept_torn,
+    recover_command,
+)
 from spark_kafka_sink.commit.recovery import (
     Fate,
     FoundOwner,
@@ -271,7 +276,7 @@ class _Command:
         outcome = self._recovered(found, commits=commits)
         if isinstance(outcome, Failure):
             return self._failed(found, outcome)
-        _print_lines(_state(outcome))
+        _print_lines(_state(outcome, self._asked.log.topic))
         risks = {Fate.LOST, Fate.IN_DOUBT, Fate.UNKNOWN, Fate.OPEN}
         is_readable = found.reading.newer_format is None
         return _AT_RISK if risks & set(outcome.fates) or not is_readable else _FINE
@@ -296,10 +301,11 @@ class _Command:
         outcome = self._recovered(found, commits=True)
         if isinstance(outcome, Failure):
             return self._failed(found, outcome)
+        lines = _state(outcome, self._asked.log.topic)
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            _print_lines([*_state(outcome), "not torn: there is nothing to accept"])
+            _print_lines([*lines, "not torn: there is nothing to accept"])
             return _AT_RISK if Fate.UNKNOWN in outcome.fates else _FINE
-        _print_lines(_state(outcome))
+        _print_lines(lines)
         record = found.reading.record
         what = "its last run" if record is None else record.last_written
         return self._plan(
@@ -321,16 +327,19 @@ class _Command:
             _print_lines([done])
             return _FINE
         if isinstance(outcome, Torn):
-            _print_lines(_torn(found, outcome.lost, len(outcome.record.transactions)))
+            every, log_topic = len(outcome.record.transactions), self._asked.log.topic
+            _print_lines(_torn(found, outcome.lost, every, log_topic))
             return _AT_RISK
         if isinstance(outcome, Failure):
             return self._failed(found, outcome)
         raise KafkaException(f"the plan ended with {outcome!r}; this is a bug")
 
     def _failed(self, found: FoundOwner, failure: Failure) -> int:
+        acls = Acls.of(self._asked.config)
         hints = {
-            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Acls.of(self._asked.config).hint(
-                failure.error, found.owner.driver_id
+            # Without access to the ids of its tasks, brokers list none of them as open.
+            codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: acls.hint(
+                failure.error, f"{found.owner.prefix}/", is_prefix=True
             ),
             codes.TOPIC_AUTHORIZATION_FAILED: (
                 "this command needs READ on the topics of the rows, and READ and WRITE on "
@@ -378,26 +387,31 @@ def _origin(record: CommitRecord) -> list[str]:
     return [f"Spark: {said}"] if said else []
 
 
-def _state(found: Recovered) -> list[str]:
-    """Return lines that describe an owner's open, decided and lost transactions."""
+def _state(found: Recovered, log_topic: str) -> list[str]:
+    """Return lines that describe an owner's open, decided and lost transactions.
+
+    log_topic: the topic of the commit log, for the commands in these lines.
+    """
     lines = []
     if found.undecided:
-        lines += _undecided(found)
+        lines += _undecided(found, log_topic)
     if found.fates:
         lines += _decided(found)
     lines += [f"not known: {each.sentence}" for each in found.failures]
     if found.lost:
-        lines += _torn(found.found, found.lost, len(found.fates))
+        lines += _torn(found.found, found.lost, len(found.fates), log_topic)
     return lines or ["nothing is open"]
 
 
-def _undecided(found: Recovered) -> list[str]:
+def _undecided(found: Recovered, log_topic: str) -> list[str]:
+    owner = found.found.owner
+    abort = recover_command(["--abort", owner.app_id], owner, log_topic)
     since = _time(min(each.start_ms for each in found.undecided))
     until = _time(max(each.start_ms + each.timeout_ms for each in found.undecided))
     return [
         f"open: {_count(found.undecided)} without a decision to commit, since {since}; brokers "
         f"abort the last at {until}. A job is running, or a job has died. If it has died, its next "
-        f"run ends them, or --abort {shlex.quote(found.found.owner.app_id)} does"
+        f"run ends them, or this does: {abort}"
     ]
 
 
@@ -423,17 +437,17 @@ _FATES: Final = {
 }
 
 
-def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int) -> list[str]:
+def _torn(found: FoundOwner, lost: Iterable[LostTransaction], of: int, log_topic: str) -> list[str]:
     record, owner = found.reading.record, found.owner
     what = "the last run" if record is None else record.last_written
     listed_ = list(lost)
-    accept = shlex.join(["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target])
     return [
         f"TORN: {what} was to be committed, but brokers have aborted {len(listed_)} of its {of} "
         "transactions. These rows are lost:",
         *(f"    {each.rows}" for each in listed_),
         "and what these tasks wrote to other partitions. Every further run of this owner fails. "
-        f"If these rows are needed, write them again. Then let the owner continue: {accept}",
+        "If these rows are needed, write them again. Then let the owner continue: "
+        f"{accept_torn(owner, log_topic)}",
     ]
 
 

@@ -98,7 +98,7 @@ _JVM_AVRO: Final = "org.apache.spark.sql.avro.functions"
 
 
 class NotRunError(Exception):
-    """A contender cannot write a cell; the message is the reason in a few words."""
+    """A contender cannot write the rows of a cell; the message is the reason in a few words."""
 
 
 class Tls(NamedTuple):

@@ -36,22 +36,36 @@ def problem(*, must_compile: bool = False) -> str | None:
     if found is None:
         where = f"JAVA_HOME is {home}, which has none" if home else "there is none on the PATH"
         return f"Java is missing: {where}; {_ADVICE}"
-    try:
-        said = _run(found, "-version").stderr
-    except OSError as error:  # the file is for another processor, or not a program
-        said = str(error.strerror)
-    version = _VERSION.search(said)
+    said = _about_version(found)
+    version = _version_in(said)
     if version is None:
         first_line = said.partition("\n")[0]
         return f"Java does not print its version: {found} -version says {first_line!r}; {_ADVICE}"
-    if int(version[1]) < _OLDEST:
-        return f"Java is too old for Spark and Kafka: {found} is of version {version[1]}; {_ADVICE}"
+    if version < _OLDEST:
+        return f"Java is too old for Spark and Kafka: {found} is of version {version}; {_ADVICE}"
     if must_compile and not _COMPILER.search(_run(found, "--list-modules").stdout):
         return (
             f"the tests compile programs in Java, and {found} has no compiler, as it is a JRE: "
             f"install a JDK of version {_OLDEST} or newer"
         )
     return None
+
+
+def version_of(java: str) -> int | None:
+    """Return the version of a java, such as 17. Return None if it prints none."""
+    return _version_in(_about_version(java))
+
+
+def _about_version(java: str) -> str:
+    try:
+        return _run(java, "-version").stderr
+    except OSError as error:  # the file is for another processor, or not a program
+        return str(error.strerror)
+
+
+def _version_in(said: str) -> int | None:
+    found = _VERSION.search(said)
+    return int(found[1]) if found else None
 
 
 def _run(java: str, argument: str) -> subprocess.CompletedProcess[str]:

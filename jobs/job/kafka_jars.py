@@ -1,10 +1,11 @@
 """Fetches Apache Kafka's jars from Maven Central, once, into the user's cache folder.
 
 Ivy, which is part of every pyspark, fetches the jars. `kafka_jars.toml` lists the jars with their
-SHA-256. The environment variable KAFKA_JARS_MIRROR names another Maven repository. The folder for
-the jars gets its final name when it has all jars with the right checksums, so later starts never
-use the files of an interrupted download. If a program that cleans caches removed some of the jars,
-the next start fetches all of them again.
+SHA-256. The tests fetch the archives of a schema registry in the same way. The environment variable
+KAFKA_JARS_MIRROR names another Maven repository. The folder for the jars gets its final name when
+it has all jars with the right checksums, so later starts never use the files of an interrupted
+download. If a program that cleans caches removed some of the jars, the next start fetches all of
+them again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from stat import S_ISREG
+from typing import Final, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 from job import children, java_version, lock
@@ -53,7 +55,7 @@ class JarsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """The jars of one folder of the cache."""
+    """The jars of one folder of the cache, or an archive that contains the jars."""
 
     name: str
     folder: str
@@ -82,6 +84,8 @@ KAFKA_3: Final = Jars("Apache Kafka 3.9.2", "kafka-3.9.2")
 KAFKA_0_10: Final = Jars("Apache Kafka 0.10.2.2", "kafka-0.10.2.2")
 SPARK_KAFKA: Final = Jars("Spark's Kafka sink 4.2.0", "spark-sql-kafka-4.2.0")
 SPARK_AVRO: Final = Jars("Spark's Avro 4.2.0", "spark-avro-4.2.0")
+APICURIO_2: Final = Jars("Apicurio Registry 2.6.13", "apicurio-registry-2.6.13")
+APICURIO_3: Final = Jars("Apicurio Registry 3.3.3", "apicurio-registry-3.3.3")
 
 
 def cache_folder() -> Path:
@@ -137,15 +141,36 @@ def _fetch(jars: Jars) -> None:
         (folder / "jars").rename(jars.path)
 
 
+class _Artifact(NamedTuple):
+    """A file of a Maven repository."""
+
+    group: str
+    name: str
+    extension: str
+    classifier: str
+    version: str
+
+
+def _artifact(coordinates: str) -> _Artifact:
+    """Return the file with coordinates as Maven writes them.
+
+    They are `group:name:version` for a jar, otherwise `group:name:extension:classifier:version`.
+    """
+    group, name, *kind, version = coordinates.split(":")
+    extension, classifier = kind or ("jar", "")
+    return _Artifact(group, name, extension, classifier, version)
+
+
 @cache
 def _checksums(jars: Jars) -> dict[str, str]:
-    """Return the SHA-256 of each jar, by `group:artifact:version`."""
+    """Return the SHA-256 of each jar, by its coordinates."""
     return dict(tomllib.loads(_LIST.read_text())[jars.folder])
 
 
 def _file_name(coordinates: str) -> str:
-    _, artifact, version = coordinates.split(":")
-    return f"{artifact}-{version}.jar"
+    found = _artifact(coordinates)
+    classifier = f"-{found.classifier}" if found.classifier else ""
+    return f"{found.name}-{found.version}{classifier}.{found.extension}"
 
 
 def _wrong_files(jars: Jars, folder: Path) -> list[str]:
@@ -169,7 +194,7 @@ def _run_ivy(jars: Jars, folder: Path) -> str:
         *("-cp", os.pathsep.join(map(str, _ivy())), "org.apache.ivy.Main"),
         *("-verbose", "-settings", str(folder / "settings.xml"), "-cache", str(folder / "ivy")),
         *("-ivy", str(folder / "ivy.xml"), "-confs", "default"),
-        *("-retrieve", f"{folder}/jars/[artifact]-[revision].[ext]"),
+        *("-retrieve", f"{folder}/jars/[artifact]-[revision](-[classifier]).[ext]"),
     ]
     with subprocess.Popen(  # noqa: S603 - the user's Java and pyspark's Ivy
         command,
@@ -194,7 +219,10 @@ def _show(jars: Jars, folder: Path, pipe: int) -> str:
         ("\r\x1b[K", "", _TERMINAL_S) if sys.stdout.isatty() else ("", "\n", _LOG_S)
     )
     said, total = "", len(_checksums(jars))
-    print(f"fetching {jars.name} ({total} jars) from {_mirror() or 'Maven Central'} …", flush=True)
+    noun = "jars" if total > 1 else "file"
+    print(
+        f"fetching {jars.name} ({total} {noun}) from {_mirror() or 'Maven Central'} …", flush=True
+    )
     # Ivy prints a dot for every few KB.
     for chunk in iter(lambda: os.read(pipe, 1 << 16).decode(errors="replace"), ""):
         said += chunk
@@ -202,15 +230,24 @@ def _show(jars: Jars, folder: Path, pipe: int) -> str:
             break  # otherwise Ivy would try to fetch all other jars, too
         if time.monotonic() - shown >= every_s:
             shown = time.monotonic()
-            size = sum(each.stat().st_size for each in folder.glob("ivy/**/*.jar*")) / 1e6
+            size = sum(map(_size, folder.glob("ivy/**/*"))) / 1e6
             print(
-                f"{begin}  {jars.name}: {_done(said)} of {total} jars, {size:.0f} MB",
+                f"{begin}  {jars.name}: {_done(said)} of {total} {noun}, {size:.0f} MB",
                 end=end,
                 flush=True,
             )
     took_s = time.monotonic() - started
-    print(f"{begin}  {jars.name}: {_done(said)} of {total} jars in {took_s:.0f} s", flush=True)
+    print(f"{begin}  {jars.name}: {_done(said)} of {total} {noun} in {took_s:.0f} s", flush=True)
     return said
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it was moved meanwhile, or is a folder."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return 0
+    return found.st_size if S_ISREG(found.st_mode) else 0
 
 
 def _done(said: str) -> int:
@@ -283,11 +320,15 @@ def _settings() -> str:
 
 def _ivy_file(coordinates: Iterable[str]) -> str:
     jars = "".join(
-        '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'.format(*each.split(":"))
-        for each in coordinates
+        f'<dependency org="{each.group}" name="{each.name}" rev="{each.version}" '
+        f'conf="default->default"><artifact name="{each.name}" type="{each.extension}"'
+        + (f' m:classifier="{each.classifier}"' if each.classifier else "")
+        + "/></dependency>"
+        for each in map(_artifact, coordinates)
     )
     return (
-        '<ivy-module version="2.0"><info organisation="local" module="jars"/><configurations>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="local" module="jars"/><configurations>'
         f'<conf name="default"/></configurations><dependencies>{jars}</dependencies></ivy-module>'
     )
 

@@ -165,7 +165,7 @@ class AdminRequests:
         return self._clock() < self._deadline
 
     def limit(self) -> str:
-        """Return max.block.ms and its value, for messages."""
+        """Return max.block.ms and its value, for error messages."""
         return str(Option("max.block.ms", self._config.max_block_ms))
 
     def _timeout_error(self, message: Request) -> ApiException:

@@ -129,7 +129,7 @@ def _principal(config: ProducerConfig) -> tuple[str, str]:
 
 
 def _known(name: str) -> str:
-    """Return a name, or an empty text if it contains a variable (``${…}``)."""
+    """Return a name, or an empty text if it contains a reference (``${…}``)."""
     return "" if "${" in name else name
 
 
@@ -138,5 +138,5 @@ def _jaas(text: Secret | None) -> Mapping[str, str]:
         return {}
     try:
         return parse_jaas(text.value).options
-    except ConfigException:  # a variable (``${…}``), which is not resolved here
+    except ConfigException:  # a reference (``${…}``), which is not resolved here
         return {}

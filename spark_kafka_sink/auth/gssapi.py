@@ -29,8 +29,8 @@ class KerberosOptions:
     service: the first part of the brokers' principals. principal: the client's principal, None for
     the principal of the ticket cache. keytab: the file with the key of `principal`, None if tickets
     exist already. cache: the ticket cache with these tickets, None for the process's default cache.
-    shown: for a principal or a service that contains variables (``${…}``), the resolved value and
-    the text that messages show instead.
+    shown: for a principal or a service that contains references (``${…}``), the resolved value and
+    the text that error messages show instead.
     """
 
     service: str
@@ -41,13 +41,13 @@ class KerberosOptions:
 
     @property
     def user(self) -> str:
-        """The client's principal in messages."""
+        """The client's principal in error messages."""
         if self.principal is None:
             return "the ticket cache"
         return f"principal {self.for_message(self.principal)!r}"
 
     def for_message(self, text: str) -> str:
-        """Return a text with resolved values replaced by their variables (``${…}``)."""
+        """Return a text with resolved values replaced by their references (``${…}``)."""
         for value, written in self.shown:
             text = text.replace(value, written)
         return text

@@ -230,9 +230,9 @@ class _Tokens:
 
     @property
     def reference_advice(self) -> str:
-        """Advice to append to a message if a variable (``${…}``) is not in quotes."""
+        """Advice to append to a message if a reference (``${…}``) is not in quotes."""
         around = self._text[max(0, self.begin - 2) : self.begin + 2]
-        return ', and variables too, as "${env:NAME}"' if "${" in around else ""
+        return ', and references too, as "${env:NAME}"' if "${" in around else ""
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]

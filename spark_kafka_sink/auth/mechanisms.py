@@ -87,7 +87,7 @@ class PlainExchange:
 def utf8(text: str, what: str) -> bytes:
     """Return `text` as UTF-8. Raise ConfigException if it cannot be encoded.
 
-    what: the name of the text in messages, which do not show the text itself.
+    what: the name of the text in error messages, which do not show the text itself.
     """
     try:
         return text.encode()
@@ -98,6 +98,6 @@ def utf8(text: str, what: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Return a broker's text for messages, as one line of limited length."""
+    """Return a broker's text for error messages, as one line of limited length."""
     line = "".join(each if each.isprintable() else " " for each in text[:_MAX_SHOWN])
     return line + ("…" if len(text) > _MAX_SHOWN else "")

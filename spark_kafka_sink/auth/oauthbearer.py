@@ -99,7 +99,7 @@ def subject(token: str) -> str:
 
 
 def token_facts(token: str) -> str:
-    """Return the subject, audience and expiry time of a token for messages, not the token."""
+    """Return the subject, audience and expiry time of a token for error messages, not the token."""
     claims = jwt_claims(token)
     if claims is None:
         return "the token is not a JWT"

@@ -35,9 +35,12 @@ _JAVA_STORES: Final = {b"\xfe\xed\xfe\xed": "JKS", b"\xce\xce\xce\xce": "JCEKS"}
 # An ASN.1 sequence, its length in one of three forms, and the version 3. Only PKCS12 begins so.
 _PKCS12: Final = re.compile(rb"\x30(?:[\x00-\x80]|[\x81-\x84].{1,4}?)\x02\x01\x03", re.DOTALL)
 _DER: Final = b"\x30"
+# The tag of the version of a certificate, and the greatest length of an element in one byte.
+_DER_VERSION: Final = 0xA0
+_DER_LONGEST_SHORT: Final = 0x7F
 _PEM_BEGIN: Final = b"-----BEGIN"
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9][A-Z0-9 ]*)-----")
-_HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*$", re.MULTILINE)
+_HEADER_LINE: Final = re.compile(r"^[^\r\n:]*:[^\r\n]*\r?$", re.MULTILINE)
 # The encryption headers of a key that is not in PKCS#8. In a text without line breaks, only this
 # pattern finds the end of the headers.
 _ENCRYPTION: Final = re.compile(
@@ -83,8 +86,8 @@ class PemBlock:
 def store_kind(content: bytes, name: str, origin: str) -> StoreKind:
     """Return the format of a file. Raise ConfigException, with a remedy, if it is unsupported.
 
-    name: the file's name, for the command in a message. origin: the file's description in messages,
-    for example "the file a.jks of ssl.truststore.location".
+    name: the file's name, for the command in a message. origin: the file's description in error
+    messages, for example "the file a.jks of ssl.truststore.location".
     """
     java = _JAVA_STORES.get(content[:4])
     if java is not None:
@@ -147,6 +150,31 @@ def certificates(text: str, origin: str) -> list[PemBlock]:
     if not found:
         raise ConfigException(f"{origin} has no certificate in PEM{_instead(blocks)}")
     return found
+
+
+def certificate_subject(certificate: bytes) -> bytes:
+    """Return the subject of a certificate; both are in DER.
+
+    Raise ValueError if the certificate is not valid.
+    """
+    try:
+        at = _der_content(certificate, _der_content(certificate, 0)[0])[0]
+        if certificate[at] == _DER_VERSION:
+            at = _der_content(certificate, at)[1]
+        for _ in ("serial number", "signature algorithm", "issuer", "validity"):
+            at = _der_content(certificate, at)[1]
+        return certificate[at : _der_content(certificate, at)[1]]
+    except IndexError:
+        raise ValueError("not a certificate") from None
+
+
+def _der_content(data: bytes, at: int) -> tuple[int, int]:
+    """Return where the content of the element at a position begins and ends."""
+    size, begin = data[at + 1], at + 2
+    if size > _DER_LONGEST_SHORT:
+        length = size - _DER_LONGEST_SHORT - 1
+        size, begin = int.from_bytes(data[begin : begin + length], "big"), begin + length
+    return begin, begin + size
 
 
 def private_key(text: str, origin: str) -> PemBlock:

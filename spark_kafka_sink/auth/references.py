@@ -1,10 +1,10 @@
-"""Config provider variables in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
+"""References in option values: ``${provider:[path:]key}`` (KIP-297, KIP-421).
 
 There are three providers with Kafka's names: ``env`` returns an environment variable, ``file`` a
 value in a properties file, ``directory`` the content of a file. `config.providers` sets other names
-for them and restricts what they may read. The value of a variable is not resolved again. A variable
-with an unknown provider is left unchanged, because a password may look like one. The code calls a
-config provider variable a reference.
+for them and restricts what they may read. The value of a reference is not resolved again. A
+reference with an unknown provider is left unchanged, because a password may look like one. Kafka
+calls a reference a config provider variable.
 
 A user who sets options on a shared driver could have the driver's secrets sent to a server of their
 own. The process can therefore restrict what may be read. The following environment variables do so,
@@ -46,8 +46,8 @@ _KINDS: Final = {
     "DirectoryConfigProvider": DIRECTORY,
 }
 _NONE: Final = "none"
-# ConfigTransformer.DEFAULT_PATTERN of the Java client.
-_REFERENCE: Final = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+# It finds the same as ConfigTransformer.DEFAULT_PATTERN of the Java client, without its cubic time.
+_REFERENCE: Final = re.compile(r"\$\{([^}:]*):(?:([^}:]*):)?([^}]*)\}")
 _PATHS_PARAM: Final = "allowed.paths"
 _PATTERN_PARAM: Final = "allowlist.pattern"
 
@@ -67,7 +67,7 @@ class Files(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One variable ``${provider:path:key}``; `path` is empty in ``${provider:key}``."""
+    """One reference ``${provider:path:key}``; `path` is empty in ``${provider:key}``."""
 
     provider: str
     path: str
@@ -82,7 +82,7 @@ class Reference:
 class ProcessLimits:
     """What this process may read; None for no restriction.
 
-    process: the name of the process in messages, for example "the driver" or "this executor".
+    process: the name of the process in error messages, for example "the driver" or "this executor".
     """
 
     process: str
@@ -143,7 +143,7 @@ class ProcessLimits:
     def check_url(self, url: str, description: str) -> None:
         """Raise ConfigException if tokens may not be fetched from a URL, or not be signed for it.
 
-        description: the URL in messages.
+        description: the URL in error messages.
         """
         if self.urls is not None and url not in self.urls:
             raise ConfigException(f"{ALLOWED_URLS} of {self.process} does not allow {description}")
@@ -195,7 +195,7 @@ def _provider(name: str, options: Mapping[str, str]) -> Provider:
 
 
 class References:
-    """Finds and resolves config provider variables, as far as options and process allow it."""
+    """Finds and resolves references, as far as options and process allow it."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class References:
         self._files = files
 
     def within(self, text: str) -> list[Reference]:
-        """Return the variables (``${…}``) with known providers in a value."""
+        """Return the references (``${…}``) with known providers in a value."""
         return [
             Reference(found[1], found[2] or "", found[3])
             for found in _REFERENCE.finditer(text)
@@ -218,10 +218,10 @@ class References:
         ]
 
     def resolved(self, option: str, text: str) -> str:
-        """Return an option's value with its variables (``${…}``) resolved.
+        """Return an option's value with its references (``${…}``) resolved.
 
-        Raise ConfigException, which does not show the value, if a variable is not allowed or has no
-        value.
+        Raise ConfigException, which does not show the value, if a reference is not allowed or has
+        no value.
         """
 
         def given(found: re.Match[str]) -> str:

@@ -89,8 +89,8 @@ class ScramExchange:
     """One SCRAM login.
 
     nonce: a new random text for this login, printable and without commas. is_token: whether user
-    and password are the id and the HMAC of a delegation token. name: the user in messages, None for
-    `user`.
+    and password are the id and the HMAC of a delegation token. name: the user in error messages,
+    None for `user`.
     """
 
     def __init__(

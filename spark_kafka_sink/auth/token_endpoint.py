@@ -18,8 +18,8 @@ from spark_kafka_sink.errors import SaslAuthenticationException
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _CLIENT_ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 # A retry may succeed: Request Timeout, Precondition Failed, Too Early, Too Many Requests.
-_TRIED_AGAIN: Final = frozenset({408, 412, 425, 429})
-_NEVER_TRIED_AGAIN: Final = frozenset({501, 505})
+_RETRIABLE: Final = frozenset({408, 412, 425, 429})
+_NOT_RETRIABLE: Final = frozenset({501, 505})
 # The names of the token in responses. The first name that is present is used.
 _TOKEN_NAMES: Final = ("access_token", "id_token")
 
@@ -69,7 +69,7 @@ def token_of_answer(
     """
     found = _object(body)
     if not 200 <= status < 300:
-        is_final = status not in _TRIED_AGAIN and (status < 500 or status in _NEVER_TRIED_AGAIN)
+        is_final = status not in _RETRIABLE and (status < 500 or status in _NOT_RETRIABLE)
         raise TokenException(
             f"it answered {status}{_described(found)}",
             is_final=is_final,

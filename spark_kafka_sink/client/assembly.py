@@ -128,7 +128,7 @@ def assemble(
 def _rack(config: ProducerConfig) -> str | None:
     """Return the rack whose partitions the built-in partitioner prefers, None if it prefers none.
 
-    Raise ConfigException if client.rack has a variable that cannot be resolved in this process.
+    Raise ConfigException if client.rack has a reference that cannot be resolved in this process.
     """
     if config.partitioner_class is not None or not config.partitioner_rack_aware:
         return None

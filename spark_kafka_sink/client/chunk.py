@@ -33,10 +33,9 @@ class RowChunk:
     pending: the resources that the rows hold until they are in batches or have failed, such as
     reserved bytes of buffer.memory. is_begun: whether the chunk was installed in a queue.
     created_at: when the memory was reserved, in seconds of the producer's clock. is_over: whether
-    the rows are in batches or have failed; error: why they failed. is_converting: whether a thread
-    is about to add the rows to batches. is_handed_over: whether the chunk was given to a thread
-    that calls the user's partitioner; is_partitioned: whether that thread has called the
-    partitioner, or is calling it.
+    the rows are in batches or have failed; error: why they failed. is_handed_over: whether the
+    chunk was given to a thread that calls the user's partitioner; is_partitioned: whether that
+    thread has called the partitioner, or is calling it.
     """
 
     __slots__ = (
@@ -45,7 +44,6 @@ class RowChunk:
         "error",
         "headers",
         "is_begun",
-        "is_converting",
         "is_handed_over",
         "is_over",
         "is_partitioned",
@@ -72,7 +70,6 @@ class RowChunk:
         self.room = pending.size_bytes
         self.is_begun = False
         self.is_over = False
-        self.is_converting = False
         self.is_handed_over = False
         self.is_partitioned = False
         self.error: KafkaException | None = None

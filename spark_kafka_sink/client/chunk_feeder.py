@@ -13,7 +13,7 @@ that. The partitioner is called without any lock. The I/O thread logs errors aft
 rows, and holds no lock then, because a log handler may call the producer.
 
 If a caller is interrupted (KeyboardInterrupt), its chunk is either finished or still has all its
-rows. In the second case, the I/O thread puts the rows into batches.
+rows. In the second case, the I/O thread puts the rows into batches, or fails them if it ends.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class ChunkFeeder:
         self._threads = PartitionerThreads()
         self._lock = threading.Lock()
         self._closed = False
-        self._given_up: KafkaException | None = None
         self._has_begun = False
         # The unfinished chunks, oldest first.
         self._pending: dict[RowChunk, RowQueue] = {}
@@ -135,9 +134,8 @@ class ChunkFeeder:
                     # Two interrupts have prevented this. The I/O thread would find the chunk due,
                     # again and again.
                     self._end(chunk)
-                elif chunk.pending.is_in_batches:  # two interrupts have prevented the rest
-                    self._state.release(chunk.pending)
-                    self._end(chunk)
+                elif chunk.pending.is_in_batches:
+                    self._end_in_batches(chunk)
                 else:
                     mine = queue.under_way = chunk
                     self._append(chunk)
@@ -150,7 +148,6 @@ class ChunkFeeder:
                 if mine.pending.is_in_batches:
                     self._state.left_behind[mine] = self._give_to_io_thread
                 self._state.packed(mine.pending)  # the I/O thread packs the rest
-                self._end_if_given_up(mine)
             raise
 
     def _give_to_io_thread(self, chunk: RowChunk) -> None:
@@ -163,17 +160,20 @@ class ChunkFeeder:
         has no user's partitioner.
         """
         try:
-            chunk.is_converting = True
             if chunk.error is not None:
                 self._fail(chunk, chunk.error)
             elif len(chunk):  # empty if it is taken before its first row
                 self._append_rows(chunk, rows)
             self._end(chunk)
         except BaseException:
-            chunk.is_converting = False
             if chunk.pending.is_in_batches or chunk.is_over:
                 self._end(chunk)
             raise
+
+    def _end_in_batches(self, chunk: RowChunk) -> None:
+        """Finish a chunk whose rows are in batches, because two interrupts have prevented that."""
+        self._state.release(chunk.pending)
+        self._end(chunk)
 
     def _end(self, chunk: RowChunk) -> None:
         """Mark a chunk as finished, and release its memory; may be called twice."""
@@ -421,18 +421,18 @@ class ChunkFeeder:
             self._closed = True
 
     def give_up(self, error: KafkaException) -> None:
-        """Fail the rows that are not in batches yet.
+        """Fail the rows that are not in batches yet; called by the I/O thread at its end.
 
-        If another thread is converting a chunk, that thread finds the error and fails the rows.
+        A chunk that a caller is converting is not left to that caller, because interrupts may keep
+        the caller from failing the rows. So this call waits for the caller, and then fails the rows
+        itself if they have not failed.
         """
         self.close()
         self._threads.stop()
         with self._lock:
-            self._given_up = error
             pending = list(self._pending.items())
         for chunk, queue in pending:
-            if not chunk.is_converting:
-                self._give_up_one(chunk, queue, error)
+            self._give_up_one(chunk, queue, error)
 
     def _give_up_one(self, chunk: RowChunk, queue: RowQueue, error: KafkaException) -> None:
         try:
@@ -443,15 +443,11 @@ class ChunkFeeder:
             if chunk.is_over and not chunk.is_partitioned:  # else its partitioner's thread does it
                 self._release(chunk, queue)
 
-    def _end_if_given_up(self, chunk: RowChunk) -> None:
-        """Fail a chunk's rows if `give_up` was called: no thread will put them into batches."""
-        if self._given_up is not None:
-            with self._appender.append_lock:
-                self._give_up(chunk, self._given_up)
-
     def _give_up(self, chunk: RowChunk, error: KafkaException) -> None:
         try:
-            if not chunk.is_over:
+            if chunk.pending.is_in_batches and not chunk.is_over:
+                self._end_in_batches(chunk)
+            elif not chunk.is_over:
                 self._fail(chunk, error)
             self._end(chunk)
         except BaseException:  # an interrupt of a caller that aborts a transaction

@@ -1,4 +1,4 @@
-"""RowProducer: `KafkaProducer.send`, which takes rows one by one and sends them as columns.
+"""RowProducer: `KafkaProducer.send`, which takes rows one by one and collects them in columns.
 
 A row is appended to its topic's chunk, for which memory is reserved, and gets a future; no other
 work is done per row. `ChunkFeeder` puts the rows of chunks into batches. This module has the

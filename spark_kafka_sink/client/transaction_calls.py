@@ -103,7 +103,7 @@ def checked_group(group: object) -> ConsumerGroupMetadata:
 def _values(what: str, thing: object, kind: type) -> dict[str, Any]:
     """Return the values of the attributes of `thing` that are named as the fields of `kind`.
 
-    what: what `thing` is, for messages. kind: a dataclass. Raise IllegalArgumentException if
+    what: what `thing` is, for error messages. kind: a dataclass. Raise IllegalArgumentException if
     `thing` lacks one of these attributes.
     """
     try:
@@ -235,8 +235,7 @@ class ProducerTransactions:
     def _has_unseen_abort(self) -> bool:
         """Whether the user has called abort, but its wait was over before the abort had ended."""
         unseen = self._manager.unacknowledged_call
-        is_abort = unseen is not None and unseen.operation == _ABORT
-        return is_abort and self._state.fatal_error is None
+        return unseen is not None and unseen.operation == _ABORT
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Return the function that begins to end the open transaction, or resumes it.

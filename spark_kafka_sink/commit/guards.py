@@ -125,7 +125,7 @@ def by_producer(
 
 
 def sequence_of(records: int) -> int:
-    """Return the sequence number of the last of `records` records.
+    """Return the sequence number of the last record if a producer has written `records` of them.
 
     The first record has the number 0. After 2**31 - 1, the numbers begin again at 0.
     """

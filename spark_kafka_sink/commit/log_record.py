@@ -295,11 +295,9 @@ def decode(key: str, value: bytes | None) -> CommitRecord:
         raise ValueError(f"its value is incomplete ({error!r})") from None
 
 
-def _decoded(key: str | None, value: bytes | None, *, is_transactional: bool) -> CommitRecord:
+def _decoded(key: str | None, value: bytes | None) -> CommitRecord:
     if key is None:
         raise ValueError("it has no key")
-    if not is_transactional:
-        raise ValueError("it is outside a transaction")
     return decode(key, value)
 
 
@@ -362,7 +360,8 @@ class LogEntry(NamedTuple):
     """One batch of the commit log: either data records, or a control batch with its marker.
 
     marker: COMMIT or ABORT for a control batch. It is None for a data batch, and for a control
-    batch whose record was removed by compaction.
+    batch whose record was removed by compaction. base_offset: the offset of the first record.
+    records: empty for a batch outside a transaction, which is never decoded.
     """
 
     producer_id: int
@@ -370,11 +369,18 @@ class LogEntry(NamedTuple):
     is_control: bool = False
     marker: Marker | None = None
     records: tuple[DefaultRecord, ...] = ()
+    base_offset: int = -1
 
     @classmethod
     def of(cls, batch: DefaultBatch) -> LogEntry:
-        """Return the entry of a batch. Raise CorruptRecordException if the batch is corrupt."""
+        """Return the entry of a batch. Raise CorruptRecordException if the batch is corrupt.
+
+        A batch in a transaction that cannot be read is never ignored: it may have the newest record
+        of an owner. The sink's own records are far smaller than the largest batch that is read.
+        """
         header = batch.header
+        if not header.is_control and not header.is_transactional:
+            return cls(header.producer_id, base_offset=header.base_offset)
         if header.is_control:
             return cls(header.producer_id, is_control=True, marker=batch.marker())
         return cls(header.producer_id, header.is_transactional, records=tuple(batch.records()))
@@ -411,6 +417,8 @@ class LogReader:
         # For each producer: the records, by key, whose transaction has no marker yet.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
+        # The base offsets of batches outside a transaction since the last warning.
+        self._outside: list[int] = []
 
     def read(self, entries: Iterable[LogEntry]) -> None:
         """Process the next entries of the log."""
@@ -418,6 +426,8 @@ class LogReader:
             if entry.is_control:
                 self._end(self._pending.pop(entry.producer_id, {}), entry.marker)
                 continue
+            if not entry.is_transactional:
+                self._outside.append(entry.base_offset)
             for record in entry.records:
                 self._take(entry, record)
 
@@ -435,6 +445,13 @@ class LogReader:
     def take_warnings(self) -> list[str]:
         """Return the warnings since the last call: which records were ignored, and why."""
         taken, self._warnings = self._warnings, []
+        if self._outside:
+            first, *more = self._outside
+            others = f", and so are {len(more)} later ones" if more else ""
+            taken.append(
+                f"the batch at offset {first} is ignored: it is outside a transaction{others}"
+            )
+            self._outside = []
         return taken
 
     def _take(self, entry: LogEntry, record: DefaultRecord) -> None:
@@ -442,7 +459,7 @@ class LogReader:
         if self._key is not None and key != self._key:
             return
         try:
-            content = _decoded(key, record.value, is_transactional=entry.is_transactional)
+            content = _decoded(key, record.value)
         except NewerFormatError as error:
             reading = LogReading(offset=record.offset, newer_format=str(error))
         except ValueError as error:

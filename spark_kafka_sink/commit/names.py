@@ -170,9 +170,10 @@ def read_id(transactional_id: str) -> tuple[Owner, TaskSlot | None] | None:
 def app_id_of_checkpoint(location: str) -> str:
     """Return the application id of a stream without `txnAppId`: a hash of its checkpoint location.
 
-    Locations that Hadoop treats as the same path have the same id. So ``.``, ``..``, double slashes
-    and a slash at the end make no difference, and ``file:/x`` and ``file:///x`` are the same as
-    ``/x``. If a checkpoint is moved, or is reached through a symbolic link, its id is different.
+    In a path, ``.``, ``..``, double slashes and a slash at the end make no difference, and
+    ``file:/x`` and ``file:///x`` are the same as ``/x``. Any other spelling has a different id,
+    also if Hadoop would find the same folder: a relative path, a default port, a file system that
+    is left out because it is the default one, or a symbolic link.
     """
     found = _LOCATION.match(location)
     scheme, authority, path = ("", "", location) if found is None else found.groups(default="")

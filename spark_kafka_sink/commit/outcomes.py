@@ -119,7 +119,15 @@ class Torn:
 
 def accept_torn(owner: Owner, log_topic: str) -> str:
     """Return the command that lets an owner write again although rows of its last run are lost."""
-    words = ["--accept-torn", "--app-id", owner.app_id, "--topic", owner.target]
+    return recover_command(["--accept-torn", "--app-id", owner.app_id], owner, log_topic)
+
+
+def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
+    """Return the command of `recover` for one owner, so that it changes nothing of other owners.
+
+    action: the arguments that say what to do, and with which application.
+    """
+    words = [*action, "--topic", owner.target]
     if owner.prefix != DEFAULT_PREFIX:
         words += ["--txn-id-prefix", owner.prefix]
     if log_topic != DEFAULT_LOG_TOPIC:

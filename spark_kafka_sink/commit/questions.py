@@ -11,7 +11,8 @@ of the machines. An owner is an application and its target topic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
@@ -121,12 +122,13 @@ class ReadMarker:
     """Read the marker of a producer's transaction in a partition.
 
     offset: the offset of a record of the transaction. producer: the producer id and epoch of the
-    transaction's records.
+    transaction's records. deadline: until when to read on, if the marker is far from the offset.
     """
 
     partition: TopicPartition
     offset: int
     producer: ProducerIdAndEpoch
+    deadline: float = field(default=math.inf, compare=False)
 
     @property
     def producer_id(self) -> int:

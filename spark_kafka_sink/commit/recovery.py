@@ -293,7 +293,7 @@ def _fate_of_end(end: Resolving) -> Fate:
 def _read_markers(machine: Recovering) -> Step[Recovering]:
     described = dict(machine.described)
     asks = [
-        _marker_ask(each)
+        _marker_ask(machine, each)
         for each in _decided(machine)
         if _fate_at_coordinator(machine.found.owner, described, each) is None
     ]
@@ -316,8 +316,9 @@ def _fate_at_coordinator(
     return Fate.COMMITTED if is_committed and is_same else None
 
 
-def _marker_ask(decided: DecidedTransaction) -> ReadMarker:
-    return ReadMarker(decided.partition, decided.first_offset, decided.producer)
+def _marker_ask(machine: Recovering, decided: DecidedTransaction) -> ReadMarker:
+    partition, producer = decided.partition, decided.producer
+    return ReadMarker(partition, decided.first_offset, producer, machine.deadline)
 
 
 def _marker_read(machine: Recovering, at: Received) -> Step[Recovering]:
@@ -339,7 +340,7 @@ def _looked(machine: Recovering) -> Step[Recovering]:
     failures: list[Failure] = []
     for each in _decided(machine):
         fate = _fate_at_coordinator(machine.found.owner, described, each)
-        read = markers.get(_marker_ask(each), MarkerRead())
+        read = markers.get(_marker_ask(machine, each), MarkerRead())
         if fate is None:
             fate = _fate_of_marker(read)
         if fate is Fate.LOST and isinstance(read, MarkerRead):

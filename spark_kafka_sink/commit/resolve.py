@@ -225,7 +225,7 @@ def is_same_transaction(described: ProducerIdAndEpoch, producer: ProducerIdAndEp
     """Return whether a coordinator has described this producer's transaction, open or ended.
 
     described: the producer id and epoch in its response. From version 5 of EndTxn on, the
-    coordinator raises the epoch by one when the transaction ends.
+    coordinator bumps the epoch by one when the transaction ends.
     """
     is_near = producer.epoch <= described.epoch <= producer.epoch + 1
     return described.producer_id == producer.producer_id and is_near
@@ -236,7 +236,7 @@ def _described(machine: Resolving, at: Received) -> Step[Resolving]:
         is_same = is_same_transaction(at.reply.producer, machine.producer)
         if at.reply.state == COMPLETE_COMMIT and is_same:
             return _over(machine, _S.COMMITTED)
-    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer)
+    ask = ReadMarker(machine.partition, machine.first_offset, machine.producer, machine.deadline)
     return _ask(machine, _S.READING_MARKER, ask)
 
 

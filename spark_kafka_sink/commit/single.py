@@ -13,7 +13,7 @@ does not always call abort().
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from spark_kafka_sink import error_codes as codes
@@ -81,7 +81,8 @@ class Single:
 
     missing_until: until when to look again for a partition that brokers do not know. behind_until:
     until when to ask again a leader that lacks acknowledged records. record: the record to write
-    into the commit log. attempts: what the tasks wrote. targets: all partitions of the target
+    into the commit log. attempts: what the tasks wrote. by_partition: the same, by the partition.
+    targets: all partitions of the target
     topics. probes: whether the record is sent twice, to test that the broker reports duplicates.
     failure: why a check failed. offset: the offset of the written record. asked_again: whether
     EndTxn was sent again, because the first response left open whether the transaction was
@@ -94,6 +95,7 @@ class Single:
     deadline: float
     record: CommitRecord
     attempts: tuple[AttemptTransaction, ...] = ()
+    by_partition: guards.ByPartition = field(default_factory=dict, compare=False, repr=False)
     targets: tuple[TopicPartition, ...] = ()
     probes: bool = False
     waiting: frozenset[Ask] = frozenset()
@@ -128,13 +130,14 @@ def begin_commit(  # noqa: PLR0913 - three of them are limits of time
     """
     written = tuple(each for each in attempts if each.written)
     machine = Single(
-        _S.CHECKING, plan, level, deadline, record, written, targets, probes,
+        _S.CHECKING, plan, level, deadline, record, written,
+        by_partition=guards.by_partition(written), targets=targets, probes=probes,
         missing_until=missing_until, behind_until=behind_until,
     )  # fmt: skip
     conflict = guards.two_writers(written) or _other_transaction(plan, written)
     if conflict is not None:
         return _abort(machine, conflict)
-    covered = guards.by_partition(written)
+    covered = machine.by_partition
     # At level 1 all target partitions are part of the transaction. A late writer can be found only
     # if all of them are described.
     described = {*covered, *targets} if plan.run.level < 2 else set(covered)
@@ -166,8 +169,8 @@ def step(machine: Single, answer: Answer, now: float) -> Step[Single]:
 
 
 def _checked(machine: Single, at: Received) -> Step[Single]:
-    reported = guards.by_partition(machine.attempts)
-    if at.now < min(machine.behind_until, machine.deadline) and guards.is_behind(at, reported):
+    may_be_behind = at.now < min(machine.behind_until, machine.deadline)
+    if may_be_behind and guards.is_behind(at, machine.by_partition):
         return Step(machine, (Question(at.ask, PAUSE_S, looks_up=True),))
     failure = _check(machine, at)
     if failure is not None:
@@ -194,7 +197,7 @@ def _explained(machine: Single, at: Received) -> Step[Single]:
 
 def _check(machine: Single, at: Received) -> Failure | None:
     reply, plan = at.reply, machine.plan
-    covered = guards.by_partition(machine.attempts)
+    covered = machine.by_partition
     if isinstance(at.ask, DescribeProducers) and isinstance(reply, ProducersDescribed):
         partition = at.ask.partition
         if at.is_missing:
@@ -215,7 +218,7 @@ def _check_transaction(
 ) -> Failure | None:
     plan = machine.plan
     if described.producer != plan.producer:
-        newer = is_newer(described, plan.producer)
+        newer = is_newer(described, plan)
         return superseded(plan.run.owner) if newer else _timed_out(plan)
     # At level 2, a plan that has written the record DONE begins with a transaction that has ended,
     # whose markers may still be on their way.
@@ -358,7 +361,7 @@ def _read(machine: Single, at: Received) -> Step[Single]:
         # A newer run may have written its record after this run's record. Then only the marker of
         # the transaction shows whether this run's record is committed.
         plan = machine.plan
-        ask = ReadMarker(plan.run.log, machine.offset, plan.producer)
+        ask = ReadMarker(plan.run.log, machine.offset, plan.producer, machine.deadline)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     pause_s = MARKER_PAUSE_S if is_pending else STALE_S

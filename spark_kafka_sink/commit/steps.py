@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.commit.attempts import Plan
 from spark_kafka_sink.commit.names import Owner
 from spark_kafka_sink.commit.questions import (
     COMPLETE_ABORT,
@@ -207,17 +208,20 @@ def end_txn(
     return EndTxn(transactional_id, producer, commit, version)
 
 
-def is_newer(described: Described, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether a newer run, and not a timeout, raised the epoch of a transactional id.
+def is_newer(described: Described, plan: Plan) -> bool:
+    """Return whether a newer run has raised the epoch of the transactional id of a plan's driver.
 
-    producer: the producer id and epoch that this run has. A transaction timeout raises the epoch by
-    one, and so does the InitProducerId of a newer run if no transaction was open. The state of the
-    transaction shows which of the two it was.
+    A transaction timeout raises the epoch by one, and so does the InitProducerId of a newer run if
+    no transaction was open. The state of the transaction shows which of the two it was. At level 2
+    (transaction.version 2), each abort of the driver itself raises the epoch, too, and with Kafka
+    4.0 a timeout raises it by two. So at level 2, any epoch may belong to an aborted transaction.
     """
-    found = described.producer
-    if found.producer_id != producer.producer_id or found.epoch > producer.epoch + 1:
+    found, producer = described.producer, plan.producer
+    if found.producer_id != producer.producer_id:
         return True
     is_aborted = described.state in (PREPARE_ABORT, COMPLETE_ABORT)
+    if plan.run.level < 2 and found.epoch > producer.epoch + 1:
+        return True
     return found.epoch > producer.epoch and not is_aborted
 
 

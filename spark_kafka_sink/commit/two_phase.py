@@ -216,7 +216,7 @@ def _explain(machine: Committing, failure: Failure) -> Step[Committing]:
 def _explained(machine: Committing, at: Received) -> Step[Committing]:
     plan, reply = machine.plan, at.reply
     is_known = at.found is Verdict.DONE and isinstance(reply, Described)
-    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan.producer)
+    newer = is_known and isinstance(reply, Described) and is_newer(reply, plan)
     failure = None if newer else machine.failure
     return _over(machine, _S.FAILED, failure or superseded(plan.run.owner))
 
@@ -429,7 +429,7 @@ def _read(machine: Committing, at: Received) -> Step[Committing]:
     if (machine.asked_again or is_too_late) and not is_pending:
         # A newer run may have written its record after this run's record. Then only the marker of
         # the driver's transaction shows whether this run's record is committed.
-        ask = ReadMarker(run.log, machine.offset, machine.plan.producer)
+        ask = ReadMarker(run.log, machine.offset, machine.plan.producer, machine.deadline)
         return asking(replace(machine, failure=failure), ask)
     machine = replace(_moved(machine, _S.ASKING_AGAIN), asked_again=True)
     return asking(machine, _end_driver(machine), pause_s=pause_s, looks_up=True)

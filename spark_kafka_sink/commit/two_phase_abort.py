@@ -280,16 +280,16 @@ def _list_again(machine: Aborting, now: float) -> Step[Aborting]:
 
     At level 2 (transaction.version 2), a task that begins after the abort of the driver's
     transaction (A1) finds that its plan is no longer the newest, and stops. If a task still writes
-    after its own transaction was aborted, brokers refuse its records. At level 1, both kinds of
-    tasks may open another transaction at any time.
+    after its own transaction was aborted, brokers refuse its records. But a task that claimed its
+    transactional id before A1 may open its transaction at any later time. At level 1, all of these
+    tasks may.
     """
     is_quiet = machine.empty_lists >= 2
     has_settled = machine.settles_at is not None and now >= machine.settles_at
     if machine.missed is not None and machine.missed.kind is FailureKind.NO_ANSWER:
         has_settled = now >= machine.deadline
     if has_settled or (is_quiet and not machine.is_missing):
-        may_be_open = not is_quiet or (machine.is_missing and machine.level < 2)
-        return _aborted(machine, may_be_open=may_be_open)
+        return _aborted(machine, may_be_open=not is_quiet or machine.is_missing)
     if machine.state is not _S.LISTING:
         machine = _moved(machine, _S.LISTING)
     ask = ListTransactions(f"{machine.plan.run.driver_id}/")

@@ -113,7 +113,7 @@ class CommitClient:
         self._client.set_initial_nodes(brokers)
         self._log_partition = TopicPartition(log_topic, LOG_PARTITION)
         self._brokers = Brokers(self._client)
-        self._partitions = Partitions(self._brokers)
+        self._partitions = Partitions(self._brokers, clock)
         self._log = CommitLog(
             self._brokers, self._partitions, self._log_partition, config.request_timeout_ms
         )
@@ -270,8 +270,8 @@ class CommitClient:
     ) -> _Machine:
         """Run a state machine of the package `commit` to its end, and return it with its outcome.
 
-        begun: the result of the machine's `begin` function. step: the machine's `step` function.
-        Raise the exceptions of `answers`.
+        begun: the machine's first state and questions, as `begin` in its module returns them. step:
+        the function `step` in this module. Raise the exceptions of `answers`.
         """
         machine, questions = begun
         self.ask(questions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from spark_kafka_sink import error_codes as codes
@@ -53,8 +54,9 @@ _FETCH_WAIT_MS: Final = 500
 class Partitions:
     """Asks the leaders of partitions. Each method raises the exceptions of `Brokers.ask`."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(self, brokers: Brokers, clock: Callable[[], float]) -> None:
         self._brokers = brokers
+        self._clock = clock
 
     def describe_producers(self, ask: DescribeProducers) -> Steps[Reply]:
         """Return the active producers of a partition."""
@@ -82,11 +84,15 @@ class Partitions:
         """Return the marker of a producer's transaction in a partition, from an offset on.
 
         The marker has the epoch of the records or the next epoch. The next epoch is used from
-        version 5 of EndTxn on, and if the transaction timed out or was fenced.
+        version 5 of EndTxn on, and if the transaction timed out or was fenced. Raise NoReplyError
+        at the deadline of `ask`.
         """
         end = yield from self.end(ask.partition)
         position, records = ask.offset, 0
         while position < end:
+            if position > ask.offset and self._clock() >= ask.deadline:
+                reason = f"the marker in {ask.partition} was not found up to offset {position}"
+                raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
             found = yield from self.fetch(ask.partition, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:
                 return MarkerRead(is_gone=True)

@@ -70,9 +70,9 @@ class AwsTokens:
                 f"{install_extra('msk')}"
             )
         self.source = SOURCES.source(
-            # The options with unresolved variables are a part of the key, too: a variable may
-            # resolve to another identity at the next fetch, so a client with variables must not
-            # share its source with a client that has the same values without variables.
+            # The options with unresolved references are a part of the key, too: a reference may
+            # resolve to another identity at the next fetch, so a client with references must not
+            # share its source with a client that has the same values without references.
             (
                 *(options, region, self._region_of_hosts()),
                 *(config.sasl_jaas_config, config.config_providers),
@@ -94,7 +94,7 @@ class AwsTokens:
 
     @property
     def _profile(self) -> str:
-        """The AWS profile as messages show it, with config provider variables unresolved."""
+        """The AWS profile as error messages show it, with references unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
         return f"profile {printable(name)!r}" if name else "profile that AWS_PROFILE names"

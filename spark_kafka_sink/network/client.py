@@ -24,8 +24,8 @@ What is hard:
   attempt waits reconnect.backoff.ms, doubled per failure up to reconnect.backoff.max.ms, with a
   jitter of 20 %. It uses the next address of the host.
 - An open connection proves little: a listener that expects SASL answers ApiVersions, and closes
-  the connection at the first request. So the last error of a node is kept for messages until the
-  node has answered a request.
+  the connection at the first request. So the last error of a node is kept for error messages until
+  the node has answered a request.
 - All brokers may have moved to other addresses. When no known node can be reached, the client
   connects to the bootstrap addresses again, in time for max.block.ms.
 
@@ -177,7 +177,7 @@ class NetworkClient:
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Return a description of the nodes with errors, for messages. Any thread may call this."""
+        """Return the errors of nodes, for error messages. Any thread may call this."""
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
 
@@ -435,7 +435,9 @@ class NetworkClient:
         connection = state.connection
         was = "ready" if state.is_ready else "being made"
         if connection is not None and error is not None:
-            self._metrics.authentication_failed(is_renewal=connection.is_renewing)
+            awaits_renewal = connection.awaits_login_since is not None
+            is_renewal = connection.is_renewing or awaits_renewal
+            self._metrics.authentication_failed(is_renewal=is_renewal)
         reason += state.advertised_hint
         self._release(state)
         by_tls = isinstance(error, SslAuthenticationException)

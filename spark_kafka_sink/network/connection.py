@@ -181,7 +181,7 @@ _BARE: Final = -1
 class Connection:
     """The protocol state of one connection to the node `node_id`; times are seconds of the clock.
 
-    peer: the name of the node in messages.
+    peer: the name of the node in error messages.
     """
 
     def __init__(
@@ -409,11 +409,14 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Begin to re-authenticate, unless there are no credentials."""
-        # If this fails, the session is still valid for a while, and the next request tries again.
+        has_begun = False
+        # If this fails, the session may still be valid for a while, and the next request tries
+        # again. After the session's end, requests are held, because the broker would reject them.
+        # The client then calls `go_on`, and if that fails, it closes the connection.
         with suppress(KafkaException):
-            is_over = self._authenticator.is_over(now)
-            if not self.go_on(now) and is_over and self.awaits_login_since is None:
-                self.awaits_login_since = now
+            has_begun = self.go_on(now)
+        if not has_begun and self._authenticator.is_over(now) and self.awaits_login_since is None:
+            self.awaits_login_since = now
 
     def go_on(self, now: float) -> bool:
         """Begin to re-authenticate if there are credentials now, and return whether it has begun.

@@ -99,7 +99,7 @@ class Kerberos:
         options, keytab = self._options()
         if options.principal != self._principal:
             raise SaslAuthenticationException(
-                f"the {options.user} has another value than before: {OTHER_USER}"
+                f"the {options.user} has changed since this client was created: {OTHER_USER}"
             )
         if options.principal is None and self._cached_principal is None:
             self._cached_principal = cached_principal(options)
@@ -146,7 +146,7 @@ class Kerberos:
         return replace(options, keytab=self._values.path(options.keytab)), found
 
     def _in_jaas(self, name: str) -> str:
-        """Return a JAAS option with its variables (``${…}``) unresolved, empty if it is not set."""
+        """Return a JAAS option with references (``${…}``) unresolved, empty if it is not set."""
         jaas = self._config.sasl_jaas_config
         return "" if jaas is None else self._values.shown_jaas(jaas.value, name)
 

@@ -46,9 +46,9 @@ class LoginUser(Protocol):
 class TokenSource:
     """Fetches tokens and returns the current token; any thread may call it.
 
-    name: the name of the source in messages. fetch: returns a token, or raises TokenException; any
-    other exception also counts as a failure. slow_s: if a fetch takes longer, in seconds, another
-    thread fetches.
+    name: the name of the source in error messages. fetch: returns a token, or raises
+    TokenException; any other exception also counts as a failure. slow_s: if a fetch takes longer,
+    in seconds, another thread fetches.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class TokenSource:
             self._renewal.failure, self._renewal.fetch_at = failure, now
             self._go_on()
         with safe_logging():
-            logger.warning("%s; another thread tries again", self._described(failure))
+            logger.warning("%s; another thread retries", self._described(failure))
 
     def _run(self) -> None:
         never_raise_from_logging()

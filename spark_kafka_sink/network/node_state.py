@@ -1,6 +1,6 @@
 """NodeState: the connection of one node, its past errors, and the timeouts of the connection.
 
-It determines when a node may be tried again, at which address, and how long an attempt may take
+It determines when a connection may be retried, at which address, and how long an attempt may take
 (the state of one node in the Java client's ClusterConnectionStates). It uses no socket and no
 clock.
 """
@@ -254,7 +254,7 @@ class NodeState:
         return due
 
     def why_closed(self, *, speaks_tls: bool) -> str:
-        """Return the likely reason why the peer closed the connection, for messages.
+        """Return the likely reason why the peer closed the connection, for error messages.
 
         speaks_tls: whether it has sent TLS records.
         """
@@ -321,7 +321,7 @@ class NodeState:
 
     @property
     def advertised_hint(self) -> str:
-        """A hint for messages if this broker is unreachable, but the node that listed it is not."""
+        """A hint for errors if this broker is unreachable, but the node that listed it is not."""
         named_by, node = self.named_by, self.node
         if named_by is None or (named_by.host, named_by.port) == (node.host, node.port):
             return ""
@@ -336,7 +336,7 @@ class NodeState:
         *,
         by_tls: bool = False,
     ) -> None:
-        """Record that the connection broke or failed; it may be tried again after a back-off.
+        """Record that the connection broke or failed; it may be retried after a back-off.
 
         If the connection had been established, the host name is resolved again, because its address
         may have changed. by_tls: the TLS handshake failed at this address, so the host's next

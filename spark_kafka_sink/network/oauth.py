@@ -73,7 +73,8 @@ _FILE: Final = "FileJwtRetriever"
 _JWT_BEARER: Final = "JwtBearerJwtRetriever"
 _RETRIEVERS: Final = (_DEFAULT, _CLIENT_CREDENTIALS, _FILE, _JWT_BEARER)
 _JAVA_CLASS: Final = re.compile(r"(com|org|io|net|edu|gov)(\.\w+)+\.[A-Z][\w$]*")
-_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*)", re.DOTALL)
+# The path is absolute, or the name of a shipped file.
+_FILE_URL: Final = re.compile(r"file:(?://(?:localhost)?(?=/))?(?P<path>/.*|[^/]+)", re.DOTALL)
 _EXTENSION: Final = "extension_"
 _IN_JAAS: Final = ("clientId", "clientSecret", "scope")
 _TIMEOUT_MS: Final = 10_000
@@ -83,7 +84,7 @@ _SPREAD_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class OAuthSettings:
-    """The OAuth options with their variables (``${…}``) resolved. Equal settings share one token.
+    """The OAuth options with their references (``${…}``) resolved. Equal settings share one token.
 
     retriever: the simple name of one of Java's four retriever classes, or ``module.Name`` of a
     Python callable. shown_retriever: the callable as messages show it. path: the file with the
@@ -422,7 +423,7 @@ class OAuth:
         found = parse_jaas(text).options if text else {}
         options = {name: value for name, value in found.items() if name.startswith("ssl.")}
         with name_options("sasl.jaas.config: ".__add__):
-            # Messages about these options show the variables, not their values.
+            # Error messages about these options show the references, not their values.
             config = producer_config(
                 {"bootstrap.servers": "none:1", "security.protocol": "SSL", **options}
             )
@@ -512,10 +513,10 @@ def _trimmed(option: str | None, in_jaas: str | None) -> str | None:
 
 
 def _as_written(config: ProducerConfig) -> tuple[object, ...]:
-    """Return the options that `OAuthSettings` come from, with their variables unresolved.
+    """Return the options that `OAuthSettings` come from, with their references unresolved.
 
-    A variable may resolve to another identity at the next fetch. So a client with variables must
-    not share its source with a client without variables.
+    A reference may resolve to another identity at the next fetch. So a client with references
+    must not share its source with a client without references.
     """
     found = [
         getattr(config, each.name)
@@ -540,7 +541,7 @@ def renewal_options(config: ProducerConfig) -> tuple[RefreshWindow, ExponentialB
 
 
 class ResolvedValues(OptionValues):
-    """Option values without variables: the ``${…}`` in them were resolved before."""
+    """Option values without references: the ``${…}`` in them were resolved before."""
 
     def resolved(self, option: str, text: str) -> str:
         """Return the text unchanged."""

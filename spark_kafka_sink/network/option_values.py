@@ -1,9 +1,9 @@
-"""Option values with their config provider variables resolved, in the process that connects.
+"""Option values with their references resolved, in the process that connects.
 
-Values of ``ssl.*`` and ``sasl.*`` may contain variables, such as ``${env:NAME}``. They are resolved
-for each connection, so that no plan, pickle or producer pool contains the resolved values. Files
-that options name are read completely, up to a maximum size. A file name without a folder may name a
-file that Spark has shipped to this process (`--files`).
+Values of ``ssl.*`` and ``sasl.*`` may contain references, such as ``${env:NAME}``. They are
+resolved for each connection, so that no plan, pickle or producer pool contains the resolved values.
+Files that options name are read completely, up to a maximum size. A file name without a folder may
+name a file that Spark has shipped to this process (`--files`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_kafka_sink.model import Secret
 # This limits the memory; keystores and files with secrets are far smaller.
 _MAX_FILE_BYTES: Final = 16 << 20
 # Kernel files are not read. Otherwise an option could read the environment of a process (/proc),
-# although `ProcessLimits` restrict which variables it may read.
+# although `ProcessLimits` restrict which environment variables it may read.
 _KERNEL_FILES: Final = ("/proc/", "/sys/", "/dev/")
 # Files in memory, where some users keep their secrets.
 _MEMORY: Final = "/dev/shm/"  # noqa: S108 - only compared
@@ -50,7 +50,7 @@ def find_shipped_files(find: Callable[[str], str | None]) -> None:
 
 
 def name_process(name: Callable[[], str]) -> None:
-    """Set the name of this process in messages about files and variables that it cannot read.
+    """Set the name of this process in errors about files and references that it cannot read.
 
     name: returns the name, for example "the driver".
     """
@@ -107,6 +107,33 @@ def content(path: str) -> bytes:
     return found
 
 
+def allowed_content(path: str) -> bytes:
+    """Return the contents of a file that this process may read, or of a shipped file.
+
+    Raise ConfigException, which does not show the path, if the file cannot be read.
+    """
+    return _allowed_content(path, ProcessLimits.of(os.environ, _names[0]()))
+
+
+def _allowed_content(path: str, limits: ProcessLimits) -> bytes:
+    try:
+        _check_scheme(path)
+        return content(_allowed_path(path, limits))
+    except (OSError, ValueError) as error:
+        why = without_path(error)
+    raise ConfigException(why)
+
+
+def _allowed_path(path: str, limits: ProcessLimits) -> str:
+    try:
+        return limits.allowed_path(path, Disk())
+    except ConfigException:
+        why = f"{ALLOWED_PATHS} of {limits.process} does not allow it"
+    except (OSError, ValueError) as error:
+        why = without_path(error)
+    raise ConfigException(why)
+
+
 _JAAS_OPTION = "sasl.jaas.config"
 
 
@@ -117,15 +144,14 @@ class OptionValues:
     """
 
     def __init__(self, config: ProducerConfig) -> None:
-        self._files = Disk()
         named = {each.name: dict(each.options) for each in config.config_providers}
         self._limits = ProcessLimits.of(os.environ, _names[0]())
-        self._references = References(providers(named), self._limits, os.environ, self._files)
+        self._references = References(providers(named), self._limits, os.environ, Disk())
 
     def resolved(self, option: str, text: str) -> str:
-        """Return an option's value with its variables (``${…}``) resolved, trimmed as in Java.
+        """Return an option's value with its references (``${…}``) resolved, trimmed as in Java.
 
-        Files with secrets often end with a line end. Raise ConfigException if a variable cannot be
+        Files with secrets often end with a line end. Raise ConfigException if a reference cannot be
         resolved.
         """
         return trimmed(self._resolved(option, text))
@@ -134,23 +160,23 @@ class OptionValues:
         return self._references.resolved(str(Option(option)), text)
 
     def text(self, option: str, value: str | Secret | None) -> str | None:
-        """Return an option's value with its variables (``${…}``) resolved, None if it is unset."""
+        """Return an option's value with its references (``${…}``) resolved, None if it is unset."""
         text = value.value if isinstance(value, Secret) else value
         return None if text is None else self.resolved(option, text)
 
     def has_reference(self, text: str) -> bool:
-        """Return whether a value contains a variable (``${…}``)."""
+        """Return whether a value contains a reference (``${…}``)."""
         return bool(self._references.within(text))
 
     def is_reference(self, text: str) -> bool:
-        """Return whether a value is exactly one variable (``${…}``) and nothing else."""
+        """Return whether a value is exactly one reference (``${…}``) and nothing else."""
         references = self._references.within(text)
         return len(references) == 1 and str(references[0]) == text.strip()
 
     def jaas(self, text: str, mechanism: str) -> JaasEntry:
         """Return the entry of `sasl.jaas.config`. Raise ConfigException if it is invalid."""
         if self.is_reference(text):
-            # The resolved value of a variable is not searched for variables again.
+            # The resolved value of a reference is not searched for references again.
             entry = parse_jaas(self.resolved(_JAAS_OPTION, text))
         else:
             # As in Java, the values inside the entry are not trimmed.
@@ -159,16 +185,30 @@ class OptionValues:
         return entry
 
     def shown_jaas(self, text: str, name: str) -> str:
-        """Return an option of `sasl.jaas.config` for messages, with variables unresolved.
+        """Return an option of `sasl.jaas.config` for error messages, with references unresolved.
 
-        If the entire text is one variable (``${…}``), return that variable.
+        If the entire text is one reference (``${…}``), return that reference.
         """
         return text.strip() if self.is_reference(text) else parse_jaas(text).options.get(name, "")
+
+    def has_reference_in_login(self, config: ProducerConfig) -> bool:
+        """Return whether the user or the password for the brokers contains a reference."""
+        if config.sasl_jaas_config is not None:
+            text = config.sasl_jaas_config.value
+            if self.is_reference(text):
+                return True
+            # Search the parsed values, because escapes can hide a reference in the text.
+            options = parse_jaas(text).options
+            values = [options.get("username", ""), options.get("password", "")]
+        else:
+            password = config.sasl_password
+            values = [config.sasl_username or "", "" if password is None else password.value]
+        return any(map(self.has_reference, values))
 
     def check_url(self, url: str, description: str) -> None:
         """Raise ConfigException if this process may not get tokens by a URL.
 
-        description: the URL in messages.
+        description: the URL in error messages.
         """
         self._limits.check_url(url, description)
 
@@ -178,27 +218,18 @@ class OptionValues:
         A name without a folder may name a shipped file. Raise ConfigException, which does not show
         the path, if this process may not read the file.
         """
-        try:
-            return self._limits.allowed_path(path, self._files)
-        except ConfigException:
-            why = f"{ALLOWED_PATHS} of {self._limits.process} does not allow it"
-        except (OSError, ValueError) as error:
-            why = without_path(error)
-        raise ConfigException(why)
+        return _allowed_path(path, self._limits)
 
     def content(self, path: str, origin: str) -> bytes:
         """Return the contents of a file that this process may read.
 
-        origin: the name of the file in messages. Raise ConfigException, which does not show the
-        path, if the file cannot be read.
+        origin: the name of the file in error messages. Raise ConfigException, which does not show
+        the path, if the file cannot be read.
         """
         try:
-            _check_scheme(path)
-            return content(self.path(path))
+            return _allowed_content(path, self._limits)
         except ConfigException as error:
             why = str(error)
-        except (OSError, ValueError) as error:
-            why = without_path(error)
         raise ConfigException(f"{origin} cannot be read: {why}")
 
     def file(self, option: str, path: str) -> str:

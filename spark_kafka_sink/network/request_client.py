@@ -242,7 +242,7 @@ _CALLER: Final = "caller"
 class OneCaller:
     """Lets only one thread at a time call an object. That thread's calls may be nested.
 
-    kind: the class of the object, for messages.
+    kind: the class of the object, for error messages.
     """
 
     def __init__(self, kind: str) -> None:

@@ -39,11 +39,12 @@ class Login:
     """The login of a connection.
 
     exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
-    SaslAuthenticationException if there will be none. user: str(user) is the user in messages.
-    chance: a random number from 0 to 1, so that connections re-authenticate at different times.
-    is_token: whether the login uses a delegation token; then its session must have an end. hint:
-    str(hint), if not empty, says what to do if a broker rejects the credentials. mechanism_option:
-    the option that sets the mechanism, for messages.
+    SaslAuthenticationException if there will be none. user: str(user) is the user in error
+    messages. chance: a random number from 0 to 1, so that connections re-authenticate at different
+    times. is_token: whether the login uses a delegation token; then the broker must return a
+    session lifetime (0 means that the token has expired). hint: str(hint), if not empty, says what
+    to do if a broker rejects the credentials. mechanism_option: the option that sets the mechanism,
+    for error messages.
     """
 
     exchange: Callable[[], SaslExchange | None]
@@ -57,7 +58,8 @@ class Login:
 class SaslAuthenticator:
     """Runs the SASL exchanges of a connection one after the other; times are seconds of the clock.
 
-    login: None for a connection without SASL. peer: the name of the node `node_id` in messages.
+    login: None for a connection without SASL. peer: the name of the node `node_id` in error
+    messages.
     """
 
     def __init__(self, login: Login | None, peer: str, node_id: int) -> None:

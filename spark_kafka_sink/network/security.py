@@ -5,7 +5,7 @@ replaced certificates are used from the next connection on; equal contents share
 Invalid files are reported when the client is constructed. Without TLS, the module ssl is not
 imported.
 
-Values may contain config provider variables, such as ``${env:NAME}``. They are resolved for each
+Values may contain references, such as ``${env:NAME}``. They are resolved for each
 connection, in the process that connects, so that no plan, pickle or producer pool contains the
 resolved values.
 """
@@ -30,7 +30,6 @@ from spark_kafka_sink.auth.delegation_tokens import (
     is_fresh,
     refusal_hint,
 )
-from spark_kafka_sink.auth.jaas import parse_jaas
 from spark_kafka_sink.auth.mechanisms import (
     AWS_MSK_IAM,
     GSSAPI,
@@ -55,6 +54,7 @@ from spark_kafka_sink.errors import (
     KafkaException,
     Option,
     SaslAuthenticationException,
+    SslAuthenticationException,
 )
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.model import DelegationToken, Node, Secret
@@ -100,7 +100,7 @@ os.register_at_fork(after_in_child=_KEY_CACHE.forget)
 class _Credentials:
     """A user and a password.
 
-    user: the user name to send. name: the user name in messages, with variables unresolved.
+    user: the user name to send. name: the user name in error messages, with references unresolved.
     """
 
     user: str = field(repr=False)
@@ -109,7 +109,7 @@ class _Credentials:
     is_token: bool = False
 
     def description(self, mechanism: str) -> str:
-        """Return a description of the credentials for messages."""
+        """Return a description of the credentials for error messages."""
         kind = "the delegation token" if self.is_token else "user"
         return f"of {kind} {printable(self.name)!r} by {mechanism}"
 
@@ -125,18 +125,32 @@ class _TokenHint:
 
 
 def login_identity(config: ProducerConfig) -> str:
-    """Return the user of a configuration, as far as files and variables (``${…}``) determine it.
+    """Return a key that changes if the same configuration would log in as another user.
 
-    This is the principal of the ticket cache, the user of a file with an OAuth token or an
-    assertion, or a digest if names in the options contain variables; empty if the options alone
-    determine the user. Clients with equal configurations and equal identities log in as the same
-    user, apart from tokens that a Python callable returns.
+    It is the principal in the ticket cache, or the user of the OAuth token or assertion in a file.
+    If an option names the user by a reference (``${…}``), it is a digest of the resolved names.
+    Without SASL, it is a digest of the subject of the client certificate, if the certificate is in
+    a file or set by a reference. It is empty if the options alone determine the user. Tokens that
+    a Python callable returns are not taken into account.
     """
-    if not config.has_sasl:
-        return ""
     with suppress(KafkaException):  # raised again at the login
-        return _identity(config, checked_mechanism(config.sasl_mechanism))
+        if config.has_sasl:
+            return _identity(config, checked_mechanism(config.sasl_mechanism))
+        if config.has_tls:
+            return _identity_of_certificate(config)
     return ""
+
+
+def _identity_of_certificate(config: ProducerConfig) -> str:
+    values = OptionValues(config)
+    chain = config.ssl_keystore_certificate_chain
+    is_in_options = chain is None or not values.has_reference(chain.value)
+    if config.ssl_keystore_location is None and is_in_options:
+        return ""
+    from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
+
+    subject_der = client_context(tls_settings(config, values)).subject
+    return "" if subject_der is None else hashlib.sha256(subject_der).hexdigest()
 
 
 def _identity(config: ProducerConfig, mechanism: str) -> str:
@@ -148,14 +162,14 @@ def _identity(config: ProducerConfig, mechanism: str) -> str:
             return user
     elif mechanism == OAUTHBEARER and not config.has_aws_tokens:
         user = user_of_file(config, values)
-    names = _names_by_variables(config, values, mechanism)
+    names = _names_by_references(config, values, mechanism)
     return _digest([user, *names]) if names else user
 
 
-def _names_by_variables(
+def _names_by_references(
     config: ProducerConfig, values: OptionValues, mechanism: str
 ) -> list[tuple[str, str]]:
-    """Return the options that name a user by a variable (``${…}``), with their values."""
+    """Return the options that name a user by a reference (``${…}``), with their values."""
     found = [
         (each.encode_name, values.resolved(each.encode_name, given))
         for each in option_fields()
@@ -176,11 +190,11 @@ def _digest(values: list[Any]) -> str:
 
 
 def resolved_login(config: ProducerConfig) -> str:
-    """Return a digest of the SASL options with their variables (``${…}``) resolved now.
+    """Return a digest of the SASL options with their references (``${…}``) resolved now.
 
     For a file with an OAuth token or an assertion, the digest includes its subject. With equal
     digests, equal configurations log in as the same user, apart from `login_identity`. Raise
-    KafkaException if a variable has no value, or if the file has no token.
+    KafkaException if a reference has no value, or if the file has no token.
     """
     mechanism = checked_mechanism(config.sasl_mechanism)
     values = OptionValues(config)
@@ -274,9 +288,13 @@ class Security:
         self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
+        # The subject of the client's certificate; None if brokers take the user from SASL.
+        self._certificate: bytes | None = None
         if config.has_tls:
-            self._warn_of_tls()
-            self._context(self._settings())
+            context = self._context(self._settings())
+            if not config.has_sasl:
+                self._certificate = context.subject
+                self._check_identity()
         if config.has_sasl:
             self._mechanism = self._checked_mechanism()
             self._check_credentials(is_one_of_many=is_one_of_many)
@@ -317,11 +335,19 @@ class Security:
         """Return the TLS layer of a new connection, None without TLS.
 
         Raise ConfigException if a file cannot be used (any more), and SslAuthenticationException if
-        the host's name cannot occur in a certificate.
+        the host's name cannot occur in a certificate, or if the subject of the client's certificate
+        has changed.
         """
         if not self._config.has_tls:
             return None
-        return self._context(self._settings()).layer(node.host, str(node))
+        settings = self._settings()
+        context = self._context(settings)
+        if self._certificate not in (None, context.subject):
+            raise SslAuthenticationException(
+                f"the subject of the certificate in {settings.key_origin} has changed since this "
+                f"client was created: {OTHER_USER}"
+            )
+        return context.layer(node.host, str(node))
 
     def has_login(self, node: Node) -> bool:
         """Return whether `login` can be called now. If not, `wake` is called as soon as it can."""
@@ -407,28 +433,14 @@ class Security:
         """Return the SASL mechanism. Raise ConfigException if it is not supported."""
         config = self._config
         mechanism = checked_mechanism(config.sasl_mechanism)
-        if mechanism == PLAIN and not config.has_tls and self._has_reference():
+        has_reference = self._values.has_reference_in_login
+        if mechanism == PLAIN and not config.has_tls and has_reference(config):
             raise ConfigException(
-                "a variable (${…}) in the credentials cannot be used with PLAIN over "
+                "a reference (${…}) in the credentials cannot be used with PLAIN over "
                 "SASL_PLAINTEXT, which would send its value unencrypted to any server that "
                 "bootstrap.servers names: use SASL_SSL or SCRAM"
             )
         return mechanism
-
-    def _has_reference(self) -> bool:
-        """Return whether the user or the password contains a variable (``${…}``)."""
-        config = self._config
-        if config.sasl_jaas_config is not None:
-            text = config.sasl_jaas_config.value
-            if self._values.is_reference(text):
-                return True
-            # Search the parsed values, because escapes can hide a variable in the text.
-            options = parse_jaas(text).options
-            values = [options.get("username", ""), options.get("password", "")]
-        else:
-            password = config.sasl_password
-            values = [config.sasl_username or "", "" if password is None else password.value]
-        return any(self._values.has_reference(value) for value in values)
 
     def _token(self) -> OAuthBearerToken | None:
         """Return the current token to log in with, None while it is being fetched.
@@ -452,14 +464,16 @@ class Security:
         return token
 
     def _check_identity(self) -> None:
-        """Raise SaslAuthenticationException if the user is not that of `identity` any more."""
+        """Raise AuthenticationException if the user is not that of `identity` any more."""
         if not self._identity or self._kerberos is not None:
             return
         found = login_identity(self._config)
-        if found and found != self._identity:
-            raise SaslAuthenticationException(
-                f"the user of the credentials changed while a client was created: {OTHER_USER}"
-            )
+        if found in ("", self._identity):
+            return
+        message = f"the user of the credentials changed while a client was created: {OTHER_USER}"
+        if self._config.has_sasl:
+            raise SaslAuthenticationException(message)
+        raise SslAuthenticationException(message)
 
     def _check_credentials(self, *, is_one_of_many: bool) -> None:
         """Raise ConfigException if every login with the credentials would fail."""
@@ -545,13 +559,14 @@ class Security:
         )
 
     def _of_same_user(self, given: _Credentials) -> _Credentials:
-        """Return the credentials. Raise SaslAuthenticationException if they are of another user.
+        """Return the credentials.
 
-        The id of a delegation token may change, because a user can have several tokens.
+        Raise SaslAuthenticationException if their user is not the user of the earlier credentials.
+        The ids of delegation tokens are not compared, because a user can have several tokens.
         """
         if not given.is_token and self._user not in {"", given.user}:
             raise SaslAuthenticationException(
-                f"the user name {printable(given.name)!r} has another value than before: "
+                f"the user name {printable(given.name)!r} is not the one of the first login: "
                 f"{OTHER_USER}"
             )
         self._user = given.user
@@ -564,12 +579,3 @@ class Security:
         from spark_kafka_sink.network.tls import client_context  # noqa: PLC0415 - imports ssl
 
         return client_context(settings)
-
-    def _warn_of_tls(self) -> None:
-        config = self._config
-        if not config.ssl_endpoint_identification_algorithm:
-            warn_once(
-                logger,
-                f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
-                "certificate of a trusted CA can pose as a broker",
-            )

@@ -67,8 +67,9 @@ class CipherSuites:
 def cipher_suites(names: Sequence[str], written: str | None = None) -> CipherSuites:
     """Return the suites and versions for a list of suite names; an empty list means the defaults.
 
-    written: the option with its variables unresolved, for messages; None if it has no variable.
-    Raise ConfigException for an unknown name, or if only some of the TLS 1.3 suites are listed.
+    written: the option with its references unresolved, for error messages; None if it has no
+    reference. Raise ConfigException for an unknown name, or if only some of the TLS 1.3 suites are
+    listed.
     """
     new = [name for name in names if name in TLS_1_3_SUITES]
     old = [_known(name, written) for name in names if name not in TLS_1_3_SUITES]
@@ -103,10 +104,16 @@ logger = logging.getLogger(__name__)
 def tls_settings(config: ProducerConfig, values: OptionValues) -> TlsSettings:
     """Return the TLS settings of a configuration, with the current contents of its files.
 
-    Raise ConfigException if a file cannot be used.
+    Log a warning if host names are not checked. Raise ConfigException if a file cannot be used.
     """
     from spark_kafka_sink.network.tls import PROTOCOLS, TlsSettings  # noqa: PLC0415 - imports ssl
 
+    if not config.ssl_endpoint_identification_algorithm:
+        warn_once(
+            logger,
+            f"{Option('ssl.endpoint.identification.algorithm')} is empty: anyone with a "
+            "certificate of a trusted CA can pose as the server",
+        )
     written = config.ssl_cipher_suites
     listed = values.resolved("ssl.cipher.suites", written).split(",")
     suites = cipher_suites(
@@ -153,12 +160,12 @@ class _Stores:
     def text(
         self, kind: str, location: str | None, password: Secret | None
     ) -> tuple[str | None, str]:
-        """Return a store as PEM, and its name in messages; None if the option is unset."""
+        """Return a store as PEM, and its name in error messages; None if the option is unset."""
         if location is None:
             return None, ""
         option = str(Option(f"ssl.{kind}.location"))
         path = self._values.resolved(f"ssl.{kind}.location", location)
-        # The location in messages has its variables unresolved.
+        # The location in error messages has its references unresolved.
         origin = f"the file {masked(location)} of {option}"
         found = self._values.content(path, origin)
         if store_kind(found, Path(location).name, origin) is StoreKind.PEM:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
-from spark_kafka_sink.auth.pem import certificates, private_key
+from spark_kafka_sink.auth.pem import certificate_subject, certificates, private_key
 from spark_kafka_sink.errors import ConfigException, SslAuthenticationException
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -39,6 +39,8 @@ SYSTEM_FILES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+# The hash of a certificate's subject, and a number.
+_HASH_NAME: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")
 _MAX_CONTEXTS: Final = 16
 
 _TRUSTSTORE: Final = "ssl.truststore.location or ssl.truststore.certificates"
@@ -51,7 +53,7 @@ class TlsSettings:
 
     truststore: None for the system's certificates. key: the private key, or None. chain: the
     certificates of the key, None if they are in the same text as the key. The two origins name the
-    source of truststore and key in messages.
+    source of truststore and key in error messages.
     """
 
     truststore: str | None = field(default=None, repr=False)
@@ -68,10 +70,18 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """The TLS context that all connections of one configuration share."""
+    """The TLS context that all connections of one configuration share.
+
+    subject: the subject of the client's certificate, None without one.
+    """
 
     context: ssl.SSLContext
-    has_certificate: bool
+    subject: bytes | None
+
+    @property
+    def has_certificate(self) -> bool:
+        """Whether the client has a certificate."""
+        return self.subject is not None
 
     def layer(self, host: str, peer: str) -> TlsLayer:
         """Return the TLS layer of a new connection; see `TlsLayer`."""
@@ -103,9 +113,10 @@ def _kept_context(settings: TlsSettings, _system_versions: tuple[object, ...]) -
         _trust_system_certificates(context)
     else:
         _load_truststore(context, settings.truststore, settings.truststore_origin)
+    subject = None
     if settings.key is not None:
-        _load_key(context, settings, settings.key)
-    return TlsContext(context, settings.key is not None)
+        subject = _load_key(context, settings, settings.key)
+    return TlsContext(context, subject)
 
 
 def _set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
@@ -131,10 +142,7 @@ def _load_truststore(context: ssl.SSLContext, text: str, origin: str) -> None:
 
 def _trust_system_certificates(context: ssl.SSLContext) -> None:
     default = ssl.get_default_verify_paths()
-    has_folder = False
-    with suppress(OSError):
-        has_folder = any(Path(default.capath or "/nowhere").iterdir())
-    if default.cafile or has_folder:
+    if default.cafile or _has_certificates(default.capath):
         context.set_default_verify_paths()
         return
     for path in SYSTEM_FILES:
@@ -148,6 +156,16 @@ def _trust_system_certificates(context: ssl.SSLContext) -> None:
         "Python finds no trusted certificates on this machine: set "
         f"{_TRUSTSTORE}, or install the package certifi"
     )
+
+
+def _has_certificates(folder: str | None) -> bool:
+    """Return whether a folder has a certificate under a name by which OpenSSL looks for it."""
+    with suppress(OSError):
+        return any(
+            _HASH_NAME.fullmatch(each.name) and each.is_file()
+            for each in Path(folder or "/nowhere").iterdir()
+        )
+    return False
 
 
 def _system_versions() -> tuple[object, ...]:
@@ -170,8 +188,11 @@ def _version(path: str) -> tuple[object, ...]:
     return path, found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> None:
-    """Load the client's key and certificates, for brokers that request a certificate."""
+def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> bytes:
+    """Load the client's key and certificates, for brokers that request a certificate.
+
+    Return the subject of the client's certificate.
+    """
     origin = settings.key_origin
     key = private_key(key_text, origin)
     if settings.chain is None:
@@ -199,7 +220,7 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, key_text: str) -> 
         elif key.is_encrypted:
             why = f"ssl.key.password does not decrypt the key ({why})"
     else:
-        return
+        return certificate_subject(chain[0].data)
     raise ConfigException(f"{origin} cannot be used: {why}")
 
 
@@ -248,9 +269,9 @@ def _memory_file() -> int | None:
 class TlsLayer:
     """The TLS of one connection, including its handshake.
 
-    host: the name that the broker's certificate must have. peer: the broker's name in messages.
-    After each call, even one that raised, the caller must send the bytes that `outgoing` returns:
-    handshake messages, alerts and responses to key updates.
+    host: the name that the broker's certificate must have. peer: the broker's name in error
+    messages. After each call, even one that raised, the caller must send the bytes that `outgoing`
+    returns: handshake messages, alerts and responses to key updates.
     """
 
     def __init__(

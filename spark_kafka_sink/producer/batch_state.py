@@ -68,7 +68,7 @@ class BatchAction(Enum):
     REPLACE = "its parts take its place; its memory is free"
     END = "its result is reported; its sequence and memory are free"
     DEQUEUE = "it leaves its queue; the rest is the same as END"
-    REPORT = "its result is reported; its sequence and memory stay taken"
+    REPORT = "its result is reported; its sequence and memory stay reserved"
     FREE = "its sequence and memory are free"
 
 

@@ -48,7 +48,7 @@ class Action(Enum):
     CHECK_SEQUENCE = "the partition's sequences decide whether to send the batch again"
     FAIL = "fail the batch; the producer continues"
     ABORTABLE = "the transaction can only be aborted; after that, the producer continues"
-    ABORTABLE_IF_BUMP = "abortable where the epoch can be raised (KIP-360), else fatal"
+    ABORTABLE_IF_BUMP = "abortable if the epoch can be bumped (KIP-360), else fatal"
     FATAL = "the producer cannot continue"
     FENCED = "the producer cannot continue: a newer one has its transactional id"
 

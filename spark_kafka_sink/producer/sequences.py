@@ -16,7 +16,7 @@ following rules apply to each partition:
   them before the new leader gets more.
 
 When a gap is certain (KIP-360), the partition waits until no broker has a request with one of its
-batches. Then the client raises the epoch by one and numbers the partition's batches again from 0.
+batches. Then the client bumps the epoch by one and numbers the partition's batches again from 0.
 Other partitions change to the new epoch as soon as they have nothing in flight.
 
 A batch whose response was lost may have been written. It must not get another number, because a
@@ -191,7 +191,7 @@ class Sequences:
     def bump_epoch_if_needed(self) -> None:
         """Renumber the batches of partitions that need it, unless a broker may still write one.
 
-        The epoch is raised, unless all these partitions still have an older epoch. After the last
+        The epoch is bumped, unless all these partitions still have an older epoch. After the last
         epoch, a new producer id is needed, which the sender then requests.
         """
         ready = {tp for tp in self._to_restart if self._can_restart(self._partitions[tp])}

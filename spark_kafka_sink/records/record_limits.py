@@ -34,7 +34,7 @@ class RecordLimits:
     by_option: the limits for records of all topics. The key is the option that sets the limit,
     named as the user writes it. by_topic: max.message.bytes by topic. A topic is missing if its
     limit is unknown, or if the broker applies the limit to another size than the producer can
-    measure. max_request_size: the option max.request.size with its value, for messages.
+    measure. max_request_size: the option max.request.size with its value, for error messages.
     """
 
     by_option: Mapping[str, int]

@@ -1,6 +1,6 @@
 """How the driver connects to a schema registry: its URLs, the credentials and TLS.
 
-This module replaces variables in options, such as ``${env:NAME}``, by their values. No error
+This module replaces references in options, such as ``${env:NAME}``, by their values. No error
 message shows a secret, nor the user in a URL.
 """
 
@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _BASIC: Final = "basic.auth.credentials.source"
 _USER_INFO: Final = "basic.auth.user.info"
+_INHERITED: Final = "SASL_INHERIT"
+_BASIC_SOURCES: Final = ("URL", "USER_INFO", _INHERITED)
 _BEARER: Final = "bearer.auth.credentials.source"
 _TOKEN: Final = "bearer.auth.token"  # noqa: S105 - a name
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
@@ -60,7 +62,7 @@ _ENDPOINT_LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistryClient:
     """Return a client for the registry. Send no request.
 
-    config: the options of the producer. They have the config.providers that replace variables, and
+    config: the options of the producer. They have the config.providers that replace references, and
     the credentials for the brokers, which the client may use as well. Raise ConfigException if an
     option is invalid.
     """
@@ -70,7 +72,7 @@ def connect(settings: RegistrySettings, config: ProducerConfig) -> SchemaRegistr
 
 
 class _Connection:
-    """The options of one connection, with variables replaced by their values."""
+    """The options of one connection, with references replaced by their values."""
 
     def __init__(self, settings: RegistrySettings, config: ProducerConfig) -> None:
         self._config = config
@@ -135,8 +137,10 @@ class _Connection:
                 "expected one of them"
             )
             raise ConfigException(message)
-        if basic or bearer is not None or self._users:
-            self._check_encryption()
+        self._check_encryption(
+            has_credentials=bool(basic or bearer is not None or self._users),
+            is_inherited=self._source(_BASIC, _BASIC_SOURCES) == _INHERITED,
+        )
         more = {header: text for name, header in _HEADERS.items() if (text := self._header(name))}
 
         def headers(url: str) -> Mapping[str, str]:
@@ -150,24 +154,39 @@ class _Connection:
 
         return headers
 
-    def _check_encryption(self) -> None:
+    def _check_encryption(self, *, has_credentials: bool, is_inherited: bool) -> None:
         """Log a warning if credentials are sent unencrypted.
 
-        Raise ConfigException in this case if a credential has a variable such as ``${env:NAME}``.
+        is_inherited: whether they are those for the brokers. Raise ConfigException if a reference
+        such as ``${env:NAME}`` is sent unencrypted in the credentials, a header or a URL.
         """
-        plain = [u for u in self._urls if not is_encrypted(u.address) and is_remote(u.address)]
+        values = self._values
+        plain = [
+            (url, given)
+            for url, given in zip(self._urls, self._given_urls, strict=True)
+            if not is_encrypted(url.address) and is_remote(url.address)
+        ]
         if not plain:
             return
-        secrets = [self._given.get(name, "") for name in _SECRETS]
-        # If the whole URL is one variable, it is allowed: the variable also chooses the host that
+        found = [
+            f"option {name}"
+            for name in (*_SECRETS, *_HEADERS)
+            if values.has_reference(self._given.get(name, ""))
+        ]
+        if is_inherited and values.has_reference_in_login(self._config):
+            found.append("the credentials for the brokers")
+        # If the whole URL is one reference, it is allowed: the reference also chooses the host that
         # gets the user and the password.
-        secrets += [url for url in self._given_urls if not self._values.is_reference(url)]
-        if any(map(self._values.has_reference, secrets)):
+        if any(values.has_reference(each) and not values.is_reference(each) for _, each in plain):
+            found.append(f"a part of option {URL_OPTION}")
+        if found:
             message = (
-                f"a variable (${{…}}) in the credentials cannot be used with {plain[0].shown}, to "
+                f"a reference (${{…}}) in {found[0]} cannot be used with {plain[0][0].shown}, to "
                 f"which its value would be sent unencrypted: use https in {URL_OPTION}"
             )
             raise ConfigException(message)
+        if not has_credentials:
+            return
         warn_once(
             logger,
             f"{URL_OPTION} is http: the credentials travel unencrypted, so anyone on the network "
@@ -182,12 +201,12 @@ class _Connection:
 
     def _basic(self) -> str | None:
         """Return ``user:password`` if options basic.auth.* choose them, else None."""
-        source = self._source(_BASIC, ("URL", "USER_INFO", "SASL_INHERIT"))
+        source = self._source(_BASIC, _BASIC_SOURCES)
         info = self._text(_USER_INFO)
         if info is not None and source not in (None, "USER_INFO"):
             message = f"option {_USER_INFO} has no effect: {_BASIC} is {source}, not USER_INFO"
             raise ConfigException(message)
-        if source == "SASL_INHERIT":
+        if source == _INHERITED:
             return self._inherited()
         if source == "USER_INFO" and info is None:
             raise ConfigException(f"{_BASIC} is USER_INFO: set {_USER_INFO} to user:password")

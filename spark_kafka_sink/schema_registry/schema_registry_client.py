@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,7 +44,7 @@ _LONGEST_WAIT_S: Final = 20.0
 _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
 # No attempt begins later than this number of seconds after the first attempt.
 _MOST_S: Final = 60.0
-_TRIED_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
+_RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
 _LARGEST_ID: Final = 2**31 - 1
 _MOST_REFERENCED: Final = 100
@@ -90,6 +91,8 @@ class SchemaRegistryClient:
         self._clock = clock
         self._sleep = sleep
         self._random = random or Random()  # noqa: S311 - jitter, not secrets
+        # A version never changes, so each is asked for once.
+        self._versions: dict[tuple[str, int], RegisteredSchema] = {}
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -106,7 +109,8 @@ class SchemaRegistryClient:
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
         has_rules = bool(found.get("ruleSet"))
-        return RegisteredSchema(schema, _id(found, what), subject, has_rules=has_rules)
+        schema_id, guid = _id(found, what), _guid(found, what)
+        return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -123,8 +127,14 @@ class SchemaRegistryClient:
 
     def version(self, subject: str, version: int) -> RegisteredSchema | None:
         """Return a version of a subject, None if the subject has no such version."""
+        known = self._versions.get((subject, version))
+        if known is not None:
+            return known
         path = f"/subjects/{path_encoded(subject)}/versions/{version}"
-        return self._found("GET", path, f"get version {version} of subject {subject!r}")
+        found = self._found("GET", path, f"get version {version} of subject {subject!r}")
+        if found is not None:
+            self._versions[subject, version] = found
+        return found
 
     def schema_of_id(self, schema_id: int) -> RegisteredSchema | None:
         """Return the schema with an id, None if no schema has this id."""
@@ -214,11 +224,10 @@ class SchemaRegistryClient:
     ) -> tuple[HttpAnswer | None, str, float | None]:
         """Send a request to one URL after the other. Return (answer, why, retry_after_s).
 
-        answer: the first response whose status is not one of those that are tried again, such as
-        503. None if no URL returns such a response. why: the reason why answer is None, for each
-        URL; empty if it is not None. retry_after_s: the longest delay of the Retry-After headers,
-        None if no response has this header. Raise RestClientException if each URL has an error
-        that would come again.
+        answer: the first response with a status that is not retriable; None if no URL returns one.
+        Retriable is, for example, 503. why: if answer is None, the reason for each URL, else empty.
+        retry_after_s: the longest delay of the Retry-After headers, None if no response has this
+        header. Raise RestClientException if the error of no URL is retriable.
         """
         reasons: list[str] = []
         delays: list[float] = []
@@ -236,7 +245,7 @@ class SchemaRegistryClient:
             except TokenException as error:
                 reason, is_final = f"it got no OAuth token: {error}", error.is_final
             else:
-                if answer.status not in _TRIED_AGAIN:
+                if answer.status not in _RETRIABLE:
                     return answer, "", None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
@@ -307,8 +316,8 @@ def _error_of(answer: HttpAnswer) -> tuple[int | None, str]:
 def _object(answer: HttpAnswer, what: str) -> Mapping[str, Any]:
     """Return the JSON object in a response.
 
-    what: what the call does, for messages. Raise RestClientException if the status is not 2xx, or
-    if the body is not a JSON object.
+    what: what the call does, for error messages. Raise RestClientException if the status is not
+    2xx, or if the body is not a JSON object.
     """
     if not 200 <= answer.status < 300:
         code, _ = _error_of(answer)
@@ -341,6 +350,17 @@ def _id(found: Mapping[str, Any], what: str) -> int:
     return schema_id
 
 
+def _guid(found: Mapping[str, Any], what: str) -> str:
+    """Return the GUID of a schema; empty if the registry has not returned it."""
+    guid = found.get("guid")
+    if guid is None:
+        return ""
+    try:
+        return str(uuid.UUID(guid))
+    except (ValueError, AttributeError, TypeError):
+        raise _no_answer(what, "has an invalid GUID") from None
+
+
 def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> RegisteredSchema:
     text, kind = found.get("schema"), found.get("schemaType", AVRO)
     subject, version = found.get("subject", ""), found.get("version", 0)
@@ -353,6 +373,7 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
         subject,
         version if isinstance(version, int) else 0,
         has_rules=bool(found.get("ruleSet")),
+        guid=_guid(found, what),
     )
 
 

@@ -1,6 +1,6 @@
 """The options about a schema registry. They have the names of Confluent's clients.
 
-In the options of the connection, variables such as ``${env:NAME}`` are not replaced until the
+In the options of the connection, references such as ``${env:NAME}`` are not replaced until the
 driver connects. Tasks never get these options.
 """
 
@@ -41,6 +41,7 @@ _STRATEGY_OPTIONS: Final = {
     "key": "key.subject.name.strategy",
     "value": "value.subject.name.strategy",
 }
+_ID_OPTIONS: Final = {"key": "key.schema.id.serializer", "value": "value.schema.id.serializer"}
 _SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
 # Options of Confluent's clients that this sink accepts without effect.
 _WITHOUT_EFFECT: Final = (
@@ -52,12 +53,15 @@ _BOOLEANS: Final = ("auto.register.schemas", "normalize.schemas", "use.latest.ve
 REGISTRY_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
     *_STRATEGY_OPTIONS.values(),
+    *_ID_OPTIONS.values(),
     *_SUBJECT_OPTIONS.values(),
     *_WITHOUT_EFFECT,
     *_BOOLEANS,
     "latest.cache.ttl.sec",
     "use.schema.id",
 )
+# The names of Confluent's classes, and whether each writes the id into a header.
+_ID_SERIALIZERS: Final = {"PrefixSchemaIdSerializer": False, "HeaderSchemaIdSerializer": True}
 _NEVER: Final = -1.0
 
 
@@ -71,7 +75,8 @@ class SubjectNameStrategy(Enum):
     def subject(self, topic: str, column: str, record: str) -> str:
         """Return the subject for a column of a topic.
 
-        column: ``key`` or ``value``. record: the full name of the column's record.
+        column: ``key`` or ``value``. record: the full name of the column's Avro record, or the
+        title of its JSON Schema.
         """
         if self is SubjectNameStrategy.TOPIC:
             return f"{topic}-{column}"
@@ -86,7 +91,8 @@ class RegistrySettings:
     strategies: pairs of ``key`` or ``value`` and the option for this column, if it is set.
     cache_ttl_s: for how many seconds the latest version of a subject is used without asking the
     registry again, negative for always. schema_id: the id of the schema to write with, None if
-    use.schema.id is not set.
+    use.schema.id is not set. ids_in_headers: the columns, key or value, whose rows get the id of
+    their schema in a header.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -97,6 +103,7 @@ class RegistrySettings:
     normalize: bool = False
     cache_ttl_s: float = _NEVER
     schema_id: int | None = None
+    ids_in_headers: tuple[str, ...] = ()
 
     def subject_of(self, column: str) -> str | None:
         """Return the value of the option keySubject or valueSubject, None if it is not set."""
@@ -137,6 +144,11 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
         normalize=flags["normalize.schemas"] is True,
         cache_ttl_s=_seconds("latest.cache.ttl.sec", named.get("latest.cache.ttl.sec")),
         schema_id=_schema_id("use.schema.id", named.get("use.schema.id")),
+        ids_in_headers=tuple(
+            column
+            for column, name in _ID_OPTIONS.items()
+            if name in named and _is_header_serializer(name, named[name])
+        ),
     )
 
 
@@ -161,6 +173,14 @@ def _strategy(name: str, value: str) -> SubjectNameStrategy:
             return each
     names = ", ".join(each.value for each in SubjectNameStrategy)
     raise ConfigException(f"option {name} is {value!r}: expected {names}")
+
+
+def _is_header_serializer(name: str, value: str) -> bool:
+    """Return whether a Confluent class writes the id of a schema into a header."""
+    chosen = value.strip().rpartition(".")[2]
+    if chosen in _ID_SERIALIZERS:
+        return _ID_SERIALIZERS[chosen]
+    raise ConfigException(f"option {name} is {value!r}: expected {' or '.join(_ID_SERIALIZERS)}")
 
 
 def _seconds(name: str, value: str | None) -> float:

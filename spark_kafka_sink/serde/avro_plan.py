@@ -158,7 +158,8 @@ _UNITS: Final = {"millis": _MS, "micros": _US, "nanos": _NS}
 def fit(column: ColumnType, schema: AvroType, path: str) -> Plan:
     """Return the plan that writes a column by a schema.
 
-    path: the name of the column, for messages. Raise DataException if the column does not fit.
+    path: the name of the column, for error messages. Raise DataException if the column does not
+    fit.
     """
     return _Fitter().fit(column, schema, path)
 

@@ -19,6 +19,7 @@ from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
 PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMED: Final = ("record", "error", "enum", "fixed")
+_ROOT: Final = "the schema"
 _LONGEST_SHOWN: Final = 60
 _UUID_BYTES: Final = 16
 
@@ -152,17 +153,31 @@ def parse_schema(text: str, referenced: Sequence[str] = ()) -> AvroType:
     return _parsed(parser, text)
 
 
+def schema_name(text: str) -> str | None:
+    """Return the full name of the schema in a JSON text, None if it is of a type without a name.
+
+    The schema may use names that it does not define. Raise DataException if the text is not JSON.
+    """
+    found = _loaded(text)
+    if isinstance(found, dict) and found.get("type") in _NAMED:
+        return _full_name(found, "", _ROOT)
+    return None
+
+
 def _parsed(parser: _Parser, text: str) -> AvroType:
     try:
-        found = json.loads(text)
+        return parser.parse(_loaded(text), "", _ROOT)
+    except RecursionError:
+        raise DataException("the Avro schema is nested too deeply") from None
+
+
+def _loaded(text: str) -> object:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         message = f"an Avro schema is expected to be JSON, found {_shown(text)} ({reason})"
         raise DataException(message) from None
-    try:
-        return parser.parse(found, "", "the schema")
-    except RecursionError:
-        raise DataException("the Avro schema is nested too deeply") from None
 
 
 class _Parser:
@@ -172,7 +187,7 @@ class _Parser:
         self._named: dict[str, AvroType] = {}
 
     def parse(self, found: object, namespace: str, place: str) -> AvroType:
-        """Return a schema. namespace: that of the enclosing type. place: for messages."""
+        """Return a schema. namespace: that of the enclosing type. place: for error messages."""
         if isinstance(found, str):
             return self._of_name(found, namespace, place)
         if isinstance(found, list):
@@ -379,10 +394,10 @@ _DERIVED_LOGICAL: Final = {
 def derive_schema(column: ColumnType, path: str, name: str, namespace: str = "") -> str:
     """Return the schema of a column as JSON.
 
-    path: the path of the column, for messages. name, namespace: of the record, if the column is a
-    struct. A part that may be null becomes ``["null", T]``, with null as the default of a field;
-    the column itself does not, because a null key or value stays null. Raise DataException for a
-    type that has no schema.
+    path: the path of the column, for error messages. name, namespace: of the Avro record, if the
+    column is a struct. A part that may be null becomes ``["null", T]``, with null as the default of
+    a field; the column itself does not, because a null key or value stays null. Raise DataException
+    for a type that has no schema.
     """
     derived = _Deriver(name).derive(column, path, name)
     if namespace and isinstance(derived, dict) and derived["type"] == "record":
@@ -431,7 +446,7 @@ class _Deriver:
         return found
 
     def _new_name(self, column: ColumnField, parent: str) -> str:
-        """Return the name of the record in a field, which no other record has."""
+        """Return the name of the Avro record in a field, which no other Avro record has."""
         if not _has_struct(column.type):
             return ""
         name = first = f"{parent}_{column.name}"

@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """What a column contains; the value is the name in messages."""
+    """What a column contains; the value is the name in error messages."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -41,8 +41,8 @@ class Kind(Enum):
 class ColumnType:
     """The type of a column, or of a part of it.
 
-    text: the type in the words of its owner, for messages. precision, scale: of a decimal. fields:
-    the fields of a struct; the element of an array; the key and the value of a map.
+    text: the type in the words of its owner, for error messages. precision, scale: of a decimal.
+    fields: the fields of a struct; the element of an array; the key and the value of a map.
     """
 
     kind: Kind

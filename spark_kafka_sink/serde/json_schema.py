@@ -74,11 +74,10 @@ class RowRule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JsonRule:
-    """A rule about one part of a row.
+    """A rule about a column or something in it: a field, the items of an array, a map's values.
 
-    steps: the way from the row to the part: the names of fields, and `Each` for all items of an
-    array or all values of a map. path: the path of the part, for messages. column: the type of the
-    part.
+    steps: how to find it from the row: the names of fields, and `Each` for all items of an array or
+    all values of a map. path: its path, for error messages. column: its type.
     """
 
     rule: RowRule
@@ -105,8 +104,8 @@ def derive_json_schema(column: ColumnType, path: str, title: str) -> str:
 
     If a field may be null, its schema is ``oneOf`` null and its type, and the field is not
     required. This does not apply to the column itself, because a null key or value is written as
-    null, without JSON. path: the path of the column, for messages. title: the title of the schema.
-    Raise DataException for a type that has no schema.
+    null, without JSON. path: the path of the column, for error messages. title: the title of the
+    schema. Raise DataException for a type that has no schema.
     """
     _check_types(column, path)
     derived = {"$schema": DIALECT, "title": title, **_derived(column, path)}
@@ -191,8 +190,8 @@ def _shown(text: str) -> str:
 def fit_json(column: ColumnType, schema: JsonSchema, path: str) -> JsonPlan:
     """Compare the type of a column with a schema. Return the rules that its rows have to keep.
 
-    path: the name of the column, for messages. Raise DataException if the type does not fit the
-    schema.
+    path: the name of the column, for error messages. Raise DataException if the type does not fit
+    the schema.
     """
     _check_types(column, path)
     try:
@@ -212,9 +211,10 @@ def _finite(column: ColumnType, path: str, steps: Steps) -> Iterator[JsonRule]:
 
 
 def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, ColumnField]]:
-    """Yield (step, path, part) for each part of a column.
+    """Yield (step, path, field) for each field of a struct.
 
-    step: the step from the column to the part. The keys of a map are not parts.
+    For an array, yield this once for its items, and for a map once for its values. step: the name
+    of the field in a struct, else `Each`.
     """
     if column.kind is Kind.STRUCT:
         for each in column.fields:

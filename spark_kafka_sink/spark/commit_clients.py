@@ -133,7 +133,7 @@ def has_newer_run(client: CommitClient, plan: Plan) -> bool | None:
     found = reply_to(client, DescribeTransaction(plan.run.driver_id))
     if not isinstance(found, Described) or found.error:
         return None
-    return is_newer(found, plan.producer)
+    return is_newer(found, plan)
 
 
 def reply_to(client: CommitClient, ask: Ask) -> Reply:

@@ -1,21 +1,30 @@
 """``keyFormat``, ``valueFormat`` and their schemas: the options for keys and values with a schema.
 
+`keyReferences` and `valueReferences` have the schemas that a schema in an option uses by their
+names. They are written as in the API of schema registries.
+
 `to_kafka` marks a value that is to have a format in the metadata of the column, so that the option
-valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does. For
-JSON, it has the type of the rows, too, from which their schema is derived.
+valueFormat is not needed for it. The mark follows the column as that of `layout_mark` does.
+
+For JSON, the mark has the type of the rows, too, from which their schema is derived. A union of two
+DataFrames has only the mark of the first one. So each row has the number of its type beside its
+JSON, and tasks compare it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.serde.avro_schema import NAME_RULE, is_name
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructField, StructType
 
     from spark_kafka_sink.serde.avro_plan import Plan
@@ -27,41 +36,52 @@ _FORMATS: Final = (AVRO, JSON_SR)
 COLUMNS_WITH_FORMAT: Final = ("key", "value")
 FORMAT_OPTIONS: Final = (
     "keyFormat",
+    "keyReferences",
     "keySchema",
     "recordName",
     "recordNamespace",
     "valueFormat",
+    "valueReferences",
     "valueSchema",
 )
 _MARK: Final = "pykafka.format"
 _TYPE: Final = "pykafka.json.type"
+_JSON_FIELD, _NUMBER_FIELD = "json", "type"
+_NUMBERED: Final = f"struct<{_JSON_FIELD}:string,{_NUMBER_FIELD}:int>"
 
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """The options as given. formats, schemas: by column, key or value."""
+    """The options as given. formats, schemas, references: by column, key or value."""
 
     formats: Mapping[str, str] = field(default_factory=dict)
     schemas: Mapping[str, str] = field(default_factory=dict)
+    references: Mapping[str, tuple[SchemaReference, ...]] = field(default_factory=dict)
     record_name: str | None = None
     record_namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncoding:
-    """How tasks encode a column: by a plan, with the same bytes before each row."""
+    """How tasks encode a column: by a plan, with the same bytes before each row.
+
+    header: the key and the value of a header for each row that is not null. type_number: for a
+    column as in `numbered_json`, the number that each row must have; else None.
+    """
 
     column: str
     plan: Plan | JsonPlan
     prefix: bytes = b""
+    header: tuple[str, bytes] | None = None
+    type_number: int | None = None
 
 
 def format_options(given: Mapping[str, str]) -> FormatOptions:
     """Check the options and return them. given: options with names in lower case.
 
-    Raise ConfigException for an unknown format and for an invalid name.
+    Raise ConfigException for an unknown format, an invalid name and invalid references.
     """
-    formats, schemas = {}, {}
+    formats, schemas, references = {}, {}, {}
     for column in COLUMNS_WITH_FORMAT:
         chosen = given.get(f"{column}format")
         if chosen is not None:
@@ -72,6 +92,9 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
         schema = given.get(f"{column}schema")
         if schema is not None:
             schemas[column] = schema
+        used = given.get(f"{column}references")
+        if used is not None:
+            references[column] = _references(f"{column}References", used)
     name, namespace = given.get("recordname"), given.get("recordnamespace")
     if name is not None and not is_name(name):
         message = f"option recordName is {name!r}: expected {NAME_RULE}"
@@ -79,7 +102,33 @@ def format_options(given: Mapping[str, str]) -> FormatOptions:
     if namespace is not None and not all(map(is_name, namespace.split("."))):
         message = f"option recordNamespace is {namespace!r}: expected such names, with dots between"
         raise ConfigException(message)
-    return FormatOptions(formats, schemas, name, namespace)
+    return FormatOptions(formats, schemas, references, name, namespace)
+
+
+def _references(option: str, text: str) -> tuple[SchemaReference, ...]:
+    """Return the references in an option."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    parts = found if isinstance(found, list) else [None]
+    references = [_reference(each) for each in parts]
+    if None not in references:
+        return tuple(each for each in references if each is not None)
+    message = (
+        f"option {option} is {text!r}: expected a JSON list of references, such as "
+        '[{"name": "com.shop.Id", "subject": "ids", "version": 1}]'
+    )
+    raise ConfigException(message)
+
+
+def _reference(found: object) -> SchemaReference | None:
+    if not isinstance(found, dict) or set(found) != {"name", "subject", "version"}:
+        return None
+    name, subject, version = found["name"], found["subject"], found["version"]
+    is_version = isinstance(version, int) and not isinstance(version, bool) and version > 0
+    has_names = isinstance(name, str) and isinstance(subject, str) and name and subject
+    return SchemaReference(name, subject, version) if is_version and has_names else None
 
 
 def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
@@ -87,12 +136,27 @@ def as_metadata(chosen: str, rows: StructType | None = None) -> dict[str, Any]:
     return {_MARK: chosen} if rows is None else {_MARK: chosen, _TYPE: _bare(rows).json()}
 
 
-def json_type(column: StructField) -> DataType | None:
-    """Return the type of JSON rows in the mark of their column, None without one."""
+def numbered_json(texts: Column, rows: StructType) -> Column:
+    """Return JSON rows as a column of structs: the JSON, and the number of the type of the rows."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as everywhere; tasks do not need it
+
+    return F.struct(texts.alias(_JSON_FIELD), F.lit(type_number(rows)).alias(_NUMBER_FIELD))
+
+
+def type_number(rows: StructType) -> int:
+    """Return a number of 32 bits that stands for a type of rows."""
+    digest = hashlib.sha256(_bare(rows).json().encode()).digest()
+    return int.from_bytes(digest[:4], "big", signed=True)
+
+
+def json_type(column: StructField) -> StructType | None:
+    """Return the type of the rows in a column of `numbered_json`, None for any other column."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - tasks need no types
 
     marked = (column.metadata or {}).get(_TYPE)
-    return None if marked is None else StructType.fromJson(json.loads(marked))
+    if marked is None or column.dataType.simpleString() != _NUMBERED:
+        return None
+    return StructType.fromJson(json.loads(marked))
 
 
 def _bare(kind: DataType) -> DataType:

@@ -51,7 +51,7 @@ def _is_impossible(path: str) -> bool:
     return "\0" in path or max(names) > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH
 
 
-# A description of valid values of deadLetterPath, for messages.
+# A description of valid values of deadLetterPath, for error messages.
 DEAD_LETTER_FOLDER: Final = (
     "a folder on a filesystem that the driver and every executor have mounted, as "
     "/shared/dead-letters or file:///shared/dead-letters"

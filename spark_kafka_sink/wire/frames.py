@@ -95,7 +95,7 @@ class FrameSplitter:
 
     The bytes may arrive in pieces of any size. A frame size that is negative or larger than
     `max_size_bytes` raises ProtocolError before memory is used for it. has_tls: whether the bytes
-    came through TLS, for messages.
+    came through TLS, for error messages.
     """
 
     __slots__ = ("_buffer", "_has_tls", "max_size_bytes")

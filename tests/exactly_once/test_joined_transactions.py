@@ -263,7 +263,7 @@ def test_only_another_epoch_keeps_a_late_task_out(
     if renews:
         driver.next_epoch()
     late.append(topic, rows(1, "late"))
-    if renews or driver.level == 2:  # there the end of a transaction raises the epoch
+    if renews or driver.level == 2:  # there the end of a transaction bumps the epoch
         with pytest.raises((ProducerFencedException, InvalidProducerEpochException)):
             late.detach_transaction()
         assert committed_values(cluster.bootstrap, topic) == ["in time"]
@@ -344,7 +344,7 @@ def test_only_the_version_of_the_level_keeps_a_late_task_out(
     driver.join(late)
     first.append(topic, rows(0, "in time"))
     first.detach_transaction()
-    # The mutant: version 5 raises the epoch, this one does not.
+    # The mutant: version 5 bumps the epoch, this one does not.
     assert driver.end(version=4) == 0
     late.append(topic, rows(1, "late"))
     late.detach_transaction()

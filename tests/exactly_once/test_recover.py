@@ -427,7 +427,8 @@ def test_each_right_that_is_missing_is_named(
     allow(guarded_kafka, ResourceType.TRANSACTIONAL_ID, driver, AclOperation.DESCRIBE, nobody)
     assert recover() == 2
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)" in recover.out
-    assert f"--operation WRITE --operation DESCRIBE --transactional-id {driver}" in recover.out
+    needed = "--operation WRITE --operation DESCRIBE --resource-pattern-type prefixed"
+    assert f"{needed} --transactional-id pykafka/\n" in recover.out
     allow(guarded_kafka, ResourceType.TOPIC, log, AclOperation.READ, nobody)
     assert recover() == 2
     assert f"--operation READ --operation DESCRIBE --topic {log}" in recover.err

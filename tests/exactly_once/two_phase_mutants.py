@@ -17,7 +17,6 @@ from spark_kafka_sink.commit import read_back, resolve, two_phase, two_phase_abo
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.names import TaskSlot
 from spark_kafka_sink.commit.questions import (
-    DescribeTransaction,
     InitProducerId,
     LogRead,
     Question,
@@ -178,16 +177,6 @@ def _no_look_at_slots(patch: pytest.MonkeyPatch, _: Model) -> None:
         slot = TaskSlot(partition, attempt)
         ask = InitProducerId(plan.run.owner.task_id(slot), 60_000)
         machine = two_phase_claim.Claiming(TaskState.CLAIMING, plan, slot, deadline, ask)
-        return Step(machine, (Question(ask),))
-
-    patch.setattr(two_phase_claim, "begin", begin)
-
-
-def _no_check_of_plan(patch: pytest.MonkeyPatch, _: Model) -> None:
-    def begin(plan: Any, partition: int, attempt: int, *, deadline: float) -> Step[Any]:  # noqa: ANN401
-        slot = TaskSlot(partition, attempt)
-        ask = DescribeTransaction(plan.run.owner.task_id(slot))
-        machine = two_phase_claim.Claiming(TaskState.LOOKING, plan, slot, deadline, ask)
         return Step(machine, (Question(ask),))
 
     patch.setattr(two_phase_claim, "begin", begin)

@@ -88,7 +88,7 @@ def created(config: ProducerConfig, max_lifetime_ms: int | None = None) -> Deleg
 
 
 def aged(token: DelegationToken) -> DelegationToken:
-    """Return a token that does not look new, so that a refusal is not tried again."""
+    """Return a token that does not look new, so that a refusal is not retried."""
     return replace(token, issue_timestamp_ms=token.issue_timestamp_ms - FRESH_MS)
 
 

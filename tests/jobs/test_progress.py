@@ -1,4 +1,4 @@
-"""The progress of a write as logs show it: tasks, then the commit."""
+"""The progress of a write as logs show it: tasks, then the commit, or micro-batches."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
+import stream
 from job import progress
 from support.spark.job_server import TIMEOUT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
 class Stage(NamedTuple):
@@ -85,3 +87,29 @@ def test_a_gap_between_stages_is_no_commit(capsys: pytest.CaptureFixture[str]) -
 
 def test_nothing_is_committed_before_the_first_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, [], [], []) == ["writing: ended after T"]
+
+
+class _MicroBatch(NamedTuple):
+    """Spark's progress of a micro-batch."""
+
+    batchId: int  # noqa: N815 - Spark's names
+    numInputRows: int  # noqa: N815
+
+    @property
+    def durationMs(self) -> dict[str, int]:  # noqa: N802
+        return {"triggerExecution": 2000}
+
+
+def test_a_micro_batch_with_rows_is_shown_and_counted_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    total = stream.Total()
+    recent = [_MicroBatch(0, 1000), _MicroBatch(1, 0), _MicroBatch(2, 5)]
+    for seen in (recent[:1], recent, recent[1:]):
+        for each in seen:
+            total.add(cast("StreamingQueryProgress", each))
+    assert capsys.readouterr().out.splitlines() == [
+        "micro-batch 0: 1,000 rows in 2.0 s",
+        "micro-batch 2: 5 rows in 2.0 s",
+    ]
+    assert (total.rows, total.batches) == (1005, 2)

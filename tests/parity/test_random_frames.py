@@ -1,7 +1,7 @@
 """Random frames, written by this sink and by Spark's own: the same records in the same partitions.
 
-The frames come from seeds, so a failure comes again. Without Spark's own sink, what was written is
-compared with the frame alone.
+The frames come from seeds, so a failure is reproducible. Without Spark's own sink, what was written
+is compared with the frame alone.
 """
 
 from __future__ import annotations

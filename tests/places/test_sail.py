@@ -114,7 +114,7 @@ def test_after_a_read_of_several_files_sail_rejects_the_commit(job: Job) -> None
 
 
 def test_after_a_shuffle_sail_rejects_the_commit_though_the_rows_are_written(job: Job) -> None:
-    # If this fails, Sail has mended it: remove the advice to repartition from the docs.
+    # If this fails, Sail has fixed it: remove the advice to repartition from the docs.
     said = job.run("shuffled")
     assert "Invalid partition id" in said
     assert "\nwritten\n" not in said

@@ -16,7 +16,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
-    *("test-exactly-once", "test-matrix", "test-places", "mutants", "bench", "dist"),
+    *(
+        "test-exactly-once",
+        "test-matrix",
+        "test-places",
+        "test-registry",
+        "mutants",
+        "bench",
+        "dist",
+    ),
 )
 NEEDS_JDK = ("test", "test-long", "test-lowest", "mutants")
 JAVA_8 = "echo 'java version \"1.8.0_412\"' >&2"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,9 @@ pytestmark = [
     pytest.mark.long(reason="sessions, tokens and tickets have to end, which takes minutes"),
     pytest.mark.timeout(600),
 ]
+
+
+LOGIN = "spark_kafka_sink.network.login"
 
 
 def wait(seconds: float) -> None:
@@ -122,30 +127,53 @@ def test_an_idle_producer_goes_on_after_three_lives_of_a_token(
     assert found == [row.encode() for _ in range(PARTITIONS) for row in rows]
 
 
+def failed_fetches(caplog: pytest.LogCaptureFixture) -> tuple[int, int]:
+    """Return how many fetches of a token failed while there was a token, and without one."""
+    levels = [each.levelno for each in caplog.records if "returned no token: " in each.getMessage()]
+    return levels.count(logging.INFO), levels.count(logging.WARNING)
+
+
 def test_a_token_server_that_is_away_for_20_seconds_is_not_noticed(
-    guarded_cluster: SecuredKafka, server: TokenServer, tmp_path: Path
+    guarded_cluster: SecuredKafka,
+    server: TokenServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, LOGIN)
     server.life_s = 60
     given = options(guarded_cluster, SIGNED, tmp_path, server)
+    begun = time.monotonic()
     with load(guarded_cluster, given | {"sasl.login.refresh.window.factor": "0.5"}):
-        wait(28)
+        # The token is refreshed at least 30 s after it was fetched.
+        wait(begun + 28 - time.monotonic())
         server.stop()
         wait(20)
+        with_token, without_token = failed_fetches(caplog)
+        assert (with_token > 0, without_token) == (True, 0)
         server.start()
         wait(30)
         assert len(server.asked) >= 2
 
 
 def test_while_a_token_server_is_away_for_too_long_batches_wait(
-    guarded_cluster: SecuredKafka, server: TokenServer, tmp_path: Path
+    guarded_cluster: SecuredKafka,
+    server: TokenServer,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, LOGIN)
     server.life_s = 60
     given = options(guarded_cluster, SIGNED, tmp_path, server)
     more = {"sasl.login.refresh.window.factor": "0.5"}
+    begun = time.monotonic()
     with load(guarded_cluster, given | more, stays_connected=False) as (_, running):
-        wait(28)
+        wait(begun + 28 - time.monotonic())
         server.stop()
-        wait(40)
+        wait(33)
+        # The token has expired, or is about to. Then rows wait.
+        running.wait_for_stall(5)
+        with_token, without_token = failed_fetches(caplog)
+        assert (with_token > 0, without_token > 0) == (True, True)
         server.start()
         running.wait_for_progress()
         assert len(server.asked) >= 2

@@ -41,7 +41,7 @@ from spark_kafka_sink.wire.transaction_messages import (
 _LAST_EPOCH: Final = 2**15 - 2  # the last epoch of a client; the next one is for fencing
 _UNREACHABLE: Final = (14, 15, 16, 19)
 _SWEEP_S: Final = 0.5
-# The first version of EndTxn that raises the epoch (KIP-890).
+# The first version of EndTxn that bumps the epoch (KIP-890).
 _END_TXN_V2: Final = 5
 
 

@@ -140,7 +140,7 @@ def _epochs_that_only_a_known_coordinator_raises() -> Iterator[None]:
 
     def forget_more(coordinators: Coordinators) -> None:
         forget(coordinators)
-        coordinators._raises.clear()
+        coordinators._bumps.clear()
 
     with mock.patch.object(Coordinators, "forget_all", forget_more):
         yield

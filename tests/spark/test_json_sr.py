@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer
-from confluent_kafka.serialization import MessageField, SerializationContext
 from conftest import NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +15,19 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.registry_server import RegistryServer, registry_server
 from support.oracles.readers import read_with_confluent
+from support.spark.rows_with_schema import (
+    EMPTY,
+    FULL,
+    TYPES,
+    json_reader,
+    values_by_key,
+    write_over_connect,
+    written_by_streams,
+)
 from support.spark.sink import save
 from support.spark.spark_processes import ConnectServer
 
-from spark_kafka_sink import to_kafka, write_batch
+from spark_kafka_sink import to_kafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -52,14 +53,7 @@ def registry() -> Iterator[RegistryServer]:
 
 def found_values(kafka: KafkaCluster, topic: str, registry: RegistryServer) -> dict[bytes, Any]:
     """Return the values in a topic by key, each read and validated by its own schema."""
-    deserializer = JSONDeserializer(
-        None, schema_registry_client=SchemaRegistryClient({"url": registry.url})
-    )
-    context = SerializationContext(topic, MessageField.VALUE)
-    return {
-        each.key or b"": deserializer(each.value, context)
-        for each in read_with_confluent(kafka.bootstrap, topic)
-    }
+    return values_by_key(kafka, topic, json_reader(registry, topic))
 
 
 def orders(frame: DataFrame) -> DataFrame:
@@ -84,39 +78,18 @@ def test_whole_rows_of_every_type_are_read_back(
     spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
 ) -> None:
     topic = new_topic(2)
-    full = {
-        "id": 1,
-        "ok": True,
-        "text": "é😀" * 20_000,
-        "data": b"\xff\x00",
-        "amount": Decimal("-12345678901234567890.123456789012345678"),
-        "day": date(1903, 5, 6),
-        "at": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-        "local": datetime.fromisoformat("2024-02-29T01:00:00.000001"),
-        "number": 1e300,
-        "small": 1.5,
-        "tiny": 3,
-        "list": [1, None],
-        "tree": {"a": [{"s": "x", "n": None}], "b": [], "c": None},
-        "part": {"s": "in", "n": None},
-    }
-    frame = spark.createDataFrame(
-        [tuple(full.values()), tuple({**dict.fromkeys(full), "id": 2}.values())],
-        "id BIGINT, ok BOOLEAN, text STRING, data BINARY, amount DECIMAL(38,18), day DATE, "
-        "at TIMESTAMP, local TIMESTAMP_NTZ, number DOUBLE, small FLOAT, tiny TINYINT, "
-        "list ARRAY<INT>, tree MAP<STRING, ARRAY<STRUCT<s: STRING, n: INT>>>, "
-        "part STRUCT<s: STRING, n: INT>",
-    )
+    full = {**FULL, "tree": {**FULL["tree"], "c": None}}
+    frame = spark.createDataFrame([tuple(full.values()), tuple(EMPTY.values())], TYPES)
     rows = to_kafka(frame, key="id", value="json_sr")
     save(rows, kafka.bootstrap, topic, schema_registry_url=registry.url, recordName="Row")
     assert found_values(kafka, topic, registry) == {
         b"1": {
             **full,
             "data": "/wA=",
-            "amount": float(full["amount"]),  # type: ignore[arg-type]
+            "amount": float(full["amount"]),
             "day": "1903-05-06",
             "at": "1969-12-31T23:59:59.999999Z",
-            "local": "2024-02-29T01:00:00.000001",
+            "local": "1901-02-28T01:00:00.000001",
             "tree": {"a": [{"s": "x"}], "b": [], "c": None},
             "part": {"s": "in"},
         },
@@ -149,14 +122,8 @@ def test_rows_by_a_registered_schema_in_jobs_and_streams(
     stream = orders(spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows")))
     rows = to_kafka(stream, "id", "json_sr")
     options = [{"kafka.bootstrap.servers": kafka.bootstrap, "topic": t, **url} for t in topics]
-    writer = rows.writeStream.trigger(availableNow=True)
-    with_format = writer.format("pykafka").options(**options[1])
-    by_function = rows.writeStream.trigger(availableNow=True).foreachBatch(
-        functools.partial(write_batch, options=options[2])
-    )
-    for number, each in enumerate((with_format, by_function)):
-        query = each.option("checkpointLocation", str(tmp_path / f"checkpoint{number}")).start()
-        query.awaitTermination()
+    for _ in written_by_streams(rows, options[1:], tmp_path):
+        pass
     for topic in topics:
         assert found_values(kafka, topic, registry) == expected_orders(40)
     # Nothing was registered.
@@ -192,36 +159,30 @@ def test_rows_that_do_not_fit_are_bad_rows(
     assert json.loads(report.read_text())["bad_rows"]["reasons"] == reasons
 
 
-_SCRIPT = """
-import sys
-from pyspark.sql import SparkSession
-from spark_kafka_sink import to_kafka
-remote, bootstrap, topic, url = sys.argv[1:]
-spark = SparkSession.builder.remote(remote).getOrCreate()
-rows = to_kafka(spark.range(30), key="id", value="json_sr")
-rows.write.format("pykafka").mode("append").options(
-    **{"kafka.bootstrap.servers": bootstrap, "topic": topic, "schema.registry.url": url}
-).save()
-spark.stop()
-"""
+def test_rows_that_a_union_adds_are_refused_if_their_columns_differ(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic = new_topic(1)
+    url = registry.url
+    first, other = (to_kafka(spark.range(each, each + 5), "id", "json_sr") for each in (0, 5))
+    save(first.union(other), kafka.bootstrap, topic, schema_registry_url=url)
+    expected = {b"%d" % number: {"id": number} for number in range(10)}
+    assert found_values(kafka, topic, registry) == expected
+    with_color = to_kafka(spark.range(1).withColumn("color", F.lit("RED")), "id", "json_sr")
+    for frame in (with_color.unionByName(first), first.union(with_color).coalesce(1)):
+        with pytest.raises(PySparkException, match="the column value has rows of two calls of to_"):
+            save(frame, kafka.bootstrap, new_topic(1), schema_registry_url=url)
 
 
 @pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
 def test_over_spark_connect(
-    kafka: KafkaCluster,
-    new_topic: NewTopic,
-    registry: RegistryServer,
-    connect: ConnectServer,
-    tmp_path: Path,
+    kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer, connect: ConnectServer
 ) -> None:
-    topic, script = new_topic(1), tmp_path / "client.py"
-    script.write_text(_SCRIPT)
-    done = subprocess.run(
-        [sys.executable, script, connect.remote, kafka.bootstrap, topic, registry.url],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    expected = {b"%d" % number: {"id": number} for number in range(30)}
+    topic = new_topic(1)
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": topic,
+        "schema.registry.url": registry.url,
+    }
+    expected = write_over_connect(connect, "json_sr", options)
     assert found_values(kafka, topic, registry) == expected

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,57 +17,40 @@ from support.brokers import fetch_kafka
 from support.brokers.kafka_cluster import KafkaCluster
 from support.brokers.registry_server import RegistryServer, basic, registry_server
 from support.oracles.readers import Record, read_with_confluent
+from support.spark.rows_with_schema import (
+    EMPTY,
+    FULL,
+    ORDER,
+    TYPES,
+    assert_in_java_s_partitions,
+    avro_reader,
+    expected_orders,
+    order,
+    values_by_key,
+    write_over_connect,
+    written_by_streams,
+)
 from support.spark.sink import registered_for_now, save
 from support.spark.spark_processes import ConnectServer
 
-from spark_kafka_sink import atomic_layout, to_kafka, write_batch
+from spark_kafka_sink import atomic_layout, to_kafka
 from spark_kafka_sink.errors import ConfigException
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
-TYPES: Final = (
-    "id BIGINT, ok BOOLEAN, text STRING, data BINARY, amount DECIMAL(38,18), day DATE, "
-    "at TIMESTAMP, local TIMESTAMP_NTZ, number DOUBLE, small FLOAT, tiny TINYINT, "
-    "list ARRAY<INT>, tree MAP<STRING, ARRAY<STRUCT<s: STRING, n: INT>>>, "
-    "part STRUCT<s: STRING, n: INT>"
-)
-FULL: Final = {
-    "id": 1,
-    "ok": True,
-    "text": "é😀" * 20_000,
-    "data": b"\xff\x00",
-    "amount": Decimal("-12345678901234567890.123456789012345678"),
-    "day": date(1903, 5, 6),
-    "at": datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-    "local": datetime.fromisoformat("1901-02-28T01:00:00.000001"),
-    "number": math.inf,
-    "small": 1.5,
-    "tiny": -3,
-    "list": [1, None],
-    "tree": {"a": [{"s": "x", "n": None}], "b": []},
-    "part": {"s": "in", "n": None},
-}
 ROWS: Final = (
-    FULL,
-    {**dict.fromkeys(FULL), "id": 2},
-    {**dict.fromkeys(FULL), "id": 3, "number": math.nan, "small": -math.inf},
+    {**FULL, "number": math.inf},
+    EMPTY,
+    {**EMPTY, "id": 3, "number": math.nan, "small": -math.inf},
 )
-ORDER: Final = {
-    "type": "record",
-    "name": "com.shop.Order",
-    "fields": [
-        {"name": "color", "type": {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}},
-        {"name": "source", "type": "string", "default": "spark"},
-        {"name": "id", "type": ["long", "null"]},
-    ],
-}
+USER: Final = "user-of-test:s3cret"
 
 
 @pytest.fixture
 def registry() -> Iterator[RegistryServer]:
     """A schema registry that wants a user and a password."""
     with registry_server() as server:
-        server.authorization = basic("user-of-test", "s3cret")
+        server.authorization = basic(*USER.split(":"))
         yield server
 
 
@@ -80,24 +58,12 @@ def options_of(registry: RegistryServer) -> dict[str, str]:
     """Return the options of a registry."""
     return {
         "schema.registry.url": registry.url,
-        "basic.auth.user.info": "user-of-test:s3cret",
+        "basic.auth.user.info": USER,
         "valueFormat": "avro",
     }
 
 
-def decoded(registry: RegistryServer, data: bytes | None, topic: str, field: str = "value") -> Any:  # noqa: ANN401 - any value of Avro
-    """Return what Confluent's deserializer reads."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.avro import AvroDeserializer
-    from confluent_kafka.serialization import MessageField, SerializationContext
-
-    client = SchemaRegistryClient(
-        {"url": registry.url, "basic.auth.user.info": "user-of-test:s3cret"}
-    )
-    return AvroDeserializer(client)(data, SerializationContext(topic, MessageField(field)))
-
-
-def without_nan(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_nan(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows with text for NaN, so that they can be compared."""
     return [{name: _shown(value) for name, value in row.items()} for row in rows]
 
@@ -107,30 +73,14 @@ def _shown(value: object) -> object:
 
 
 def numbered(frame: DataFrame) -> DataFrame:
-    """Return rows for the schema ORDER; every tenth row has no value."""
-    color = F.when(F.col("id") % 2 == 0, "RED").otherwise("BLUE").alias("color")
-    return frame.select(
-        F.col("id").cast("string").alias("key"),
-        F.when(F.col("id") % 10 != 3, F.struct("id", color)).alias("value"),
-    )
-
-
-def expected(count: int) -> dict[int, Any]:
-    """Return the values that `numbered` has made."""
-    return {
-        n: None
-        if n % 10 == 3
-        else {"color": "BLUE" if n % 2 else "RED", "source": "spark", "id": n}
-        for n in range(count)
-    }
+    """Return rows for the schema ORDER, with strings as keys."""
+    return frame.select(F.col("id").cast("string").alias("key"), order())
 
 
 def found(registry: RegistryServer, kafka: KafkaCluster, topic: str) -> dict[int, Any]:
     """Return the values in a topic, by their key."""
-    return {
-        int(each.key or b""): decoded(registry, each.value, topic)
-        for each in read_with_confluent(kafka.bootstrap, topic)
-    }
+    values = values_by_key(kafka, topic, avro_reader(registry, topic, user_info=USER))
+    return {int(key): value for key, value in values.items()}
 
 
 def test_whole_rows_of_every_type_are_read_back_by_both(
@@ -147,10 +97,11 @@ def test_whole_rows_of_every_type_are_read_back_by_both(
         f"POST /subjects/{topic}-value/versions",
     ]
     records = sorted(read_with_confluent(kafka.bootstrap, topic), key=lambda each: each.key or b"")
-    keys = [decoded(registry, each.key, topic, "key") for each in records]
+    readers = {each: avro_reader(registry, topic, each, USER) for each in ("key", "value")}
+    keys = [readers["key"](each.key) for each in records]
     assert keys == [{"id": row["id"]} for row in ROWS]
-    values = [decoded(registry, each.value, topic) for each in records]
-    assert without_nan(values) == without_nan(list(ROWS))
+    values = [readers["value"](each.value) for each in records]
+    assert without_nan(values) == without_nan(ROWS)
     if fetch_kafka.takes_jvm_sink():
         assert_spark_reads(spark, records, registry, topic, frame)
 
@@ -185,7 +136,7 @@ def test_a_job_of_many_tasks_asks_once_and_writes_a_hand_made_schema(
     latest = f"GET /subjects/{topic}-value/versions/latest"
     save(numbered(spark.range(0, 200, 1, 50)), kafka.bootstrap, topic, **options_of(registry))
     assert registry.asked() == [latest]
-    assert found(registry, kafka, topic) == expected(200)
+    assert found(registry, kafka, topic) == expected_orders(200)
     registry.asked()
     # With register, errors are found before Spark computes the rows.
     with registered_for_now(spark):
@@ -196,6 +147,48 @@ def test_a_job_of_many_tasks_asks_once_and_writes_a_hand_made_schema(
             save(numbered(spark.range(1)), kafka.bootstrap, topic, **options_of(registry))
         assert "s3cret" not in str(refused.value)
     assert registry.subjects == {f"{topic}-value": [1]}
+
+
+def test_keys_are_hashed_with_their_prefix(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic = new_topic(3)
+    rows = spark.range(0, 100, 1, 2).select(F.struct("id").alias("key"), F.lit("v").alias("value"))
+    options = {**options_of(registry), "keyFormat": "avro"}
+    del options["valueFormat"]
+    save(rows, kafka.bootstrap, topic, **options)
+    records = read_with_confluent(kafka.bootstrap, topic)
+    read = avro_reader(registry, topic, "key", USER)
+    assert sorted(read(each.key)["id"] for each in records) == list(range(100))
+    assert_in_java_s_partitions(records, 3, prefix=5)
+
+
+def test_ids_in_headers(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic = new_topic(3)
+    registry.has_guids = True
+    registry.add(f"{topic}-value", ORDER)
+    own = F.create_map(F.lit("own"), F.col("id").cast("string").cast("binary"))
+    # Confluent's client for Python does not read data of fewer than 6 bytes.
+    key = F.struct(F.format_string("order-%d", "id").alias("id")).alias("key")
+    rows = spark.range(0, 100, 1, 2).select(key, order(), own.alias("headers"))
+    options = {**options_of(registry), "keyFormat": "avro"}
+    for column in ("key", "value"):
+        options[f"{column}.schema.id.serializer"] = "HeaderSchemaIdSerializer"
+    save(rows, kafka.bootstrap, topic, **options)
+    records = read_with_confluent(kafka.bootstrap, topic)
+    readers = [avro_reader(registry, topic, each, USER) for each in ("key", "value")]
+    found = {}
+    for each in records:
+        number = int(readers[0](each.key, each.headers)["id"].removeprefix("order-"))
+        found[number] = readers[1](each.value, each.headers)
+        names = ["own", "__key_schema_id", *(["__value_schema_id"] if each.value else [])]
+        assert [name for name, _ in each.headers] == names
+        assert each.headers[0][1] == b"%d" % number
+    assert found == expected_orders(100)
+    # The hash has only the data, without a prefix.
+    assert_in_java_s_partitions(records, 3, prefix=0)
 
 
 def test_a_stream_and_write_batch_ask_once(
@@ -218,17 +211,10 @@ def test_a_stream_and_write_batch_ask_once(
         }
         for name in topics
     ]
-    writer = stream.writeStream.trigger(availableNow=True)
-    with_format = writer.format("pykafka").options(**given[0])
-    by_function = stream.writeStream.trigger(availableNow=True).foreachBatch(
-        functools.partial(write_batch, options=given[1])
-    )
-    for number, each in enumerate((with_format, by_function)):
-        query = each.option("checkpointLocation", str(tmp_path / f"checkpoint{number}")).start()
-        query.awaitTermination()
+    for number, query in enumerate(written_by_streams(stream, given, tmp_path)):
         assert len(query.recentProgress) > 1
         assert registry.asked() == [f"POST /subjects/{topics[number]}-value/versions"]
-        assert found(registry, kafka, topics[number]) == expected(40)
+        assert found(registry, kafka, topics[number]) == expected_orders(40)
         registry.asked()
 
 
@@ -248,7 +234,7 @@ def test_exactly_once(
         options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": topic, **given}
         frame = atomic_layout(frame, options)
     save(frame, kafka.bootstrap, topic, **given)
-    assert found(registry, kafka, topic) == expected(20)
+    assert found(registry, kafka, topic) == expected_orders(20)
 
 
 def test_what_does_not_fit_is_refused_before_any_task(
@@ -275,36 +261,16 @@ def test_what_does_not_fit_is_refused_before_any_task(
     assert read_with_confluent(kafka.bootstrap, topic) == []
 
 
-_SCRIPT = """
-import json, sys
-from pyspark.sql import SparkSession
-from spark_kafka_sink import register, to_kafka
-remote, topic, options = sys.argv[1:]
-spark = SparkSession.builder.remote(remote).getOrCreate()
-register(spark)
-rows = to_kafka(spark.range(30), key="id", value="avro")
-rows.write.format("pykafka").options(**json.loads(options)).option("topic", topic).save()
-spark.stop()
-"""
-
-
 @pytest.mark.long(reason="a whole program over Spark Connect, for what classic ones do above")
 def test_over_spark_connect(
-    kafka: KafkaCluster,
-    new_topic: NewTopic,
-    registry: RegistryServer,
-    connect: ConnectServer,
-    tmp_path: Path,
+    kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer, connect: ConnectServer
 ) -> None:
-    topic, script = new_topic(1), tmp_path / "client.py"
-    script.write_text(_SCRIPT)
-    options = json.dumps({"kafka.bootstrap.servers": kafka.bootstrap, **options_of(registry)})
-    done = subprocess.run(
-        [sys.executable, script, connect.remote, topic, options],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    topic = new_topic(1)
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": topic,
+        **options_of(registry),
+    }
+    expected = write_over_connect(connect, "avro", options, registers=True)
     assert len(registry.asked()) == 2
-    assert found(registry, kafka, topic) == {number: {"id": number} for number in range(30)}
+    assert found(registry, kafka, topic) == {int(key): value for key, value in expected.items()}

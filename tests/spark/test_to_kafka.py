@@ -84,6 +84,12 @@ def test_bytes_stay_as_they_are_and_nulls_stay_null(
     assert found == {(b"\xff\x00", None), (None, b"x")}
 
 
+def test_json_is_the_whole_row_as_the_value_and_otherwise_a_column(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("x", 1)], "json STRING, n INT")
+    (row,) = to_kafka(frame, key="json").collect()
+    assert row.asDict() == {"key": "x", "value": '{"json":"x","n":1}'}
+
+
 def test_a_name_that_no_column_has_is_refused_with_the_nearest(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, "x")], "Customer INT, text STRING")
     for argument, name, hint in (

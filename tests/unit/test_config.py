@@ -331,6 +331,8 @@ def test_each_option_has_its_default_and_its_range(name: str) -> None:
         config = producer_config(ADDRESS | used(name) | {name: value})
         assert value_of(config, name) == expected, value
         assert type(value_of(config, name)) is type(expected), value
+        if isinstance(expected, Secret):
+            assert expected.value not in f"{value_of(config, name)!s} {value_of(config, name)!r}"
     for value in refused:
         with pytest.raises(ConfigException) as error:
             config_of_spark(ADDRESS | used(name) | {name: value})

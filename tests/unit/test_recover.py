@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 
 from spark_kafka_sink import recover
+from spark_kafka_sink.commit.log_record import NOTHING, DecidedTransaction
+from spark_kafka_sink.commit.names import TaskSlot, checked_owner
+from spark_kafka_sink.commit.outcomes import LostTransaction
+from spark_kafka_sink.commit.recovery import Fate, FoundOwner, OpenSince, Recovered
+from spark_kafka_sink.commit.steps import Failure, FailureKind
+from spark_kafka_sink.commit_client import CommitClient
+from spark_kafka_sink.config import producer_config
+from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.recover import main
 
 NOWHERE = "127.0.0.1:1"
@@ -99,3 +107,34 @@ def test_text_of_the_log_cannot_control_a_terminal() -> None:
 def test_any_number_may_stand_for_a_time() -> None:
     assert recover._time(0) == "1970-01-01T00:00:00.000Z"
     assert recover._time(10**18) == f"{10**18} ms"
+
+
+def test_the_right_that_is_named_covers_the_transactional_ids_of_the_tasks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(CommitClient, "check_brokers", lambda *_: None)
+    monkeypatch.setattr(CommitClient, "level", lambda *_: 2)
+    config = producer_config({"bootstrap.servers": NOWHERE})
+    asked = recover._Asked(config, "team", TopicPartition("log", 0), None, None)
+    found = FoundOwner(checked_owner("team", "app", "t"), NOTHING, ())
+    refused = Failure(FailureKind.REFUSED, "no", 53)
+    with CommitClient(config, "log") as client:
+        assert recover._Command(asked, client)._failed(found, refused) == 2
+    said = capsys.readouterr().out
+    assert said.endswith(" --resource-pattern-type prefixed --transactional-id team/\n")
+
+
+def test_a_command_that_is_printed_touches_no_other_owner() -> None:
+    found = FoundOwner(checked_owner("team", "my app", "t"), NOTHING, ())
+    producer = ProducerIdAndEpoch(1, 0)
+    decided = DecidedTransaction(TaskSlot(0, 0), producer, TopicPartition("t", 0), 5)
+    recovered = Recovered(
+        found,
+        fates=(Fate.LOST,),
+        undecided=(OpenSince("team/my%20app/t/1.0", 0, 60_000),),
+        lost=(LostTransaction(decided, 3),),
+    )
+    said = "\n".join(recover._state(recovered, "log"))
+    where = "'my app' --topic t --txn-id-prefix team --commit-log-topic log"
+    assert f"python -m spark_kafka_sink.recover --abort {where}" in said
+    assert f"python -m spark_kafka_sink.recover --accept-torn --app-id {where}" in said

@@ -29,7 +29,7 @@ from spark_kafka_sink.wire.transaction_messages import FindCoordinatorResponse
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
 # The first version of InitProducerId that takes a producer id and its epoch (KIP-360).
-_RAISES_EPOCHS: Final = 3
+_BUMPS_EPOCHS: Final = 3
 
 
 class Coordinators:
@@ -42,10 +42,10 @@ class Coordinators:
         self._by_key: dict[CoordinatorKey, int] = {}
         # The last known node of each coordinator, even while the coordinator is being looked up.
         self._last: dict[CoordinatorKey, Node] = {}
-        # Whether a broker can raise epochs. _connected has each connected broker; _raises has each
+        # Whether a broker can bump epochs. _connected has each connected broker; _bumps has each
         # coordinator, as it was when its connection was last ready.
         self._connected: dict[int, bool] = {}
-        self._raises: dict[CoordinatorKey, bool] = {}
+        self._bumps: dict[CoordinatorKey, bool] = {}
         self._features: Mapping[str, int] = {}
         self._features_epoch = -1
 
@@ -58,8 +58,8 @@ class Coordinators:
     def transaction_version(self) -> int:
         """The finalized feature transaction.version; 0 if the brokers do not have the feature.
 
-        Some brokers may know older features, so the features with the highest finalized epoch are
-        used.
+        A broker may return an outdated state of the features, so the one with the highest finalized
+        epoch is used.
         """
         return self._features.get("transaction.version", 0)
 
@@ -72,18 +72,18 @@ class Coordinators:
             version = versions.latest_usable_version(INIT_PRODUCER_ID)
         except UnsupportedVersionException:
             version = -1
-        self._connected[node_id] = version >= _RAISES_EPOCHS
+        self._connected[node_id] = version >= _BUMPS_EPOCHS
         for key, coordinator in self._by_key.items():
             if coordinator == node_id:
-                self._raises[key] = self._connected[node_id]
+                self._bumps[key] = self._connected[node_id]
 
-    def raises_epoch(self, key: CoordinatorKey) -> bool:
-        """Return whether the coordinator of `key` can raise an epoch on request.
+    def bumps_epoch(self, key: CoordinatorKey) -> bool:
+        """Return whether the coordinator of `key` can bump an epoch on request.
 
         While a new coordinator is not connected, the API versions of the coordinator before it are
         used. If they are wrong for the new one, its error is handled like any other error.
         """
-        return self._raises.get(key, False)
+        return self._bumps.get(key, False)
 
     def node_id(self, key: CoordinatorKey) -> int | None:
         """Return the node id of the coordinator of `key`, None if it must be looked up."""
@@ -94,7 +94,7 @@ class Coordinators:
         self._by_key[key] = node.id
         self._last[key] = node
         if node.id in self._connected:
-            self._raises[key] = self._connected[node.id]
+            self._bumps[key] = self._connected[node.id]
 
     def forget(self, key: CoordinatorKey) -> None:
         """Forget the coordinator of `key`, because another broker is its coordinator now."""

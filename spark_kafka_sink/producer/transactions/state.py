@@ -9,7 +9,7 @@ response would cause another transition, the state becomes FATAL_ERROR.
     init_transactions   UNINITIALIZED -> INITIALIZING -> READY
     a transaction       READY -> IN_TRANSACTION -> COMMITTING or ABORTING -> READY
     after an error      -> ABORTABLE_ERROR -> ABORTING -> READY, through INITIALIZING if the
-                        client must raise the epoch (transaction.version 1, KIP-360)
+                        client must bump the epoch (transaction.version 1, KIP-360)
     no way to continue  -> FATAL_ERROR
 
 If InitProducerId is not authorised, ABORTABLE_ERROR becomes UNINITIALIZED: there is nothing to

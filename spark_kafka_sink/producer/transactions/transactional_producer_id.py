@@ -3,7 +3,7 @@
 The coordinator assigns the epochs of a transactional producer. This module determines when another
 epoch is needed, and whether the coordinator can assign one. `Sequences` has the producer id, its
 epoch and the sequences, and `TransactionManager` has the transactions. (`ProducerIdRequests` is for
-an idempotent producer, which gets its id from any broker, and raises the epoch itself.)
+an idempotent producer, which gets its id from any broker, and bumps the epoch itself.)
 
 ::
 
@@ -64,7 +64,7 @@ class TransactionalProducerId:
 
     @property
     def _can_raise(self) -> bool:
-        return self._coordinators.raises_epoch(self._key)
+        return self._coordinators.bumps_epoch(self._key)
 
     def initialized(self, response: InitProducerIdResponse) -> None:
         """Use the producer id and epoch that the coordinator assigned."""

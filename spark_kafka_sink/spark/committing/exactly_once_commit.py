@@ -78,7 +78,7 @@ def commit_micro_batch(
     KafkaException if the micro-batch is not committed, or if a replay has another number of rows.
     """
     if not messages:
-        _end_unused(options, kept_plan(_owner(options)))
+        end_unused(options, kept_plan(_owner(options)))
         return
     if all(isinstance(message, SkippedMessage) for message in messages):
         _compare(options, [m for m in messages if isinstance(m, SkippedMessage)])
@@ -95,7 +95,7 @@ def commit_micro_batch(
         if warning is not None:
             say(f"pykafka: {warning}")
     else:
-        _end_unused(options, plan)
+        end_unused(options, plan)
     _publish(options, messages, report)
 
 
@@ -104,7 +104,7 @@ def _rows_read(report: CommitReport) -> int:
     return report.rows + (0 if report.bad_rows is None else report.bad_rows.rows)
 
 
-def _end_unused(options: SinkOptions, plan: Plan | None) -> None:
+def end_unused(options: SinkOptions, plan: Plan | None) -> None:
     """Abort the transaction of a run without rows, if there is one.
 
     In mode `single` at level 1 (transaction.version 1), the plan has already begun the transaction,
@@ -126,7 +126,7 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     Raise KafkaException if it does not have as many rows as when it was written.
     """
     plan, micro_batch = _common(skips)
-    _end_unused(options, plan)
+    end_unused(options, plan)
     last = None if plan.record is None else plan.record.last_batch(micro_batch.query_id)
     rows = sum(message.rows or 0 for message in skips)
     if last is None or last.rows != rows:
@@ -350,7 +350,7 @@ def _abort(
     try:
         if is_replay or _is_replay(messages):
             # Its rows are visible, so it would be wrong to say that no row is visible.
-            _end_unused(options, plan)
+            end_unused(options, plan)
             return
         if _mode(options) is Mode.SINGLE:
             line = single_commit.abort_run(options, plan)

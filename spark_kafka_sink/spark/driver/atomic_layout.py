@@ -191,7 +191,10 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
 
 
 def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame, _Place]:
-    """Return the frame with a temporary column if it needs one, and the `_Place` of its rows."""
+    """Return the frame, and where the partitions of each row's topic begin among the tasks.
+
+    If a column names the topics, the frame gets a temporary column for that.
+    """
     if options.topic is not None:
         return frame, _Place(F.lit(options.topic), F.lit(topics.tasks), F.lit(0))
     column = frame.column("topic")
@@ -202,9 +205,9 @@ def _placed(frame: _Frame, options: SinkOptions, topics: Topics) -> tuple[_Frame
 
 
 def _partition(options: SinkOptions, frame: _Frame, place: _Place) -> tuple[_Frame, Column]:
-    """Return the frame with temporary columns if it needs any, and each row's Kafka partition.
+    """Return the frame, with temporary columns if necessary, and each row's Kafka partition.
 
-    A row whose topic was not found gets only the partition that its column partition sets.
+    A row whose topic was not found has a Kafka partition only if its column partition sets one.
     """
     choices = []
     if frame.has("partition"):

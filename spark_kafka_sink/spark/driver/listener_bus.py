@@ -1,4 +1,4 @@
-"""Mends Spark Connect's bus of stream listeners, so that a program with a listener can end.
+"""Patches Spark Connect's bus of stream listeners, so that a program with a listener can end.
 
 Spark's client has a thread that reads the events of all streams and calls the listeners
 (StreamingQueryListenerBus in pyspark/sql/connect/streaming/query.py, Spark 4.0 to 4.2). It has
@@ -106,7 +106,7 @@ def _end_of_events() -> proto.Command:
     return command
 
 
-def mend_listener_bus(session: object) -> None:
+def patch_listener_bus(session: object) -> None:
     """Make the bus of a Spark Connect session a `ListenerBus`.
 
     Do nothing if the bus is a `ListenerBus` already, or if this version of Spark has another class.

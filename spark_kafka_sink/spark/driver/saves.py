@@ -3,7 +3,7 @@
 A save may also be a replay: after a restart, Spark runs the last micro-batch again, and its rows
 are skipped. The commit log does not show whether a second save is a replay. So this process
 remembers the newest save of each owner (an application and its topic), and whether the save failed.
-A save that failed may be tried again, though its rows may be committed.
+A save that failed may be retried, though its rows may be committed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_kafka_sink.spark.micro_batch import (
 
 
 class _Save(NamedTuple):
-    """A save of a micro-batch by a run of a query. has_failed: whether it may be tried again."""
+    """A save of a micro-batch by a run of a query. has_failed: whether it may be retried."""
 
     query_id: str
     run_id: str
@@ -78,9 +78,9 @@ def only_save(
 
     A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
     calls the function of foreachBatch in a process of its own. In a classic session, the run id of
-    the query is compared. A save that failed may be tried again; yield whether this is such a
+    the query is compared. A save that failed may be retried; yield whether this is such a
     retry. given: options by their names in lower case; micro_batch: None if the query is not known;
-    call: the function that saves, for messages. Raise ConfigException for a second save.
+    call: the function that saves, for error messages. Raise ConfigException for a second save.
     """
     selected = exactly_once(given)
     if selected is None:

@@ -155,12 +155,15 @@ class KafkaStreamListener(StreamingQueryListener):
         self._runs: dict[UUID, _Run] = {}
 
     def _set_spark_session(self, session: SparkSession) -> None:
-        """Mend the listener bus of a session. Spark Connect calls this when it adds a listener."""
+        """Patch the session's listener bus, whose `remove` may wait for ever (SPARK-59623).
+
+        Spark Connect calls this when it adds a listener.
+        """
         super()._set_spark_session(session)
         if is_connect(session):
-            from spark_kafka_sink.spark.driver.listener_bus import mend_listener_bus  # noqa: PLC0415 - needs grpc
+            from spark_kafka_sink.spark.driver.listener_bus import patch_listener_bus  # noqa: PLC0415 - needs grpc
 
-            mend_listener_bus(session)
+            patch_listener_bus(session)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Keep the name of a query, because the event about the query's end has no name."""

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from spark_kafka_sink.errors import DataException, listed
-from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_metadata
+from spark_kafka_sink.spark.formats import AVRO, JSON_SR, as_metadata, numbered_json
 from spark_kafka_sink.spark.session import check_frame
 
 # These values stand for the whole row. To use a column of such a name, pass it as a Column.
@@ -53,9 +53,11 @@ def to_kafka(
     JSON object with every column of `df`, including the columns that other arguments name. As
     always with ``to_json``, null fields are left out. The value "avro" means the whole row as a
     struct, which the sink writes as Avro, as with the option valueFormat. The value "json_sr" means
-    the whole row as JSON whose schema is in a schema registry. Other keys and values of type
-    struct, array or map are converted to JSON, and all types other than string and binary are cast
-    to string. headers, timestamp, topic and partition must have the types that the sink requires.
+    the whole row as JSON whose schema is in a schema registry. It is a struct of the JSON and of a
+    number, by which the write finds rows that a union has added from elsewhere. Other keys and
+    values of type struct, array or map are converted to JSON, and all types other than string and
+    binary are cast to string. headers, timestamp, topic and partition must have the types that the
+    sink requires.
     Raise DataException for an unknown column, and for an argument that is neither a name nor a
     Column.
 
@@ -106,7 +108,7 @@ def _column(df: DataFrame, argument: str, given: str | Column) -> Column:
     if argument == "value" and given == JSON:
         return F.to_json(F.struct("*"))
     if argument == "value" and given == JSON_SR:
-        return F.to_json(F.struct("*"), _EXACT_TIMES)
+        return numbered_json(F.to_json(F.struct("*"), _EXACT_TIMES), df.schema)
     if argument == "value" and _is_format(given):
         return F.struct("*")
     if given not in df.columns:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.config import ProducerConfig
+from spark_kafka_sink.errors import ConfigException, KafkaException
 from spark_kafka_sink.logs import warnings_disabled
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce
 from spark_kafka_sink.spark.layout_mark import laid_out_counts
@@ -28,6 +29,7 @@ from spark_kafka_sink.spark.micro_batch import (
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
 from spark_kafka_sink.spark.planning.encodings import (
+    adds_headers,
     encoded_columns,
     with_encodings,
     with_registered_encodings,
@@ -129,10 +131,11 @@ class KafkaDataSource(DataSource):
         if micro_batch is not None:
             return _planned_save(_checked_micro_batch(options, schema), micro_batch)
         if options.delegation_token_mechanism is None:
-            return _planned(options, schema, batch_id, None)
+            return _planned(options, schema, batch_id, None, options.producer)
+        of_driver = options.producer
         options, token = with_job_token(options)
         try:
-            return _planned(options, schema, batch_id, token)
+            return _planned(options, schema, batch_id, token, of_driver)
         except BaseException:
             if token is not None:
                 token.expire()
@@ -200,14 +203,21 @@ def _traced(options: SinkOptions) -> SinkOptions:
 
 
 def _planned(
-    options: SinkOptions, schema: StructType, batch_id: int | None, token: JobToken | None
+    options: SinkOptions,
+    schema: StructType,
+    batch_id: int | None,
+    token: JobToken | None,
+    of_driver: ProducerConfig,
 ) -> KafkaArrowWriter | ExactlyOnceWriter:
     """Check the cluster for a job and return its writer; with exactly once, plan its run first.
 
     batch_id: the batch id that `write_batch` passes if the query is not known, else None.
+    of_driver: as in `check_environment`.
     """
     in_batches = batch_id is not None
-    options = check_environment(options, schema, in_batches=in_batches, may_remember=False)
+    options = check_environment(
+        options, schema, in_batches=in_batches, may_remember=False, of_driver=of_driver
+    )
     if options.exactly_once is None:
         return KafkaArrowWriter(options, token)
     from spark_kafka_sink.spark.planning.run_plan import plan_run  # noqa: PLC0415 - most jobs do not need it
@@ -225,11 +235,17 @@ def _of_stream(
 
 def _planned_save(options: SinkOptions, micro_batch: MicroBatch) -> ExactlyOnceMicroBatchWriter:
     """Plan a micro-batch that is written as a job, in the function of foreachBatch."""
-    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.committing.exactly_once_commit import end_unused  # noqa: PLC0415 - most jobs do not need it
+    from spark_kafka_sink.spark.planning.run_plan import plan_micro_batch  # noqa: PLC0415 - as above
     from spark_kafka_sink.spark.replays import is_written  # noqa: PLC0415 - as above
 
     plan = plan_micro_batch(options)
-    is_replay = is_written(plan, micro_batch)
+    try:
+        is_replay = is_written(plan, micro_batch)
+    except KafkaException:
+        # Spark aborts nothing if no writer is returned.
+        end_unused(options, plan)
+        raise
     return ExactlyOnceMicroBatchWriter(options, plan, micro_batch, is_written=is_replay)
 
 
@@ -253,31 +269,46 @@ def _checked_micro_batch(options: SinkOptions, schema: StructType) -> SinkOption
 
     If delegationToken is set, the check authenticates with the token that all micro-batches share.
     """
-    check = partial(check_environment, schema=schema, in_batches=True, may_remember=True)
+    check = partial(
+        check_environment,
+        schema=schema,
+        in_batches=True,
+        may_remember=True,
+        of_driver=options.producer,
+    )
     if options.delegation_token_mechanism is None:
         return check(options)
     return checked_with_shared_token(options, check)
 
 
 def check_environment(
-    options: SinkOptions, schema: StructType, *, in_batches: bool, may_remember: bool
+    options: SinkOptions,
+    schema: StructType,
+    *,
+    in_batches: bool,
+    may_remember: bool,
+    of_driver: ProducerConfig | None = None,
 ) -> SinkOptions:
     """Check everything besides options and columns, log warnings, and return the options.
 
     This includes the partitioner, paths, brokers and topics, which may change between two writes.
     The returned options contain the results. in_batches: whether micro-batches are written.
-    may_remember: whether cached results up to metadata.max.age.ms old may be used.
+    may_remember: whether cached results up to metadata.max.age.ms old may be used. of_driver: the
+    producer's options with the credentials of the driver, if `options` have a delegation token. A
+    schema registry accepts no such token.
     """
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
     make_dead_letter_path(options)
-    has_headers = "headers" in schema.names
+    has_headers = "headers" in schema.names or adds_headers(options)
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)
     warn_of_unsent_columns(schema)
     # Last, because it may register a schema.
-    return with_registered_encodings(options, schema, may_remember=may_remember)
+    asking = replace(options, producer=of_driver or options.producer)
+    checked = with_registered_encodings(asking, schema, may_remember=may_remember)
+    return replace(checked, producer=options.producer)
 
 
 def check_batch_write(schema: StructType, options: Mapping[str, str]) -> None:

@@ -6,7 +6,8 @@ type of the column. Tasks get the plan, and do not get the schema.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -14,16 +15,10 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.schema_registry.schemas import AVRO as AVRO_TYPE
+from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.schema_registry.settings import URL_OPTION, RegistrySettings
 from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
-from spark_kafka_sink.serde.avro_schema import (
-    AvroType,
-    EnumType,
-    Fixed,
-    Record,
-    derive_schema,
-    parse_schema,
-)
+from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema, schema_name
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import (
     AVRO,
@@ -38,6 +33,7 @@ from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.given_schemas import (
     full_record_name,
     given_schema,
+    invalid_schema,
     record_name,
 )
 from spark_kafka_sink.spark.planning.json_format import JsonFormat
@@ -65,7 +61,7 @@ def with_encodings(options: SinkOptions, schema: T.StructType) -> SinkOptions:
                 schema_format.encoding(schema_format.derived() if text is None else text)
             )
             continue
-        if text is not None:
+        if text is not None and not schema_format.given_references():
             schema_format.encoding(text)
         if not _has_id(options.registry, column.name, chosen):
             subject_of(options.registry, column.name, options.topic, schema_format.given_name())
@@ -76,6 +72,11 @@ def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
     """Return the names of the columns that tasks encode."""
     chosen = chosen_formats(options.formats, schema)
     return [column.name for column in _columns(chosen, schema)]
+
+
+def adds_headers(options: SinkOptions) -> bool:
+    """Return whether tasks add headers with the ids of schemas."""
+    return options.registry is not None and bool(options.registry.ids_in_headers)
 
 
 def with_registered_encodings(
@@ -123,6 +124,10 @@ def _check_effects(options: SinkOptions, chosen: Mapping[str, str], schema: T.St
     for column in COLUMNS_WITH_FORMAT:
         if column in given.schemas and column not in chosen:
             message = f"option {column}Schema has no effect: set {column}Format, or remove it"
+            raise ConfigException(message)
+        if column in given.references and (column not in given.schemas or registry is None):
+            needed = URL_OPTION if column in given.schemas else f"{column}Schema"
+            message = f"option {column}References has no effect: set {needed}, or remove it"
             raise ConfigException(message)
     columns = {each.name: each for each in schema.fields}
     derived = [name for name in chosen if name not in given.schemas]
@@ -172,10 +177,14 @@ def _names_given(options: FormatOptions) -> list[str]:
     return [name for name, value in names.items() if value is not None]
 
 
+_WHAT: Final = "an Avro schema"
+
+
 class _AvroFormat:
     """Avro, for one column; see `SchemaFormat`."""
 
     schema_type = AVRO_TYPE
+    needs_referenced = True
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
         self._name = column.name
@@ -184,7 +193,11 @@ class _AvroFormat:
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, "an Avro schema")
+        return given_schema(self._name, self._options, _WHAT)
+
+    def given_references(self) -> tuple[SchemaReference, ...]:
+        """Return the references in the option."""
+        return self._options.references.get(self._name, ())
 
     def derived(self) -> str:
         """Return a schema for the type of the column."""
@@ -192,11 +205,11 @@ class _AvroFormat:
         return derive_schema(self._kind, self._name, name, self._options.record_namespace or "")
 
     def given_name(self) -> str | None:
-        """Return the full name of the record if the options set it, else None."""
+        """Return the full name of the Avro record if the options set it, else None."""
         text = self.given()
         if text is not None:
-            schema = self._parsed(text, ())
-            return schema.name if isinstance(schema, Record | EnumType | Fixed) else None
+            with self._named_errors():
+                return schema_name(text)
         is_named = self._options.record_name is not None
         return full_record_name(self._name, self._options) if is_named else None
 
@@ -204,7 +217,9 @@ class _AvroFormat:
         self, text: str, referenced: Sequence[str] = (), schema_id: int | None = None
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""
-        plan = fit(self._kind, self._parsed(text, referenced), self._name)
+        with self._named_errors():
+            schema = parse_schema(text, referenced)
+        plan = fit(self._kind, schema, self._name)
         if schema_id is None:
             return ColumnEncoding(self._name, plan)
         # If the whole column is of type bytes, Confluent's clients write it without its length.
@@ -212,12 +227,13 @@ class _AvroFormat:
             plan = replace(plan, form=Form.RAW)
         return ColumnEncoding(self._name, plan, schema_id_prefix(schema_id))
 
-    def _parsed(self, text: str, referenced: Sequence[str]) -> AvroType:
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Name the option in the error of a schema that is invalid."""
         try:
-            return parse_schema(text, referenced)
+            yield
         except DataException as error:
-            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
-            raise ConfigException(f"{origin}{error.message}") from None
+            raise invalid_schema(self._name, self._options, _WHAT, error) from None
 
 
 _FORMATS: Final[dict[str, Callable[[T.StructField, FormatOptions], SchemaFormat]]] = {

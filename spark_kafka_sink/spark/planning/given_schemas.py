@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_kafka_sink.errors import ConfigException
+from spark_kafka_sink.admin import allowed_content
+from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.spark.formats import FormatOptions
 from spark_kafka_sink.spark.on_error import local_path
 
-# The names of derived records if recordName is not set.
+# The names of the Avro records in derived schemas if recordName is not set.
 _RECORD_NAMES: Final = {"key": "Key", "value": "Value"}
 
 
@@ -17,10 +18,10 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     """Return the schema that keySchema or valueSchema sets, None if the option is not set.
 
     The option has the schema itself, or the path of a file that contains the schema. what: the kind
-    of schema, for messages. Raise ConfigException if the file cannot be read.
+    of schema, for error messages. Raise ConfigException if the file cannot be read.
     """
     text = options.schemas.get(column)
-    if text is None or text.lstrip()[:1] in ("{", "[", '"'):
+    if text is None or not _is_path(text):
         return text
     option, expected = (
         f"{column}Schema",
@@ -28,24 +29,51 @@ def given_schema(column: str, options: FormatOptions, what: str) -> str | None:
     )
     path = local_path(option, text, "which is not on the driver", expected)
     try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        message = (
-            f"option {option} is {masked(text)!r}, which cannot be read as a file ({reason}): "
-            f"expected {expected}"
-        )
-        raise ConfigException(message) from None
+        return allowed_content(str(path)).decode()
+    except ConfigException as error:
+        reason = str(error)
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8"
+    # Raised outside the handler, because the caught exception may contain a part of the file.
+    message = (
+        f"option {option} is {masked(text)!r}, which cannot be read as a file ({reason}): "
+        f"expected {expected}"
+    )
+    raise ConfigException(message)
+
+
+def invalid_schema(
+    column: str, options: FormatOptions, what: str, error: DataException
+) -> ConfigException:
+    """Return the error to raise for a schema that is not valid.
+
+    what: the kind of schema. error: what is wrong. It is not shown for a schema in a file, because
+    it quotes the text, and the file may contain something else, such as a password.
+    """
+    text = options.schemas.get(column)
+    if text is None:
+        return ConfigException(error.message)
+    option = f"option {column}Schema"
+    if not _is_path(text):
+        return ConfigException(f"{option}: {error.message}")
+    return ConfigException(
+        f"the file of {option} has no valid schema: expected {what} as JSON. To see what is wrong, "
+        f"set the option to the text of the schema"
+    )
+
+
+def _is_path(text: str) -> bool:
+    return text.lstrip()[:1] not in ("{", "[", '"')
 
 
 def record_name(column: str, options: FormatOptions) -> str:
-    """Return the name of a column's derived record, without its namespace."""
+    """Return the name of the Avro record in a column's derived schema, without namespace."""
     if options.record_name is None:
         return _RECORD_NAMES[column]
     return options.record_name if column == "value" else f"{options.record_name}_{column}"
 
 
 def full_record_name(column: str, options: FormatOptions) -> str:
-    """Return the name of a column's derived record, with its namespace."""
+    """Return the name of the Avro record in a column's derived schema, with namespace."""
     parts = (options.record_namespace, record_name(column, options))
     return ".".join(part for part in parts if part)

@@ -1,18 +1,20 @@
 """JSON with a schema registry, for one column: the rows are JSON already, and get a prefix.
 
 A column that ``to_kafka(df, value="json_sr")`` has made is marked: its metadata has the type of the
-rows. From this type a schema is derived, or the type is compared with a schema. Other columns of
-strings or bytes are not compared with a schema. They need a schema in an option or in the registry.
+rows (see `formats`). From this type a schema is derived, or the type is compared with a schema.
+Other columns of strings or bytes are not compared with a schema. They need a schema in an option or
+in the registry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.schema_registry.schemas import JSON
+from spark_kafka_sink.schema_registry.schemas import JSON, SchemaReference
 from spark_kafka_sink.serde.json_schema import (
     JsonPlan,
     JsonSchema,
@@ -21,34 +23,46 @@ from spark_kafka_sink.serde.json_schema import (
     parse_json_schema,
 )
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
-from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type
-from spark_kafka_sink.spark.planning.given_schemas import full_record_name, given_schema
+from spark_kafka_sink.spark.formats import ColumnEncoding, FormatOptions, json_type, type_number
+from spark_kafka_sink.spark.planning.given_schemas import (
+    full_record_name,
+    given_schema,
+    invalid_schema,
+)
 from spark_kafka_sink.spark.planning.spark_types import column_type
+
+_WHAT: Final = "a JSON Schema"
 
 
 class JsonFormat:
     """JSON with a schema registry, for one column; see `SchemaFormat`."""
 
     schema_type = JSON
+    needs_referenced = False  # only readers resolve a $ref to another document
 
     def __init__(self, column: T.StructField, options: FormatOptions) -> None:
-        """Raise DataException if the column is neither a string nor binary."""
-        kind = column.dataType
-        if not isinstance(kind, T.BinaryType) and kind.simpleString() != "string":
+        """Raise DataException if `to_kafka` has not made the column, and it has no texts."""
+        kind, marked = column.dataType, json_type(column)
+        is_text = isinstance(kind, T.BinaryType) or kind.simpleString() == "string"
+        if marked is None and not is_text:
             message = (
                 f"column {column.name} is of type {kind.simpleString()}, and its format json_sr "
                 'is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use '
                 "to_json and set a schema"
             )
             raise DataException(message)
-        marked = json_type(column)
         self._name = column.name
         self._kind = None if marked is None else column_type(marked)
+        self._type_number = None if marked is None else type_number(marked)
         self._options = options
 
     def given(self) -> str | None:
         """Return the schema in the option, None if it is not set."""
-        return given_schema(self._name, self._options, "a JSON Schema")
+        return given_schema(self._name, self._options, _WHAT)
+
+    def given_references(self) -> tuple[SchemaReference, ...]:
+        """Return the references in the option."""
+        return self._options.references.get(self._name, ())
 
     def derived(self) -> str:
         """Return a schema for the type of the rows."""
@@ -75,18 +89,17 @@ class JsonFormat:
     def encoding(
         self,
         text: str,
-        referenced: Sequence[str] = (),  # noqa: ARG002 - only readers resolve other schemas
+        referenced: Sequence[str] = (),  # noqa: ARG002 - see needs_referenced
         schema_id: int | None = None,
     ) -> ColumnEncoding:
         """Return the encoding of the column by a schema, for the tasks."""
         schema = self._parsed(text)
         plan = JsonPlan() if self._kind is None else fit_json(self._kind, schema, self._name)
         prefix = b"" if schema_id is None else schema_id_prefix(schema_id)
-        return ColumnEncoding(self._name, plan, prefix)
+        return ColumnEncoding(self._name, plan, prefix, type_number=self._type_number)
 
     def _parsed(self, text: str) -> JsonSchema:
         try:
             return parse_json_schema(text)
         except DataException as error:
-            origin = f"option {self._name}Schema: " if self._name in self._options.schemas else ""
-            raise ConfigException(f"{origin}{error.message}") from None
+            raise invalid_schema(self._name, self._options, _WHAT, error) from None

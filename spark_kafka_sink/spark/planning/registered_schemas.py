@@ -17,11 +17,11 @@ format.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_kafka_sink.errors import ConfigException, DataException
-from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema
+from spark_kafka_sink.schema_registry.schemas import RegisteredSchema, Schema, SchemaReference
 from spark_kafka_sink.schema_registry.settings import RegistrySettings, SubjectNameStrategy
 from spark_kafka_sink.spark.formats import ColumnEncoding
 
@@ -34,19 +34,24 @@ _ID: Final = "use.schema.id"
 class SchemaFormat(Protocol):
     """One column, and the format in which it is written.
 
-    schema_type: the format's name in registries: AVRO or JSON.
+    schema_type: the format's name in registries: AVRO or JSON. needs_referenced: whether tasks
+    cannot encode a column without the schemas that its schema references.
     """
 
     schema_type: str
+    needs_referenced: bool
 
     def given(self) -> str | None:
         """Return the schema in the option keySchema or valueSchema, None if it is not set."""
+
+    def given_references(self) -> tuple[SchemaReference, ...]:
+        """Return the references in the option keyReferences or valueReferences."""
 
     def derived(self) -> str:
         """Return a schema for the type of the column. Raise DataException if there is none."""
 
     def given_name(self) -> str | None:
-        """Return the full name of the record if the options set it, else None.
+        """Return the full name of the Avro record if the options set it, else None.
 
         In JSON Schema, the title of the schema is this name.
         """
@@ -67,14 +72,16 @@ class ChosenSchema:
     """The schema that a column is written with.
 
     schema_id: the id in the registry, None if the schema still has to be registered. subject: the
-    subject in which to register it, empty if it has an id. referenced: as in
-    `SchemaFormat.encoding`.
+    subject in which to register it, empty if it has an id. references: what to register with it.
+    referenced: as in `SchemaFormat.encoding`. guid: as in `RegisteredSchema`.
     """
 
     text: str
     schema_id: int | None
     referenced: tuple[str, ...] = ()
     subject: str = ""
+    references: tuple[SchemaReference, ...] = ()
+    guid: str = ""
 
 
 def subject_of(
@@ -119,20 +126,22 @@ def choose_schema(
     Raise ConfigException and DataException if there is no schema that can be used. Raise
     RestClientException if a call to the registry fails.
     """
-    kind = schema_format.schema_type
     given = schema_format.given()
     if settings.schema_id is not None:
         found = client.schema_of_id(settings.schema_id)
         if found is None:
             message = f"option {_ID} is {settings.schema_id}: the registry has no such schema"
             raise ConfigException(message)
-        return _accepted(client, found, f"the schema with id {settings.schema_id}", kind)
+        what = f"the schema with id {settings.schema_id}"
+        return _accepted(client, found, what, schema_format)
     subject = subject_of(settings, column, topic, schema_format.given_name())
     if given is not None:
-        return _written(client, settings, subject, Schema(given, kind))
+        schema = Schema(given, schema_format.schema_type, schema_format.given_references())
+        return _written(client, settings, subject, schema, schema_format)
     latest = client.latest(subject)
     if latest is not None:
-        return _accepted(client, latest, f"the latest version of subject {subject!r}", kind)
+        what = f"the latest version of subject {subject!r}"
+        return _accepted(client, latest, what, schema_format)
     if settings.use_latest:
         message = (
             f"option use.latest.version is true, but the registry has no subject {subject!r}: "
@@ -145,34 +154,39 @@ def choose_schema(
     return ChosenSchema(derived, None, subject=subject)
 
 
-def registered_id(
+def registered(
     client: SchemaRegistryClient, settings: RegistrySettings, chosen: ChosenSchema, schema_type: str
-) -> int:
-    """Register a chosen schema, and return its id.
+) -> ChosenSchema:
+    """Register a chosen schema, and return it with its id.
 
     Raise RestClientException if the call fails, and DataException if the registry adds rules to the
     schema.
     """
-    schema = Schema(chosen.text, schema_type)
+    schema = Schema(chosen.text, schema_type, chosen.references)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
     _check_rules(found, f"the new version of subject {chosen.subject!r}")
-    return found.schema_id
+    return replace(chosen, schema_id=found.schema_id, guid=found.guid)
 
 
 def _written(
-    client: SchemaRegistryClient, settings: RegistrySettings, subject: str, schema: Schema
+    client: SchemaRegistryClient,
+    settings: RegistrySettings,
+    subject: str,
+    schema: Schema,
+    schema_format: SchemaFormat,
 ) -> ChosenSchema:
     """Return the schema of an option: to be registered, or with the id that a look-up returns.
 
     It is looked up if auto.register.schemas is false.
     """
+    referenced = _referenced(client, schema, schema_format)
     if settings.auto_register:
-        return ChosenSchema(schema.text, None, subject=subject)
+        return ChosenSchema(schema.text, None, referenced, subject, schema.references)
     found = client.lookup(subject, schema, normalize=settings.normalize)
     if found is None:
         raise _not_registered(subject, schema.text)
     _check_rules(found, f"the version of subject {subject!r}")
-    return ChosenSchema(schema.text, found.schema_id)
+    return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
 
 def _not_registered(subject: str, text: str) -> ConfigException:
@@ -184,20 +198,30 @@ def _not_registered(subject: str, text: str) -> ConfigException:
 
 
 def _accepted(
-    client: SchemaRegistryClient, found: RegisteredSchema, what: str, kind: str
+    client: SchemaRegistryClient, found: RegisteredSchema, what: str, schema_format: SchemaFormat
 ) -> ChosenSchema:
+    kind = schema_format.schema_type
     if found.schema.schema_type != kind:
         message = f"{what} is of type {found.schema.schema_type}: expected {kind}"
         raise DataException(message)
     _check_rules(found, what)
-    referenced = tuple(each.text for each in client.referenced(found.schema))
-    return ChosenSchema(found.schema.text, found.schema_id, referenced)
+    referenced = _referenced(client, found.schema, schema_format)
+    return ChosenSchema(found.schema.text, found.schema_id, referenced, guid=found.guid)
+
+
+def _referenced(
+    client: SchemaRegistryClient, schema: Schema, schema_format: SchemaFormat
+) -> tuple[str, ...]:
+    """Return the schemas that a schema references, as in `SchemaFormat.encoding`."""
+    if not schema_format.needs_referenced:
+        return ()
+    return tuple(each.text for each in client.referenced(schema))
 
 
 def _check_rules(found: RegisteredSchema, what: str) -> None:
     """Raise DataException if a schema has rules, which may say that values must be encrypted.
 
-    what: the schema, for messages.
+    what: the schema, for error messages.
     """
     if found.has_rules:
         message = (

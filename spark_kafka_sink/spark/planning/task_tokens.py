@@ -3,8 +3,8 @@
 A batch job has a token of its own, which the driver expires at the end of the job. All
 micro-batches of an application with the same credentials share one token. The shared token is
 renewed or replaced when a micro-batch is planned, by the rule in `auth.delegation_tokens`.
-Credentials are compared with their variables (``${…}``) resolved, so that a token of one user is
-not used after a variable has another user as its value.
+Credentials are compared with their references (``${…}``) resolved, so that a token of one user is
+not used after a reference has resolved to another user.
 
 Spark replaces idle planning processes, and several of them may plan at the same time. So a file in
 the driver's folder stores the id of the shared token, when it was renewed, and the difference
@@ -178,7 +178,7 @@ def _forget(config: ProducerConfig, token: DelegationToken) -> None:
 
 
 def _remove_expired() -> None:
-    """Remove expired tokens from the cache, such as those of earlier values of a variable."""
+    """Remove expired tokens from the cache, such as those of earlier values of a reference."""
     now_ms = _now_ms()
     for owner, each in list(_shared.items()):
         if not each.is_valid(now_ms):

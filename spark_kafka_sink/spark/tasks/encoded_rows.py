@@ -8,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.avro_encoder import RowFault, encode_avro
 from spark_kafka_sink.serde.bad_rows import FAULTS
 from spark_kafka_sink.serde.json_encoder import encode_json
 from spark_kafka_sink.serde.json_rows import json_texts
 from spark_kafka_sink.serde.json_schema import JsonPlan
+from spark_kafka_sink.serde.row_rules import to_numpy
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.tasks.dead_letters import BadBatch
 
@@ -30,12 +33,15 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> EncodedRows:
-    """Encode columns of a batch; they become large_binary."""
+    """Encode columns of a batch; they become large_binary. Add the headers of their encodings.
+
+    Raise DataException for JSON that was not made of the columns which the schema belongs to.
+    """
     good = np.ones(batch.num_rows, np.bool_)
     faults: list[RowFault] = []
     for encoding in encodings:
         number = batch.schema.get_field_index(encoding.column)
-        plan, column = encoding.plan, batch.column(number)
+        plan, column = encoding.plan, _rows(batch.column(number), encoding)
         encoded = (
             encode_json(plan, column, encoding.prefix)
             if isinstance(plan, JsonPlan)
@@ -47,7 +53,45 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
             good[rows] = False
             if len(rows):
                 faults.append(fault._replace(rows=rows))
-    return EncodedRows(batch, faults)
+    return EncodedRows(_with_headers(batch, encodings), faults)
+
+
+def _with_headers(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.RecordBatch:
+    """Return the batch with the headers of its encodings, for all rows that are not null."""
+    added = []
+    for encoding in encodings:
+        if encoding.header is not None:
+            key, value = encoding.header
+            rows = np.flatnonzero(to_numpy(batch.column(encoding.column).is_valid()))
+            values = pa.repeat(pa.scalar(value, pa.large_binary()), len(rows))
+            added.append(AddedHeader(key, rows, values))
+    if not added:
+        return batch
+    number = batch.schema.get_field_index("headers")
+    found = None if number < 0 else batch.column(number)
+    headers = with_added_headers(found, batch.num_rows, added)
+    if found is None:
+        return batch.append_column("headers", headers)
+    return batch.set_column(number, "headers", headers)
+
+
+def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:
+    """Return the rows of a column: the JSON, if `to_kafka` has put a number beside it.
+
+    Raise DataException if a row has another number.
+    """
+    if encoding.type_number is None:
+        return column
+    texts, numbers = column.flatten()
+    others = pc.not_equal(numbers, encoding.type_number)
+    if pc.any(others).as_py():
+        message = (
+            f"the column {encoding.column} has rows of two calls of to_kafka, whose columns "
+            "differ: union keeps the types of the first DataFrame only; call union first, and "
+            "to_kafka last, right before the write"
+        )
+        raise DataException(message, row=pc.index(others, True).as_py())
+    return texts
 
 
 def raise_first(faults: Sequence[RowFault]) -> None:
@@ -69,10 +113,11 @@ def bad_batch(
     """
     rows = batch.take(pa.array(fault.rows))
     for encoding in encodings:
-        if isinstance(encoding.plan, JsonPlan):
-            continue  # the column is JSON
         number = rows.schema.get_field_index(encoding.column)
-        rows = rows.set_column(number, encoding.column, json_texts(rows.column(number)))
+        found = _rows(rows.column(number), encoding)
+        # The rows of a JsonPlan are JSON already.
+        texts = found if isinstance(encoding.plan, JsonPlan) else json_texts(found)
+        rows = rows.set_column(number, encoding.column, texts)
     codes = np.full(len(fault.rows), FAULTS.index(fault.fault), np.uint8)
     as_json = tuple(encoding.column for encoding in encodings)
     return BadBatch(rows, codes, numbers[fault.rows], fault.message, as_json)

@@ -129,9 +129,9 @@ class TaskRows:
         self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
         """Return the rows that can be encoded, and their numbers; handle the others as bad rows."""
-        encoded, faults = encode_rows(batch, self._encodings)
-        if self._policy.on_error is OnError.FAIL:
-            with self._naming(numbers):
+        with self._naming(numbers):
+            encoded, faults = encode_rows(batch, self._encodings)
+            if self._policy.on_error is OnError.FAIL:
                 raise_first(faults)
         if not faults:
             return encoded, numbers

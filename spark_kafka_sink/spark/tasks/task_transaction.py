@@ -29,6 +29,9 @@ _ENDED: Final = frozenset(
     )
 )
 
+_NOT_VISIBLE: Final = "nothing of the job becomes visible"
+_RAISE_IT: Final = "raise the option, up to transaction.max.timeout.ms of the brokers"
+
 
 @contextmanager
 def task_transaction(
@@ -75,9 +78,24 @@ def _why_it_ended(
     producer = transaction.producer_id
     if not isinstance(found, Described) or found.error or found.producer == producer:
         return None
-    return (
-        f"the transaction of {plan.run.owner} took longer than kafka.transaction.timeout.ms="
-        f"{plan.run.timeout_ms}, so the brokers aborted it, after {transaction.rows} rows and "
-        f"{task_s:.0f} s of this task: nothing of the job becomes visible; raise the option, up to "
-        "transaction.max.timeout.ms of the brokers, or write less in one job"
-    )
+    timeout_ms, owner, rows = plan.run.timeout_ms, plan.run.owner, transaction.rows
+    if task_s * 1000 >= timeout_ms:
+        said = (
+            f"the transaction of {owner} took longer than kafka.transaction.timeout.ms="
+            f"{timeout_ms}, so the brokers aborted it, after {rows} rows and {task_s:.0f} s of "
+            f"this task: {_NOT_VISIBLE}; {_RAISE_IT}, or write less in one job"
+        )
+    elif isinstance(transaction, SingleTask):
+        # The transaction may have begun long before this task.
+        said = (
+            f"the transaction of {owner} took longer than kafka.transaction.timeout.ms="
+            f"{timeout_ms}, or the job failed or was cancelled, so it was aborted, after {rows} "
+            f"rows and {task_s:.0f} s of this task: {_NOT_VISIBLE}; {_RAISE_IT}, if the job takes "
+            "longer"
+        )
+    else:
+        said = (
+            f"the transaction of {owner} was aborted, after {rows} rows and {task_s:.0f} s of this "
+            f"task: the job failed or was cancelled; {_NOT_VISIBLE}"
+        )
+    return said

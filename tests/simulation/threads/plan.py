@@ -105,7 +105,9 @@ def draw(random: Random, *, interrupts: bool = False) -> Plan:
         case "transactions":
             return replace(plan, callers=1, poison=0.0, mischief=random.choice([0.0, 0.5]))
         case "interrupts" | "interrupted transactions":
-            return replace(plan, callers=1, poison=0.0, mischief=0.0)
+            # A second caller closes the producer meanwhile.
+            callers = random.choice([1, 2]) if theme == "interrupts" else 1
+            return replace(plan, callers=callers, poison=0.0, mischief=0.0)
         case "resets":
             weather = plan.weather._replace(room=60, breaks_behind=0.7, until=1.0)
             return replace(plan, weather=weather, mischief=0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -274,8 +274,8 @@ class Program:
     def _pause(self) -> None:
         self.world.sleep(self.world.random.choice([0.0001, 0.01, 0.5]))
 
-    def _close(self) -> None:
-        timeout = self.world.random.choice([None, None, 1.0, 0.02, 0])
+    def _close(self, timeouts: Sequence[float | None] = (None, None, 1.0, 0.02, 0)) -> None:
+        timeout = self.world.random.choice(timeouts)
         # A close without a timeout does not report lost rows.
         self.ledger.is_reported = self.ledger.is_reported or timeout == 0
         self.is_closing = self.is_closing or timeout is not None or self._callers_left > 0
@@ -300,9 +300,15 @@ class Program:
     # -- interrupted calls ------------------------------------------------------------------------
 
     def _calls_around(self, interrupt: Interrupt) -> Iterator[Callable[[], object]]:
-        """Draw a call that is interrupted, and what comes before and after it."""
+        """Draw a call that is interrupted, and what comes before and after it.
+
+        If there is another thread, its only call is a close at about the time of the interrupt.
+        """
+        if self.world.current.name != "caller 0":
+            yield partial(self._close_during, interrupt)
+            return
         random = self.world.random
-        kinds = {"append": 3, "send": 1, "flush": 1, "close": 1}
+        kinds = {"append": 3, "send": 1, "flush": 1 if self._callers_left == 1 else 5, "close": 1}
         if self.plan.is_transactional:
             kinds |= {"commit": 2, "abort": 2}
         kind = random.choices([*kinds], [*kinds.values()])[0]
@@ -331,6 +337,11 @@ class Program:
         yield self._send
         if self.plan.is_transactional:
             yield self._commit
+
+    def _close_during(self, interrupt: Interrupt) -> None:
+        """Close during a call of another caller that is interrupted."""
+        self.world.block(lambda: interrupt.has_paused or self._callers_left == 1, "a call")
+        self._close([0, 0, 0.02, None])
 
     def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:
         """Append some rows with an interrupt."""

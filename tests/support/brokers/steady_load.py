@@ -62,6 +62,19 @@ class SteadyLoad:
 
         wait_until(self._producer, has_come, _PATIENCE_S)
 
+    def wait_for_stall(self, seconds: float) -> None:
+        """Wait until no record was acknowledged for a time, although records were appended."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            before = self._acknowledged()
+            self._stopping.wait(seconds)
+            if self._error is not None:
+                raise self._error
+            if self._acknowledged() == before:
+                return
+        message = "records are still acknowledged"
+        raise TimeoutError(message)
+
     def _acknowledged(self) -> list[int]:
         for topic_partition, delivery in self._producer._state.take_deliveries().items():
             self._counts[topic_partition.partition] += delivery.records

@@ -156,12 +156,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
         ),
         Entry(
-            "A variable or a file that an option refers to",
+            "A reference that cannot be resolved",
             (
                 "A reference such as `${env:NAME}` cannot be resolved on this machine, or is not "
                 "allowed there."
             ),
-            "Set the variable, ship the file, or allow it in the environment of the process.",
+            (
+                "Set the environment variable, ship the file, or allow it in the environment of "
+                "the process."
+            ),
             places=(
                 "auth/references.py:References.resolved.given",
                 "auth/references.py:References._value",
@@ -177,7 +180,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "auth/references.py:_absolute",
                 "auth/references.py:_pattern",
                 "config.py:_config_providers",
-                "network/option_values.py:OptionValues.path",
+                "network/option_values.py:_allowed_path",
+                "network/option_values.py:_allowed_content",
             ),
             tests=(
                 "unit/auth/test_references.py::test_what_gives_nothing_is_an_error_that_shows_no_value",
@@ -730,6 +734,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/security.py:_TokenLogin.exchange",
                 "network/security.py:Security._token",
                 "network/security.py:Security._check_identity",
+                "network/security.py:Security.layer",
                 "network/security.py:Security._of_same_user",
                 "network/security.py:Security._exchange_again",
                 "network/client.py:NetworkClient._connect",
@@ -741,12 +746,16 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "unit/network/test_login.py::test_a_login_that_never_ends_is_given_up",
                 "unit/network/test_security_identity.py::test_a_client_does_not_become_another_user",
                 "unit/network/test_security_identity.py::test_a_client_of_an_identity_logs_in_as_that_user_only",
+                "unit/network/test_security_identity.py::test_a_client_s_certificate_may_be_renewed_but_not_become_another_user_s",
                 "unit/network/test_login.py::test_a_refusal_is_told_with_node_mechanism_and_the_broker_s_words",
             ),
         ),
         Entry(
             "A key store or trust store that cannot be used",
-            "The file is of another format, lacks a key or a certificate, or needs a password.",
+            (
+                "The file has a format that cannot be read, lacks a key or a certificate, or needs "
+                "a password."
+            ),
             "Convert the file with the command in the message, or set the password.",
             places=(
                 "auth/pem.py:store_kind",
@@ -1143,10 +1152,11 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "The schema is not JSON, or breaks a rule of the Avro specification.",
             "Correct the schema at the place that the message names.",
             places=(
+                "serde/avro_schema.py:_loaded",
                 "serde/avro_schema.py:_parsed",
                 "serde/avro_schema.py:_wrong",
-                "spark/planning/encodings.py:_AvroFormat._parsed",
                 "spark/planning/given_schemas.py:given_schema",
+                "spark/planning/given_schemas.py:invalid_schema",
             ),
             tests=(
                 "unit/serde/test_avro_schema.py::test_what_breaks_a_rule_is_refused_with_its_place",
@@ -1186,7 +1196,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "serde/json_schema.py:parse_json_schema",
                 "serde/json_schema.py:fit_json",
                 "serde/json_schema.py:_Fitter._target",
-                "spark/planning/json_format.py:JsonFormat._parsed",
             ),
             tests=(
                 "unit/serde/test_json_schema.py::test_text_that_is_no_schema_is_refused",
@@ -1227,11 +1236,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/json_format.py:JsonFormat.derived",
                 "spark/planning/encodings.py:_check_works_without_registry",
                 "serde/json_encoder.py:_is_no_json",
+                "spark/tasks/encoded_rows.py:_rows",
             ),
             tests=(
                 "unit/spark/planning/test_json_format.py::test_what_cannot_be_written_is_refused",
                 "unit/spark/planning/test_json_format.py::test_other_strings_and_bytes_need_a_schema_that_is_not_compared",
                 "unit/serde/test_json_encoder.py::test_rows_that_to_json_has_not_made_fail_the_task",
+                "unit/spark/tasks/test_encoded_rows.py::test_json_of_two_calls_of_to_kafka_fails_the_task",
             ),
         ),
         Entry(
@@ -1240,6 +1251,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "Set the option as the message says, or remove it.",
             places=(
                 "spark/formats.py:format_options",
+                "spark/formats.py:_references",
                 "spark/formats.py:chosen_formats",
                 "spark/planning/encodings.py:_check_effects",
             ),
@@ -1249,8 +1261,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "`atomic_layout` with encoded columns",
-            "`atomic_layout` would choose the partition of a row before its key is encoded.",
-            "Leave the key as it is, or write without `atomic_layout`.",
+            (
+                "`atomic_layout` would choose the partition of a row from a key or another column "
+                "that is not encoded yet."
+            ),
+            (
+                "Use a string or binary key without `keyFormat`, or write without `atomic_layout`. "
+                "With your own `partitioner.class`, no column may be encoded: write without "
+                "`atomic_layout`."
+            ),
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
                 "spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",
@@ -1280,6 +1299,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:_strategy",
                 "schema_registry/settings.py:_seconds",
                 "schema_registry/settings.py:_schema_id",
+                "schema_registry/settings.py:_is_header_serializer",
                 "spark/planning/encodings.py:_check_effects_of_registry",
                 "spark/planning/registered_schemas.py:subject_of",
             ),
@@ -1293,7 +1313,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             "URLs and credentials of a schema registry that cannot be used",
             (
                 "The URL or the credentials are incomplete or contradict each other, or a secret "
-                "in a variable would be sent unencrypted."
+                "in a reference would be sent unencrypted."
             ),
             "Set the options of one way to authenticate, and use https.",
             places=(
@@ -1346,8 +1366,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "A schema that cannot be chosen",
             (
-                "The registry does not have the schema, or its schema is of another format or has "
-                "rules, which this sink does not execute."
+                "The registry does not have the schema, or the schema is not of the format that "
+                "the options set, or it has rules, which this sink does not execute."
             ),
             "Register the schema that the message prints, or choose another one.",
             places=(
@@ -1356,6 +1376,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/registered_schemas.py:_accepted",
                 "spark/planning/registered_schemas.py:_check_rules",
                 "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
+                "spark/planning/registry_questions.py:RegistryQuestion.encoding",
             ),
             tests=(
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",

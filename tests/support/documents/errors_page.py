@@ -95,7 +95,7 @@ def _code_rows() -> Iterator[str]:
 
 # What to do about an error code without advice, by the class of its exception.
 _BY_CLASS: Final = {
-    RetriableException: "It is tried again within `retries` and `delivery.timeout.ms`.",
+    RetriableException: "Retriable: the sink retries within `retries` and `delivery.timeout.ms`.",
     ApplicationRecoverableException: "Run the job again. Create another `KafkaProducer`.",
     InvalidConfigurationException: "Change the setting, the right or the data.",
     TransactionAbortableException: "Abort the transaction, and begin another one.",
@@ -130,7 +130,7 @@ _CODES: Final = """\
 ## Error codes of brokers
 
 A broker returns a code for a request that it refuses.
-Messages have the name and the number of the code.
+Error messages have the name and the number of the code.
 
 | code | name | exception | cause | what to do |
 |---|---|---|---|---|"""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from itertools import count
 from types import FrameType
 from typing import Any
+
+import pytest
 
 
 class InterruptError(BaseException):
@@ -98,3 +101,15 @@ def interrupted_twice(call: Callable[[], object], moment: int, gap: int) -> list
             gc.enable()
         sys.unraisablehook = hook
     return where
+
+
+def interrupt_first(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Interrupt the first call of a method at its start."""
+    method, calls = getattr(owner, name), count()
+
+    def call(*args: object, **named: object) -> object:
+        if next(calls) == 0:
+            raise InterruptError
+        return method(*args, **named)
+
+    monkeypatch.setattr(owner, name, call)

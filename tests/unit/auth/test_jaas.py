@@ -130,9 +130,9 @@ def test_what_is_no_entry_is_refused_with_an_example(text: str) -> None:
     "text", ["password=${env:A};", "password=x${env:A};", "${env:A}=x;", "password=${file:/a:b}"]
 )
 def test_a_reference_outside_of_quotes_is_refused_and_told_so(text: str) -> None:
-    with pytest.raises(ConfigException, match=r'variables too, as "\$\{env:NAME\}"'):
+    with pytest.raises(ConfigException, match=r'references too, as "\$\{env:NAME\}"'):
         parse_jaas(BEGIN + text)
-    with pytest.raises(ConfigException, match="variables too"):
+    with pytest.raises(ConfigException, match="references too"):
         parse_jaas("x.PlainLoginModule ${env:A};")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 from random import Random
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from support.brokers.jvm import run_java
 
 from spark_kafka_sink.auth.references import (
+    _REFERENCE,
     ALLOWED_PATHS,
     ALLOWED_PROVIDERS,
     ALLOWED_URLS,
@@ -151,6 +154,19 @@ def test_java_finds_the_same_references(tmp_path: Path) -> None:
         # In Java, what has an empty path has none.
         expected = bytes.fromhex(java_value.rstrip(".")).decode("utf-16-be").replace("<null|", "<|")
         assert (text, _telling(text)) == (text, expected)
+
+
+def test_references_are_found_as_by_java_s_pattern_but_soon() -> None:
+    java = re.compile(r"\$\{([^}]*?):(?:([^}]*?):)?([^}]*?)\}")
+    random = Random(1)
+    for _ in range(5_000):
+        text = "".join(random.choices("${}:ab\n", k=random.randint(1, 30)))
+        found = [each.groups() for each in java.finditer(text)]
+        assert [each.groups() for each in _REFERENCE.finditer(text)] == found, text
+    # Java's pattern takes hours for it. No signal ends a search in this process.
+    look = "from spark_kafka_sink.auth.references import _REFERENCE as found; "
+    look += "assert not found.search('${' + ':' * 30_000)"
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

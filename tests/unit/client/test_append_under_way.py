@@ -6,12 +6,14 @@ partitions and encoded its rows, and is about to add them to batches. There is n
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.pure.interrupts import InterruptError, interrupt_first
 from support.pure.timed_waits import Clock, made, stop_time, update_metadata
 from support.pure.unreachable import TOPIC, answer
 
@@ -78,19 +80,56 @@ def is_empty(producer: KafkaProducer) -> bool:
     return is_free and not accumulator.has_incomplete and sent(producer) == 0
 
 
+class AppendLock:
+    """The lock of an appender. has_waited: whether a thread has had to wait for the lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.has_waited = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.has_waited.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def have_it_end_under_way(
-    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer, end: Callable[[KafkaProducer], None]
-) -> None:
-    """End the producer when the next rows are encoded, but not in a batch yet."""
+    monkeypatch: pytest.MonkeyPatch,
+    producer: KafkaProducer,
+    end: Callable[[KafkaProducer], None],
+    error: type[BaseException] | None = None,
+) -> threading.Thread:
+    """End the producer when the next rows are encoded, but not in a batch yet.
+
+    The returned thread ends the producer: the append goes on when the thread has ended, or waits
+    for the append. error: interrupts the append then.
+    """
+    lock = AppendLock()
+    monkeypatch.setattr(producer._appender, "append_lock", lock)
+
+    def end_it() -> None:
+        try:
+            end(producer)
+        finally:
+            lock.has_waited.set()
+
+    thread = threading.Thread(target=end_it, daemon=True)
 
     def encode_until_the_end(
         columns: RecordColumns, runs: Runs, opens: list[OpenBatch]
     ) -> tuple[list[Cut], EncodedRecords]:
         encoded = encode_rows(columns, runs, opens)
-        end(producer)
+        thread.start()
+        lock.has_waited.wait()
+        if error is not None:
+            raise error
         return encoded
 
     monkeypatch.setattr(appender, "encode_rows", encode_until_the_end)
+    return thread
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
@@ -120,11 +159,25 @@ def test_rows_that_everything_is_given_up_under_are_told_so_and_leave_nothing(
     said: str,
 ) -> None:
     future = producer.send(TOPIC, b"v")
-    have_it_end_under_way(monkeypatch, producer, end)
+    thread = have_it_end_under_way(monkeypatch, producer, end)
     producer._feeder.drain()
+    thread.join()
     producer._state.make_calls()
     assert said in str(future.exception(0))
     assert is_empty(producer)
+
+
+def test_rows_fail_if_their_producer_is_closed_while_their_caller_is_interrupted_twice(
+    monkeypatch: pytest.MonkeyPatch, producer: KafkaProducer
+) -> None:
+    future = producer.send(TOPIC, b"v")
+    thread = have_it_end_under_way(monkeypatch, producer, close, InterruptError)
+    interrupt_first(monkeypatch, producer._state, "packed")
+    with pytest.raises(InterruptError):
+        producer._feeder.drain()
+    thread.join()
+    assert "closed forcefully" in str(future.exception(0))
+    assert producer._feeder._pending == {}
 
 
 def test_a_row_that_finds_room_when_its_producer_is_closed_is_refused_and_leaves_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from dataclasses import replace
@@ -27,7 +28,8 @@ from spark_kafka_sink.commit.log_record import (
     encode,
 )
 from spark_kafka_sink.commit.names import TaskSlot, checked_owner
-from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
+from spark_kafka_sink.errors import ApiException
+from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.batch import Marker, batch_header
 from spark_kafka_sink.records.default_record import DefaultRecord, one_record, read_batches
 
@@ -219,8 +221,10 @@ def write(
     plain: bool = False,
 ) -> LogEntry:
     """Make the entry of a record; plain: outside a transaction."""
+    if plain:
+        return LogEntry(producer_id, base_offset=offset)
     stored = DefaultRecord(offset, key.encode(), encode(key, record))
-    return LogEntry(producer_id, is_transactional=not plain, records=(stored,))
+    return LogEntry(producer_id, is_transactional=True, records=(stored,))
 
 
 def end(producer_id: int, marker: Marker | None) -> LogEntry:
@@ -267,13 +271,12 @@ def test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset() -> No
         write(1, 0), end(1, Marker.COMMIT),
         write(1, 40, forged, plain=True),
         of_other, end(5, Marker.COMMIT),
-        LogEntry(-1, records=(DefaultRecord(43, KEY.encode(), None),)),
+        LogEntry(-1, base_offset=43),
     )  # fmt: skip
     assert reader.reading(KEY).record == RECORD
     assert reader.take_warnings() == [
-        "the record at offset 40 is ignored: it is outside a transaction",
         "the record at offset 41 is ignored: its value belongs to another owner than its key",
-        "the record at offset 43 is ignored: it is outside a transaction",
+        "the batch at offset 40 is ignored: it is outside a transaction, and so are 1 later ones",
     ]
     assert reader.take_warnings() == []
 
@@ -305,3 +308,26 @@ def test_batches_as_brokers_have_them_are_entries_of_the_log() -> None:
     reader = LogReader(KEY)
     reader.read(LogEntry.of(batch) for batch in read_batches(data))
     assert reader.reading(KEY).undecided == DECIDED
+
+
+def compressed(producer: ProducerIdAndEpoch, *, transactional: bool) -> bytes:
+    """Make a batch that has more bytes, once it is decompressed, than any batch may have."""
+    section, info = one_record(KEY.encode(), bytes(65 * 1024 * 1024), 1)
+    packed = gzip.compress(section, 1)
+    info = info._replace(codec_id=1)
+    return batch_header(info, [packed], producer, 0, transactional=transactional) + packed
+
+
+def test_a_batch_outside_a_transaction_is_ignored_however_large_its_records_are() -> None:
+    reader = LogReader(KEY)
+    data = compressed(NO_PRODUCER_ID, transactional=False)
+    reader.read(LogEntry.of(batch) for batch in read_batches(data))
+    assert reader.take_warnings() == [
+        "the batch at offset 0 is ignored: it is outside a transaction"
+    ]
+
+
+def test_a_batch_in_a_transaction_that_cannot_be_read_is_never_ignored() -> None:
+    (batch,) = read_batches(compressed(ProducerIdAndEpoch(4, 1), transactional=True))
+    with pytest.raises(ApiException, match="records cannot be read"):
+        LogEntry.of(batch)

@@ -11,7 +11,7 @@ from support.pure.planned_run import LOG, PARTITION, PLAN, PRODUCER, RAISED, REA
 from support.pure.scripted_machine import check_old_leaders_are_asked_again, kind_of, kinds, run
 
 from spark_kafka_sink import error_codes as codes
-from spark_kafka_sink.commit import single
+from spark_kafka_sink.commit import guards, single
 from spark_kafka_sink.commit.attempts import AttemptTransaction, WrittenPartition
 from spark_kafka_sink.commit.log_record import LogReading
 from spark_kafka_sink.commit.outcomes import (
@@ -102,6 +102,21 @@ def test_rows_and_record_are_committed_by_one_end_txn() -> None:
     assert (end.producer, end.version) == (PRODUCER, 5)  # type: ignore[union-attr]
 
 
+def test_what_tasks_wrote_is_grouped_by_partition_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[object] = []
+    group = guards.by_partition
+
+    def counted(given: object) -> object:
+        calls.append(given)
+        return group(given)  # type: ignore[arg-type] # as the caller gives it
+
+    monkeypatch.setattr(guards, "by_partition", counted)
+    assert commit({}, behind_until=60.0)[0] == Committed(RECORD)
+    assert len(calls) == 1
+
+
 def test_at_level_1_every_partition_is_looked_at_and_the_epoch_is_taken_away_afterwards() -> None:
     both = Described(ONGOING, PRODUCER, 1, 1, frozenset({PARTITION, OTHER_PARTITION, LOG}))
     script: dict[Any, list[Reply]] = {
@@ -176,6 +191,10 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
     "a timeout": (
         {DescribeTransaction: [Described(COMPLETE_ABORT, RAISED)]}, (ATTEMPT,), 2,
         "was aborted by the brokers after 900000 ms",
+    ),
+    "a timeout, which raises the epoch twice in Kafka 4.0": (
+        {DescribeTransaction: [Described(COMPLETE_ABORT, ProducerIdAndEpoch(7, 5))]},
+        (ATTEMPT,), 2, "was aborted by the brokers after 900000 ms",
     ),
     "a newer run": (
         {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,

@@ -524,6 +524,18 @@ def test_the_log_is_read_to_its_end_and_then_from_there(
     assert replies_to(client, [ReadMarker(LOG, 0, PRODUCER)]) == [MarkerRead(is_gone=True)]
 
 
+def test_a_marker_that_is_far_from_its_record_is_looked_for_only_until_the_deadline(
+    cluster: Cluster, client: CommitClient
+) -> None:
+    log, now = Log(), client.now()
+    log.add(PRODUCER, encode(OWNER, RECORD))
+    cluster.log, cluster.log_end = log.data, 2  # the marker is in the next response
+    for deadline, expected in ((now, Unanswered), (now + 60, MarkerRead)):
+        cluster.codes = {FetchRequest: [codes.NONE, codes.OFFSET_OUT_OF_RANGE]}
+        (found,) = replies_to(client, [ReadMarker(LOG, 0, PRODUCER, deadline)])
+        assert isinstance(found, expected)
+
+
 @pytest.mark.parametrize(
     ("epochs", "expected"),
     [

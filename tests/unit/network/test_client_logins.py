@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from support.pure.client_world import BOOTSTRAP, CONFIG, World, metadata
 
-from spark_kafka_sink.auth.mechanisms import PlainExchange
+from spark_kafka_sink.auth.mechanisms import PlainExchange, SaslExchange
 from spark_kafka_sink.errors import (
     AuthenticationException,
     SaslAuthenticationException,
@@ -169,6 +169,40 @@ def test_a_request_that_is_held_when_its_connection_breaks_fails_as_never_sent(
     failed = [event for event in world.poll() if isinstance(event, RequestFailed)]
     assert [(event.request, event.was_sent) for event in failed] == [(early, True), (held, False)]
     assert [event.reason.startswith("not sent: ") for event in failed] == [False, True]
+
+
+def test_if_the_login_fails_after_the_session_s_end_requests_fail_as_never_sent(
+    world: World, logins: Logins
+) -> None:
+    refusal = SaslAuthenticationException("the token endpoint answered 401")
+    given: list[SaslExchange] = [PlainExchange("u", "p")]
+
+    def exchange() -> SaslExchange:
+        if not given:
+            raise refusal
+        return given.pop()
+
+    logins.is_there, logins.made = True, Login(exchange, "u")
+    world.selector.session_lifetime_ms = 10_000
+    world.client.send(metadata())
+    for _ in range(6):
+        world.poll()
+    assert any(isinstance(event, Answered) for event in world.events)
+    before = world.selector.requests_to(BOOTSTRAP[0].port)
+    world.now = 11.0
+    held = metadata(-1)
+    world.client.send(held)
+    failed, down = world.poll()
+    assert isinstance(down, NodeDown)
+    assert down.error is refusal
+    assert isinstance(failed, RequestFailed)
+    assert (failed.request, failed.was_sent) == (held, False)
+    assert failed.reason.startswith("not sent: ")
+    assert world.selector.requests_to(BOOTSTRAP[0].port) == before
+    registry = world.client._metrics._metrics
+    measured = {name.name: value for name, value in registry.measure(world.now).items()}
+    assert measured["failed-reauthentication-total"] == 1
+    assert measured["failed-authentication-total"] == 0
 
 
 def test_a_refusal_of_the_endpoint_ends_everything_at_once(world: World, logins: Logins) -> None:

@@ -537,6 +537,32 @@ def test_when_the_session_is_over_requests_are_held_until_there_are_credentials(
     assert broker.look() == [METADATA, METADATA]
 
 
+@pytest.mark.parametrize("expects_response", [True, False])
+def test_if_the_login_fails_after_the_session_s_end_nothing_is_sent(
+    expects_response: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    given: list[SaslExchange] = [PlainExchange("u", "p")]
+
+    def exchange() -> SaslExchange:
+        if not given:
+            raise SaslAuthenticationException("the token endpoint answered 401")
+        return given.pop()
+
+    broker = Broker(Login(exchange, "u"))
+    broker.let_in(lifetime_ms=100_000)
+    for now, sent, held in ((99.0, [METADATA], 0), (101.0, [], 1)):
+        request = ClientRequest(
+            node_id=1, message=MetadataRequest(topics=[]), expects_response=expects_response
+        )
+        broker.connection.send(request, now)
+        assert broker.look() == sent
+        assert len(broker.connection._held) == held
+    assert broker.connection.awaits_login_since == 101.0
+    with pytest.raises(SaslAuthenticationException, match="answered 401"):
+        broker.connection.go_on(101.0)
+    assert broker.connection.closed().held == [request]
+
+
 def test_what_is_held_for_credentials_is_given_back_with_the_connection() -> None:
     given: list[SaslExchange | None] = [PlainExchange("u", "p"), None]
     broker = Broker(Login(lambda: given.pop(0), "u"))

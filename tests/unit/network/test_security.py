@@ -34,6 +34,8 @@ from spark_kafka_sink.network.option_values import OptionValues
 from spark_kafka_sink.network.sasl_authenticator import Login, SaslAuthenticator
 from spark_kafka_sink.network.security import Security
 from spark_kafka_sink.network.ssl_options import tls_settings
+from spark_kafka_sink.spark.formats import FormatOptions
+from spark_kafka_sink.spark.planning.given_schemas import given_schema
 
 SECRET = "hunter2-of-the-environment"
 REFERENCE = "${env:SECRET_OF_A_TEST}"
@@ -359,6 +361,27 @@ def test_a_login_that_brokers_refuse_names_the_options_to_check(
     made.close()
 
 
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_a_token_endpoint_whose_host_name_is_not_checked_is_told(
+    is_reference: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(TokenSource, "_go_on", lambda _: None)
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    option = "ssl.endpoint.identification.algorithm"
+    jaas = f'{module} clientId="c" clientSecret="s" {option}="";'
+    monkeypatch.setenv("JAAS_OF_A_TEST", jaas)
+    _warn.cache_clear()
+    security(
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://endpoint.invalid/token",
+        sasl_jaas_config="${env:JAAS_OF_A_TEST}" if is_reference else jaas,
+    ).close()
+    assert f"sasl.jaas.config: {option} is empty: anyone with a certificate" in caplog.text
+
+
 def test_a_keytab_of_jaas_that_a_reference_gives_is_not_shown() -> None:
     module = "com.sun.security.auth.module.Krb5LoginModule required"
     with pytest.raises(ConfigException, match=r"the keytab of sasl\.jaas\.config") as caught:
@@ -620,7 +643,17 @@ def by_each_way(folder: Path) -> dict[str, tuple[str, dict[str, str]]]:
         "PYKAFKA_OAUTH_ALLOWED_URLS",
         endpoint | {"sasl_oauthbearer_token_endpoint_url": REFERENCE},
     )
+    ways["schema in a file"] = "PYKAFKA_ALLOWED_PATHS", {"valueSchema": f"{folder}/secret"}
     return ways
+
+
+def use(options: dict[str, str]) -> None:
+    """Use options of a connection, or a file with a schema."""
+    if "valueSchema" in options:
+        schemas = FormatOptions(schemas={"value": options["valueSchema"]})
+        given_schema("value", schemas, "an Avro schema")
+    else:
+        security(**options)
 
 
 @pytest.mark.parametrize("way", by_each_way(Path("/f")))
@@ -634,7 +667,7 @@ def test_the_process_forbids_a_file_a_variable_and_a_url_by_each_way(
     for forbidden in ("", "nothing" if variable == "PYKAFKA_ENV_ALLOWLIST" else "/nothing"):
         monkeypatch.setenv(variable, forbidden)
         with pytest.raises(ConfigException, match=variable) as caught:
-            security(**options)
+            use(options)
         assert SECRET not in "".join(traceback.format_exception(caught.value))
     if way.split(maxsplit=1)[0] in ("EnvVar", "File", "Directory"):
         monkeypatch.delenv(variable)
@@ -741,6 +774,26 @@ def test_a_name_without_a_folder_is_that_of_a_shipped_file_whatever_may_be_read(
     for path in ("./ca.pem", "../ca.pem", str(shipped.parent / "ca.pem"), "other.pem"):
         with pytest.raises(ConfigException, match=r"PYKAFKA_ALLOWED_PATHS|No such file"):
             security(security_protocol="SSL", ssl_truststore_location=path)
+
+
+def test_the_url_of_a_token_may_have_the_name_of_a_shipped_file(shipped: Path) -> None:
+    (shipped / "token.jwt").write_text("e30.e30.sig")
+    options = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    for retriever in ("DefaultJwtRetriever", "FileJwtRetriever"):
+        first = first_token(
+            sasl_oauthbearer_token_endpoint_url="file:token.jwt",
+            sasl_oauthbearer_jwt_retriever_class=retriever,
+            **options,
+        )
+        assert b"Bearer e30.e30.sig" in first
+    for url, words in (
+        ("file:other.jwt", "PYKAFKA_ALLOWED_PATHS"),
+        ("file:../token.jwt", "expected"),
+        ("file:", "expected"),
+        ("token.jwt", "expected"),
+    ):
+        with pytest.raises(ConfigException, match=words):
+            security(sasl_oauthbearer_token_endpoint_url=url, **options)
 
 
 # -- time limits ---------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.brokers.certificates import Authority
 from support.brokers.logins import unsigned_token
 
 from spark_kafka_sink.config import ProducerConfig, producer_config
-from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.errors import SaslAuthenticationException, SslAuthenticationException
 from spark_kafka_sink.model import Node
 from spark_kafka_sink.network.login import SOURCES
 from spark_kafka_sink.network.security import Security, login_identity
@@ -42,7 +43,7 @@ BY_CLIENT_ID = {
 
 
 class Users:
-    """Sets the user of the file with the token, and of the variables."""
+    """Sets the user of the file with the token, and of the environment variables."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._token = folder / "token"
@@ -133,11 +134,71 @@ def test_a_token_that_does_not_name_its_user_is_its_own_identity(
     assert "token-of-alice" not in alice
 
 
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    """The authority of the certificates."""
+    return Authority()
+
+
+# The client's certificate, which is in these files.
+BY_CERTIFICATE = {"ssl.keystore.location": "FOLDER/client.pem"}
+BY_CHAIN = {
+    "ssl.keystore.key": "${directory:FOLDER:key.pem}",
+    "ssl.keystore.certificate.chain": "${directory:FOLDER:chain.pem}",
+}
+
+
+def written(folder: Path, authority: Authority, user: str) -> None:
+    """Write a new key and a new certificate of a user."""
+    leaf = authority.leaf(user)
+    (folder / "client.pem").write_text(leaf.key + leaf.chain)
+    (folder / "key.pem").write_text(leaf.key)
+    (folder / "chain.pem").write_text(leaf.chain)
+
+
+@pytest.mark.parametrize("options", [BY_CERTIFICATE, BY_CHAIN], ids=["keystore", "chain"])
+def test_a_client_s_certificate_may_be_renewed_but_not_become_another_user_s(
+    options: dict[str, str], authority: Authority, tmp_path: Path
+) -> None:
+    given = config({"security.protocol": "SSL", **options}, tmp_path)
+    written(tmp_path, authority, "alice")
+    identity = login_identity(given)
+    made = Security.of(given)
+    assert made is not None
+    written(tmp_path, authority, "alice")
+    assert login_identity(given) == identity != ""
+    assert made.layer(NODE) is not None
+    assert Security.of(given, identity=identity) is not None
+    written(tmp_path, authority, "bob")
+    # The pool of producers has it in its keys.
+    assert login_identity(given) not in ("", identity)
+    words = r"ssl\.keystore\.\w+ has changed since this client was created: a client cannot change"
+    with pytest.raises(SslAuthenticationException, match=words):
+        made.layer(NODE)
+    with pytest.raises(SslAuthenticationException, match="cannot change its user"):
+        Security.of(given, identity=identity)
+    assert Security.of(given) is not None
+    written(tmp_path, authority, "alice")
+    assert made.layer(NODE) is not None
+
+
+def test_with_sasl_a_certificate_is_not_the_user(authority: Authority, tmp_path: Path) -> None:
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+    given = config(login | BY_CERTIFICATE, tmp_path)
+    written(tmp_path, authority, "alice")
+    assert login_identity(given) == ""
+    made = Security.of(given)
+    assert made is not None
+    written(tmp_path, authority, "bob")
+    assert made.layer(NODE) is not None
+
+
 def test_options_that_determine_the_user_need_no_identity(users: Users, tmp_path: Path) -> None:
     del users
     options = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": NAME}
     assert login_identity(config(options, tmp_path)) == ""
     assert login_identity(producer_config({"bootstrap.servers": "h:1"})) == ""
+    assert login_identity(config({"security.protocol": "SSL"}, tmp_path)) == ""
 
 
 def test_an_identity_starts_no_fetch_of_tokens(users: Users, tmp_path: Path) -> None:
@@ -155,9 +216,12 @@ def test_an_identity_starts_no_fetch_of_tokens(users: Users, tmp_path: Path) -> 
             BY_FILE,
             f"the token from {OAUTH}.token.endpoint.url is now of 'bob', and was of 'alice' before",
         ),
-        (BY_NAME, f"the user name '{NAME}' has another value than before"),
-        (IN_JAAS, f"the user name '{NAME}' has another value than before"),
-        (BY_JAAS_REFERENCE, "the user name '${env:JAAS_OF_A_TEST}' has another value than before"),
+        (BY_NAME, f"the user name '{NAME}' is not the one of the first login"),
+        (IN_JAAS, f"the user name '{NAME}' is not the one of the first login"),
+        (
+            BY_JAAS_REFERENCE,
+            "the user name '${env:JAAS_OF_A_TEST}' is not the one of the first login",
+        ),
     ],
     ids=["token", "name", "JAAS name", "whole JAAS"],
 )

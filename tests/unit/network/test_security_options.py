@@ -135,7 +135,7 @@ ROWS: Final = [
     ),
     *refused("ssl.cipher.suites", TLS, "which is unknown", "TLS_RSA_WITH_RC4_128_MD5"),
     *accepted("ssl.endpoint.identification.algorithm", TLS, "https", "HTTPS"),
-    Row("ssl.endpoint.identification.algorithm", "", TLS, warned="can pose as a broker"),
+    Row("ssl.endpoint.identification.algorithm", "", TLS, warned="can pose as the server"),
     *refused("ssl.endpoint.identification.algorithm", TLS, "or empty to skip", "none", "LDAPS"),
     *(
         row

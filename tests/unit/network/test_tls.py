@@ -707,6 +707,23 @@ def test_without_a_truststore_the_system_s_certificates_count(
     assert _is_trusted(made, nowhere)
 
 
+def test_a_folder_counts_only_if_it_has_a_certificate_under_its_hash(
+    nowhere: Path, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = nowhere / "certs"
+    (folder / "java").mkdir(parents=True)
+    (folder / "ca.pem").write_text(made.root)
+    (folder / "0123abcd.0").mkdir()
+    (folder / "0123abcd.1").symlink_to(nowhere / "none")
+    monkeypatch.setenv("SSL_CERT_DIR", str(folder))
+    (nowhere / "first").write_text(made.root)
+    assert _is_trusted(made, nowhere)
+    (nowhere / "first").unlink()
+    (folder / "89abcdef.0").write_text(made.root)
+    # OpenSSL looks there, but not for a certificate of another name.
+    assert not _is_trusted(made, nowhere)
+
+
 def test_where_python_looks_in_vain_the_usual_places_count(
     nowhere: Path, made: Certificates
 ) -> None:

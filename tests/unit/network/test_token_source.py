@@ -260,7 +260,7 @@ def test_a_call_that_does_not_return_is_made_again_in_another_thread(
     assert stuck.source.token() is None
     assert stuck.source.problem() == "tokens.stuck returned no token: no result after 60 s"
     _, answers = stuck.call()
-    assert "no result after 60 s; another thread tries again" in caplog.text
+    assert "no result after 60 s; another thread retries" in caplog.text
     found = token(9000.0, "of the second")
     answers.put(found)
     client.wait()

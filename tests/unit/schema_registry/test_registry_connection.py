@@ -210,7 +210,8 @@ def test_variables_are_not_sent_unencrypted(
     monkeypatch.setenv("SECRET", "u:s3cret")
     said = refusal(REMOTE, basic_auth_user_info="${env:SECRET}")
     assert (
-        "a variable (${…}) in the credentials cannot be used with http://registry.invalid" in said
+        "a reference (${…}) in option basic.auth.user.info cannot be used with "
+        "http://registry.invalid:8081, to which its value would be sent unencrypted" in said
     )
     _warn.cache_clear()
     with caplog.at_level(logging.WARNING):
@@ -219,12 +220,54 @@ def test_variables_are_not_sent_unencrypted(
     assert "s3cret" not in caplog.text
 
 
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required username=u password="
+
+
+@pytest.mark.parametrize(
+    ("options", "kafka", "where"),
+    [
+        ({"bearer_auth_logical_cluster": "${env:SECRET}"}, {}, "option bearer.auth.logical.cluster"),
+        ({"bearer_auth_identity_pool_id": "${env:SECRET}"}, {}, "option bearer.auth.identity.pool.id"),
+        ({"url": f"{REMOTE}/${{env:SECRET}}"}, {}, "a part of option schema.registry.url"),
+        ({"basic_auth_credentials_source": "SASL_INHERIT"}, {"sasl.username": "u", "sasl.password": "${env:SECRET}"}, "the credentials for the brokers"),
+        ({"basic_auth_credentials_source": "sasl_inherit"}, {"sasl.username": "${env:SECRET}", "sasl.password": "p"}, "the credentials for the brokers"),
+        ({"basic_auth_credentials_source": "SASL_INHERIT"}, {"sasl.jaas.config": f'{JAAS}"${{env:SECRET}}";'}, "the credentials for the brokers"),
+        ({"basic_auth_credentials_source": "SASL_INHERIT"}, {"sasl.jaas.config": "${env:JAAS}"}, "the credentials for the brokers"),
+    ],
+)  # fmt: skip
+def test_no_variable_is_sent_unencrypted_by_any_way(
+    options: dict[str, str], kafka: dict[str, str], where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.setenv("JAAS", f"{JAAS}s3cret;")
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"} if kafka else {}
+    given = {"url": REMOTE, **options}
+    with pytest.raises(ConfigException) as caught:
+        client_of(kafka=login | kafka, more=given, url=given.pop("url"))
+    said = str(caught.value)
+    assert f"a reference (${{…}}) in {where} cannot be used with {REMOTE}" in said
+    assert "s3cret" not in said
+    # To this machine, and encrypted, it may be sent.
+    for url in ("http://localhost:1", "https://registry.invalid"):
+        client_of(kafka=login | kafka, more=given, url=url)
+
+
 def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("URL", "http://u:s3cret@nobody.invalid:8081")
     monkeypatch.setenv("WRONG", "s3cret")
     assert "option schema.registry.url is '${env:WRONG}': expected" in refusal("${env:WRONG}")
     client_of("${env:URL}")
-    assert "a variable" in refusal("http://${env:WRONG}@nobody.invalid")
+    assert "a reference" in refusal("http://${env:WRONG}@nobody.invalid")
+
+
+def test_a_registry_whose_host_name_is_not_checked_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    option = "schema.registry.ssl.endpoint.identification.algorithm"
+    _warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        client_of("https://registry.invalid", more={option: ""})
+    assert f"{option} is empty: anyone with a certificate" in caplog.text
 
 
 def test_tls_with_a_client_certificate(tmp_path: Path) -> None:

@@ -76,3 +76,13 @@ def test_who_commits_a_job_imports_not_even_what_options_are(kind: str) -> None:
     pickled = pickle.dumps(make(sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})))
     names = (*HEAVY, "msgspec", "spark_kafka_sink.spark.options")
     assert imports(COMMIT.format(pickled, arguments), names) == "[]"
+
+
+@pytest.mark.parametrize(
+    "name", ["planning.run_plan", "committing.exactly_once_commit", "replays", "kept_plans"]
+)
+def test_who_plans_or_commits_exactly_once_imports_neither_arrow_nor_numpy(name: str) -> None:
+    script = f"import spark_kafka_sink.spark.{name}"
+    assert (
+        imports(script, ("numpy", "pyarrow", "pandas", "spark_kafka_sink.kafka_producer")) == "[]"
+    )

@@ -170,7 +170,7 @@ def _sentence(said: str, python: str | None) -> str | None:
 
 
 def _where(said: str) -> str:
-    """Return where the worker in Spark's exception runs, for messages."""
+    """Return where the worker in Spark's exception runs, for error messages."""
     if executor := _EXECUTOR.search(said):
         return _named(executor)
     return f"{_ON_DRIVER} to plan the write" if _PLANNING.search(said) else "on an executor"

@@ -45,23 +45,23 @@ def known_to_raise() -> Coordinators:
     """Return coordinators that are connected and bump epochs."""
     known = Coordinators()
     known.learn(TRANSACTION, NODES[1])
-    assert not known.raises_epoch(TRANSACTION), "it has not said so yet"
+    assert not known.bumps_epoch(TRANSACTION), "it has not said so yet"
     known.node_ready(1, versions_of(1))
-    assert known.raises_epoch(TRANSACTION)
+    assert known.bumps_epoch(TRANSACTION)
     return known
 
 
 def test_what_the_coordinator_raised_counts_until_the_next_one_is_connected() -> None:
     known = known_to_raise()
     known.node_down(1)
-    assert known.raises_epoch(TRANSACTION), "it cannot be reached"
+    assert known.bumps_epoch(TRANSACTION), "it cannot be reached"
     known.forget_all()
-    assert known.raises_epoch(TRANSACTION), "it is looked up again"
+    assert known.bumps_epoch(TRANSACTION), "it is looked up again"
     known.learn(TRANSACTION, NODES[3])
     known.node_ready(2, OLD)
-    assert known.raises_epoch(TRANSACTION), "the next one has not said anything yet"
+    assert known.bumps_epoch(TRANSACTION), "the next one has not said anything yet"
     known.node_ready(3, OLD)
-    assert not known.raises_epoch(TRANSACTION)
+    assert not known.bumps_epoch(TRANSACTION)
 
 
 @pytest.mark.parametrize(("versions", "raises"), [(OLD, False), (versions_of(1), True)])
@@ -71,7 +71,7 @@ def test_a_coordinator_that_is_connected_already_counts_once_it_is_found(
     known = Coordinators() if raises else known_to_raise()
     known.node_ready(3, versions)
     known.learn(TRANSACTION, NODES[3])
-    assert known.raises_epoch(TRANSACTION) is raises
+    assert known.bumps_epoch(TRANSACTION) is raises
 
 
 def test_what_a_broker_could_before_its_connection_broke_does_not_count() -> None:
@@ -79,11 +79,11 @@ def test_what_a_broker_could_before_its_connection_broke_does_not_count() -> Non
     known.node_ready(3, OLD)
     known.node_down(3)
     known.learn(TRANSACTION, NODES[3])
-    assert known.raises_epoch(TRANSACTION), "it may have been upgraded meanwhile"
+    assert known.bumps_epoch(TRANSACTION), "it may have been upgraded meanwhile"
 
 
 def test_the_coordinator_of_a_group_raises_no_epoch() -> None:
     known = Coordinators()
     known.node_ready(2, versions_of(1))
     known.learn(GROUP, NODES[2])
-    assert not known.raises_epoch(TRANSACTION)
+    assert not known.bumps_epoch(TRANSACTION)

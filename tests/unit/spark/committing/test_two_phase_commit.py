@@ -111,11 +111,13 @@ def test_an_abort_of_a_decided_run_prints_a_line_before_it_commits_the_rest(
     ("level", "is_missing", "seconds", "said"),
     [
         (2, False, 1, "no row is visible"),
-        (2, True, 5, "no row is visible"),
-        (
-            1, True, 5,
-            "no row is visible; if a task still opens a transaction, brokers abort it "
-            "within 900000 ms",
+        *(
+            (
+                level, True, 5,
+                "no row is visible; if a task still opens a transaction, brokers abort it "
+                "within 900000 ms",
+            )
+            for level in (1, 2)
         ),
     ],
 )  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from support.pure.log_handlers import Handler
 
-from spark_kafka_sink.spark.driver.client_logs import mask_client_logs
-from spark_kafka_sink.spark.driver.register import SECRET_NAMES
+from spark_kafka_sink.spark.driver.register import mask_secrets
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,9 @@ def test_what_names_a_secret_option_is_masked(
     request.addfinalizer(partial(logger.setLevel, logger.level))
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
+    conf = SimpleNamespace(get=lambda *_: None, set=lambda *_: None)
     for _ in range(2):
-        mask_client_logs(SECRET_NAMES)
+        mask_secrets(SimpleNamespace(conf=conf))  # type: ignore[arg-type] # of a session
     logger.debug(message)
     logger.debug("%s and %s", message, 1)
     logger.debug("Command to send: %s", "option topic")

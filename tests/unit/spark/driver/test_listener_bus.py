@@ -16,7 +16,7 @@ from pyspark.sql.connect.streaming.query import StreamingQueryListenerBus
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_kafka_sink import FailedQueryRecord, KafkaStreamListener
-from spark_kafka_sink.spark.driver.listener_bus import ListenerBus, mend_listener_bus
+from spark_kafka_sink.spark.driver.listener_bus import ListenerBus, patch_listener_bus
 
 LIMIT_S: Final = 60
 ENDED: Final = proto.StreamingQueryListenerEvent(
@@ -216,7 +216,7 @@ def test_a_bus_in_use_is_mended_once_and_another_kind_of_bus_is_not(
     assert type(bus) is StreamingQueryListenerBus
     session.streams.addListener(listener)
     changing = vars(bus)["_changing"]
-    mend_listener_bus(session)
+    patch_listener_bus(session)
     assert type(bus) is ListenerBus
     assert vars(bus)["_changing"] is changing
     in_time(session.streams.removeListener, listener)
@@ -224,5 +224,5 @@ def test_a_bus_in_use_is_mended_once_and_another_kind_of_bus_is_not(
     in_time(session.streams.removeListener, others)
     other = session.streams._sqlb = StreamingQueryListenerBus(session.streams)
     del other._lock
-    mend_listener_bus(session)
+    patch_listener_bus(session)
     assert type(other) is StreamingQueryListenerBus

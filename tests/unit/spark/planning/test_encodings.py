@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ from pyspark.sql import types as T  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import to_arrow_type
 
 from spark_kafka_sink.errors import ConfigException, DataException
+from spark_kafka_sink.schema_registry.schemas import SchemaReference
 from spark_kafka_sink.serde.arrow_types import column_type as column_type_of_arrow
 from spark_kafka_sink.serde.avro_plan import fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
-from spark_kafka_sink.spark.formats import as_metadata
+from spark_kafka_sink.spark.formats import as_metadata, format_options
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.spark_types import column_type
@@ -75,6 +78,22 @@ def test_a_given_schema_is_an_option_or_a_file(tmp_path: Path) -> None:
     assert tasks.encodings == (encoding,)
 
 
+@pytest.mark.parametrize(
+    "text", ["password=hunter2", '{"type": "hunter2"}', '"hunter2"', "hunter2\xe9"]
+)
+def test_an_error_does_not_show_the_text_of_a_file(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text(text, "latin-1")
+    with pytest.raises(ConfigException, match="option valueSchema") as caught:
+        checked(rows(), valueFormat="avro", valueSchema=str(file))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_files_of_the_kernel_are_not_read_as_schemas() -> None:
+    with pytest.raises(ConfigException, match=r"\(it is not a regular file on a disk\)"):
+        checked(rows(), valueFormat="avro", valueSchema="/proc/self/environ")
+
+
 def test_to_kafka_marks_a_column_so_that_no_option_is_needed() -> None:
     marked = T.StructType().add("value", ORDER, metadata=as_metadata("avro"))
     assert checked(marked).encodings == checked(rows(), valueFormat="avro").encodings
@@ -98,6 +117,8 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "no format": (rows(), {}, DataException, "value attribute unsupported type struct"),
     "only the key": (rows(key=ORDER), {"keyFormat": "avro"}, DataException, "value attribute unsupported type struct"),
     "schema alone": (rows(), {"valueSchema": "{}"}, ConfigException, "option valueSchema has no effect: set valueFormat"),
+    "references of nothing": (rows(), {"valueFormat": "avro", "valueReferences": "[]"}, ConfigException, "option valueReferences has no effect: set valueSchema"),
+    "references without a registry": (rows(), {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "valueReferences": "[]"}, ConfigException, "option valueReferences has no effect: set schema.registry.url"),
     "no key": (rows(), {"valueFormat": "avro", "keyFormat": "avro"}, ConfigException, "option keyFormat is set, but the data has no column key"),
     "no value": (T.StructType().add("key", ORDER), {"valueFormat": "avro"}, DataException, "Required attribute 'value' not found"),
     "invalid schema": (rows(), {"valueFormat": "avro", "valueSchema": '{"type": "recor"}'}, ConfigException, "option valueSchema: Avro schema: the schema: found 'recor', which is not defined before"),
@@ -111,6 +132,26 @@ WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "interval": (rows(T.DayTimeIntervalType()), {"valueFormat": "avro"}, DataException, "column value is of type interval day to second, for which Avro has no type"),
     "name of a field": (rows(T.StructType().add("a b", T.StringType())), {"valueFormat": "avro"}, DataException, "column value.a b: a field of an Avro record is expected to have a name of letters"),
 }  # fmt: skip
+
+
+REFERENCE = {"name": "com.Id", "subject": "ids", "version": 1}
+BROKEN = [
+    [7],
+    {},
+    REFERENCE,
+    [{"name": "com.Id", "subject": "ids"}],
+    *([{**REFERENCE, **each}] for each in ({"version": 0}, {"version": True}, {"version": "1"})),
+    *([{**REFERENCE, **each}] for each in ({"name": ""}, {"subject": None}, {"more": 1})),
+]
+
+
+@pytest.mark.parametrize("text", ["", "[", *map(json.dumps, BROKEN)])
+def test_references_that_are_invalid_are_refused(text: str) -> None:
+    expected = r"option keyReferences is .*: expected a JSON list of references, such as \[\{"
+    with pytest.raises(ConfigException, match=expected):
+        format_options({"keyreferences": text})
+    found = format_options({"valuereferences": json.dumps([REFERENCE])})
+    assert found.references == {"value": (SchemaReference("com.Id", "ids", 1),)}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -150,7 +191,9 @@ def test_types_are_the_same_from_spark_and_from_what_tasks_get(name: str) -> Non
         fields = [(each.name, bare(each.type), each.is_nullable) for each in found.fields]
         return found.kind, found.precision, found.scale, fields
 
-    of_arrow = to_arrow_type(ALL[name], timezone="UTC")
+    is_given = "timezone" in inspect.signature(to_arrow_type).parameters
+    utc: dict[str, Any] = {"timezone": "UTC"} if is_given else {}  # the only one in Spark 4.0
+    of_arrow = to_arrow_type(ALL[name], **utc)
     assert bare(column_type(ALL[name])) == bare(column_type_of_arrow(of_arrow))
 
 

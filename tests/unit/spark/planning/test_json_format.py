@@ -13,7 +13,7 @@ from support.brokers.registry_server import RegistryServer
 from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.serde.json_schema import JsonPlan, derive_json_schema, fit_json
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
-from spark_kafka_sink.spark.formats import ColumnEncoding, as_metadata
+from spark_kafka_sink.spark.formats import ColumnEncoding, as_metadata, type_number
 from spark_kafka_sink.spark.options import SinkOptions
 from spark_kafka_sink.spark.planning import kept_schemas
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
@@ -40,8 +40,10 @@ def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(made_of: T.StructType | None = ORDER) -> T.StructType:
     """Return the schema of what to_kafka makes of columns; None for a string of anything."""
-    metadata = None if made_of is None else as_metadata("json_sr", made_of)
-    return T.StructType().add("value", T.StringType(), metadata=metadata)
+    if made_of is None:
+        return T.StructType().add("value", T.StringType())
+    kind = T.StructType().add("json", T.StringType()).add("type", T.IntegerType(), nullable=False)
+    return T.StructType().add("value", kind, metadata=as_metadata("json_sr", made_of))
 
 
 def checked(schema: T.StructType, **options: str) -> SinkOptions:
@@ -60,7 +62,8 @@ def asked(server: RegistryServer, schema: T.StructType, **options: str) -> list[
 def encoding(schema: object, schema_id: int, made_of: T.StructType = ORDER) -> ColumnEncoding:
     """Return how a value is written with a schema."""
     plan = fit_json(column_type(made_of), schema, "value")  # type: ignore[arg-type]
-    return ColumnEncoding("value", plan, schema_id_prefix(schema_id))
+    prefix = schema_id_prefix(schema_id)
+    return ColumnEncoding("value", plan, prefix, type_number=type_number(made_of))
 
 
 def test_a_schema_is_derived_from_the_mark_and_registered(server: RegistryServer) -> None:
@@ -101,6 +104,17 @@ def test_a_given_schema_and_an_id_are_compared(server: RegistryServer) -> None:
         checked(rows(), schema_registry_url=server.url, valueSchema="[1]")
 
 
+def test_references_are_registered_and_not_resolved(server: RegistryServer) -> None:
+    uses = [{"name": "name.json", "subject": "names", "version": 1}]
+    schema = {**HAND_MADE, "properties": {"id": {}, "name": {"$ref": "name.json"}}}
+    more = {"valueSchema": json.dumps(schema), "valueReferences": json.dumps(uses)}
+    assert asked(server, rows(), **more) == [encoding(schema, 1)]
+    assert server.schemas[1]["references"] == uses
+    # Only readers need the other schema, so the next write does not ask for it either.
+    assert asked(server, rows()) == [encoding(schema, 1)]
+    assert server.asked() == [REGISTER, LATEST]
+
+
 def test_other_strings_and_bytes_need_a_schema_that_is_not_compared(
     server: RegistryServer,
 ) -> None:
@@ -132,6 +146,7 @@ def test_the_record_name_is_the_title(server: RegistryServer) -> None:
 WRONG: dict[str, tuple[T.StructType, dict[str, str], type[Exception], str]] = {
     "no registry": (rows(), {}, ConfigException, 'the format of column value is json_sr, which needs a schema registry: set schema.registry.url, or write JSON without it by to_kafka(df, value="json")'),
     "struct": (T.StructType().add("value", ORDER), {"valueFormat": "json_sr", "schema_registry_url": "http://r"}, DataException, 'column value is of type struct<id:bigint,name:string>, and its format json_sr is for rows that are JSON already: call to_kafka(df, value="json_sr"), or use to_json and set a schema'),
+    "a column that was cast": (T.StructType().add("value", T.StringType(), metadata=as_metadata("json_sr", ORDER)), {"schema_registry_url": "http://r", "recordName": "R"}, ConfigException, "option recordName has no effect, because no schema is derived: remove it"),
     "other format": (rows(), {"valueFormat": "avro", "schema_registry_url": "http://r"}, ConfigException, "to_kafka has made the column value for the format json_sr, but option valueFormat is avro: expected the same"),
     "no name": (rows(None), {"valueFormat": "json_sr", "recordName": "R", "schema_registry_url": "http://r"}, ConfigException, "option recordName has no effect, because no schema is derived: remove it"),
 }  # fmt: skip
@@ -179,7 +194,7 @@ def test_the_mark_has_only_what_the_schema_depends_on(server: RegistryServer) ->
     schema = rows(made_of)
     assert "secret" not in schema.json()
     again = T.StructType.fromJson(json.loads(schema.json()))
-    asked(server, again)
+    assert type_number(made_of) == asked(server, again)[0].type_number
     text_of_schema = server.schemas[1]["schema"]
     assert json.loads(text_of_schema)["properties"]["map"] == {
         "type": "object",

@@ -7,22 +7,31 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, error
+from support.brokers.registry_server import RegistryServer, basic, error, guid_of
 
+from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.serde.avro_plan import Form, fit
 from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.options import SinkOptions
-from spark_kafka_sink.spark.planning import kept_schemas, registry_questions
+from spark_kafka_sink.spark.planning import (
+    datasource,
+    kept_schemas,
+    registry_questions,
+    task_tokens,
+)
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
@@ -82,6 +91,48 @@ def asked(
     # What a client of Spark Connect checks asks nobody.
     assert len(server.calls) == before
     return with_registered_encodings(checked, schema, may_remember=may_remember)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_with_a_delegation_token_the_registry_gets_the_credentials_of_the_driver(
+    is_stream: bool,  # noqa: FBT001 - a parameter of the test
+    server: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_token(options: SinkOptions) -> SinkOptions:
+        token = DelegationToken(
+            owner="User:alice",
+            issue_timestamp_ms=0,
+            expiry_timestamp_ms=2**50,
+            max_timestamp_ms=2**50,
+            token_id="id-of-the-token",
+            hmac=Secret("aG1hYw=="),
+        )
+        config = with_delegation_token(options.producer, token, "SCRAM-SHA-512")
+        return replace(options, producer=config)
+
+    monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
+    monkeypatch.setattr(datasource, "with_job_token", lambda options: (with_token(options), None))
+    monkeypatch.setattr(task_tokens, "_with_shared_token", with_token)
+    source = KafkaDataSource(
+        {
+            "kafka.bootstrap.servers": "b:1",
+            "topic": "t",
+            "valueFormat": "avro",
+            "schema.registry.url": server.url,
+            "basic.auth.credentials.source": "SASL_INHERIT",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "alice",
+            "kafka.sasl.password": "hunter2",
+            "delegationToken": "true",
+        }
+    )
+    plan = source.streamWriter if is_stream else source.writer
+    sent = pickle.dumps(plan(rows(), False))  # noqa: FBT003 - Spark's signature
+    assert {each.headers["authorization"] for each in server.calls} == {basic("alice", "hunter2")}
+    assert b"id-of-the-token" in sent
+    assert b"hunter2" not in sent
 
 
 def encoding(text: str, schema_id: int, kind: T.DataType = ORDER) -> ColumnEncoding:
@@ -154,7 +205,6 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
         "t-key": 1,
         "t-value": 1,
     }
-    assert len(server.asked()) == 4
     # The id is that of the value.
     key, value = asked(server, schema, keyFormat="avro", use_schema_id="2").encodings
     assert (key.prefix, value.prefix) == (schema_id_prefix(1), schema_id_prefix(2))
@@ -163,6 +213,37 @@ def test_key_and_value_have_their_own_subjects(server: RegistryServer) -> None:
     server.asked()
     (key,) = asked(server, only_key, more=options).encodings
     assert key.prefix == schema_id_prefix(1)
+
+
+# For keys and values: what the registry has, the options, and the calls. Only the first write to
+# new subjects has four calls, and only with two derived schemas.
+GIVEN = {"valueSchema": HAND_MADE}
+KEY_LATEST, KEY_REGISTER = LATEST.replace("value", "key"), REGISTER.replace("value", "key")
+CALLS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
+    "both subjects are there": (("key", "value"), {}, [KEY_LATEST, LATEST]),
+    "a new value": (("key",), {}, [KEY_LATEST, LATEST, REGISTER]),
+    "a new key": (("value",), {}, [KEY_LATEST, LATEST, KEY_REGISTER]),
+    "both are new": ((), {}, [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]),
+    "both are new, and the value's schema is given": ((), GIVEN, [KEY_LATEST, KEY_REGISTER, REGISTER]),
+    "both schemas are given": ((), {**GIVEN, "keySchema": '"long"'}, [KEY_REGISTER, REGISTER]),
+    "the id of the value's schema is given": (("value",), {"use_schema_id": "1"}, [KEY_LATEST, "GET /schemas/ids/1", KEY_REGISTER]),
+    "nothing may be registered": (("key", "value"), {"auto_register_schemas": "false"}, [KEY_LATEST, LATEST]),
+    "the schemas may only be looked up": (("key", "value"), {"auto_register_schemas": "false", "keySchema": '"long"', "valueSchema": DERIVED}, [LOOKUP.replace("value", "key"), LOOKUP]),
+    "only the latest version": (("key", "value"), {"use_latest_version": "true"}, [KEY_LATEST, LATEST]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_calls_for_keys_and_values(name: str, server: RegistryServer) -> None:
+    subjects, options, calls = CALLS[name]
+    schemas = {"key": '"long"', "value": DERIVED}
+    for column in subjects:
+        server.add(f"t-{column}", schemas[column])
+    asked(server, rows(key=T.LongType()), options, keyFormat="avro")
+    assert server.asked() == calls
+    # The second job finds the subjects.
+    asked(server, rows(key=T.LongType()), keyFormat="avro")
+    assert server.asked() == [KEY_LATEST, LATEST]
 
 
 def test_no_schema_is_registered_if_another_column_does_not_fit(server: RegistryServer) -> None:
@@ -226,6 +307,124 @@ def test_references_are_resolved(server: RegistryServer) -> None:
     assert server.asked() == [LATEST, "GET /subjects/ids/versions/1"]
 
 
+ID = {"type": "record", "name": "com.Id", "fields": [{"name": "n", "type": "int"}]}
+ID_TYPE = T.StructType().add("n", T.IntegerType())
+USES_ID = json.dumps(
+    {"type": "record", "name": "com.R", "fields": [{"name": "id", "type": "com.Id"}]}
+)
+INLINE = USES_ID.replace('"com.Id"', json.dumps(ID))
+REFERENCES = json.dumps([{"name": "com.Id", "subject": "ids", "version": 1}])
+
+
+def test_a_schema_that_is_given_has_references(server: RegistryServer) -> None:
+    server.add("ids", ID)
+    kind = T.StructType().add("id", ID_TYPE, nullable=False)
+    given = {
+        "valueSchema": USES_ID,
+        "valueReferences": REFERENCES,
+        "value_subject_name_strategy": "RecordNameStrategy",
+    }
+    version = "GET /subjects/ids/versions/1"
+    assert asked(server, rows(kind), given).encodings == (encoding(INLINE, 2, kind),)
+    assert server.asked() == [version, "POST /subjects/com.R/versions"]
+    assert server.schemas[2]["references"] == json.loads(REFERENCES)
+    # Without registering, it is looked up with its references.
+    found = asked(server, rows(kind), given, auto_register_schemas="false")
+    assert found.encodings == (encoding(INLINE, 2, kind),)
+    assert server.asked() == [version, "POST /subjects/com.R"]
+    # As the latest version of a subject, it needs no option.
+    latest = {"valueSubject": "com.R"}
+    assert asked(server, rows(kind), latest).encodings == (encoding(INLINE, 2, kind),)
+    # A schema that keys and values reference is fetched once.
+    given |= {"keyFormat": "avro", "keySchema": USES_ID, "keyReferences": REFERENCES}
+    server.asked()
+    key, value = asked(server, rows(kind, kind), given).encodings
+    assert key.prefix == value.prefix == schema_id_prefix(2)
+    assert server.asked() == [version, KEY_REGISTER, "POST /subjects/com.R/versions"]
+
+
+def test_a_reference_to_nothing_and_a_misfit_register_nothing(server: RegistryServer) -> None:
+    given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
+    kind = T.StructType().add("id", ID_TYPE)
+    with pytest.raises(
+        DataException, match=r"the schema references com\.Id, but the schema registry"
+    ):
+        asked(server, rows(kind), given)
+    server.add("ids", ID)
+    misfit = T.StructType().add("id", T.StringType())
+    with pytest.raises(DataException, match=r"column value\.id is of type string"):
+        asked(server, rows(misfit), given)
+    with pytest.raises(
+        ConfigException, match=r"option valueSchema: .* 'com\.Id', which is not def"
+    ):
+        asked(server, rows(kind), valueSchema=USES_ID)
+    assert list(server.subjects) == ["ids"]
+
+
+def test_a_stream_with_other_references_asks_again(server: RegistryServer) -> None:
+    server.add("ids", ID)
+    server.add("ids", {**ID, "fields": [{"name": "n", "type": "long"}]})
+    kind = T.StructType().add("id", ID_TYPE, nullable=False)
+    given = {"valueSchema": USES_ID, "valueReferences": REFERENCES}
+    first = batch(server, rows(kind), given)
+    assert batch(server, rows(kind), given) == first
+    assert server.asked() == ["GET /subjects/ids/versions/1", REGISTER]
+    given["valueReferences"] = REFERENCES.replace("1", "2")
+    assert batch(server, rows(kind), given).prefix == schema_id_prefix(4)
+
+
+HEADER = {
+    "value_schema_id_serializer": "io.confluent.kafka.serializers.schema.id.HeaderSchemaIdSerializer"
+}
+OPTIONS_BY_CALL: dict[str, tuple[dict[str, str], str]] = {
+    "derived": ({}, REGISTER),
+    "given": ({"valueSchema": DERIVED}, REGISTER),
+    "latest": ({}, LATEST),
+    "looked up": ({"valueSchema": DERIVED, "auto_register_schemas": "false"}, LOOKUP),
+    "by id": ({"use_schema_id": "1"}, "GET /schemas/ids/1"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS_BY_CALL)
+def test_a_header_has_the_guid_in_place_of_the_prefix(name: str, server: RegistryServer) -> None:
+    options, call = OPTIONS_BY_CALL[name]
+    server.has_guids = True
+    if call != REGISTER:
+        server.add("t-value", DERIVED)
+    (found,) = asked(server, more={**options, **HEADER}).encodings
+    assert server.asked()[-1] == call
+    guid = uuid.UUID(guid_of(1))
+    assert (found.prefix, found.header) == (b"", ("__value_schema_id", b"\1" + guid.bytes))
+    # It is decided for each of the two columns.
+    key, value = asked(server, rows(key=ORDER), {"keyFormat": "avro", **HEADER}).encodings
+    assert (key.prefix, key.header) == (schema_id_prefix(2), None)
+    assert value == found
+
+
+@pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])
+def test_brokers_are_checked_for_headers_that_tasks_add(
+    options: dict[str, str], server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bool] = []
+
+    def check_cluster(given: SinkOptions, *, has_headers: bool, may_remember: bool) -> SinkOptions:
+        assert not may_remember
+        checked.append(has_headers)
+        return given
+
+    monkeypatch.setattr(datasource, "check_cluster", check_cluster)
+    server.has_guids = True
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": server.url,
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+    datasource.check_batch_write(rows(), given)
+    assert checked == [bool(options)]
+
+
 def test_bytes_that_are_the_whole_value_have_no_length(server: RegistryServer) -> None:
     for kind in (T.BinaryType(), T.StringType()):
         server.subjects["t-value"] = []
@@ -252,6 +451,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
     "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
+    "references alone": ({}, {"valueReferences": REFERENCES}, ConfigException, "option valueReferences has no effect: set valueSchema, or remove it"),
+    "no guid": ({"schema": HAND_MADE}, HEADER, ConfigException, "option value.schema.id.serializer is HeaderSchemaIdSerializer, but the schema registry has not returned the GUID of the schema"),
     "schema and latest": ({}, {"valueSchema": HAND_MADE, "use_latest_version": "true"}, ConfigException, "both valueSchema and use.latest.version choose a schema"),
     "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
     "topic column": ({}, {"topic": ""}, ConfigException, "the rows have a topic column, and TopicNameStrategy names the subject of column value after the topic: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
@@ -426,7 +627,7 @@ def test_a_write_that_is_planned_twice_asks_once(server: RegistryServer) -> None
     schema = rows(key=T.LongType())
     found = [asked(server, schema, first, keyFormat="avro").encodings for _ in range(2)]
     assert found[0] == found[1]
-    assert len(server.asked()) == 4
+    assert server.asked() == [KEY_LATEST, LATEST, KEY_REGISTER, REGISTER]
     assert asked(server, schema, second, keyFormat="avro").encodings == found[0]
     assert len(server.asked()) == 2
     # What a micro-batch has chosen is not used by a write, with or without an id.
@@ -447,6 +648,12 @@ def test_other_processes_of_the_driver_know_it(
     assert server.asked() == [LATEST, REGISTER]
     (file,) = tmp_path.iterdir()
     assert not any(secret in file.read_text() for secret in ("s3cret", "user-x", server.url))
+    server.has_guids = True
+    headers = batch(server, more=HEADER)
+    server.asked()
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert batch(server, more=HEADER) == headers
+    assert server.asked() == []
     # Other credentials may see other schemas.
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pytest
+from support.pure.planned_run import DECIDED, PLAN
 
 from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.admin import NewTopic, TopicDescription
 from spark_kafka_sink.auth.acls import Acls
+from spark_kafka_sink.commit.attempts import Plan
+from spark_kafka_sink.commit.log_record import StreamMark
 from spark_kafka_sink.errors import (
     ApiException,
     ConfigException,
+    KafkaException,
     TimeoutException,
     api_exception,
 )
 from spark_kafka_sink.logs import _warn
+from spark_kafka_sink.spark.committing import single_commit
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
+from spark_kafka_sink.spark.micro_batch import MicroBatch
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.planning import run_plan
+from spark_kafka_sink.spark.planning import datasource, run_plan
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.run_plan import _check_compacted, _check_log
 
@@ -163,3 +170,23 @@ def test_a_cluster_that_does_not_answer_is_no_reason_to_create_a_log(
 ) -> None:
     with pytest.raises(TimeoutException, match=r"^nobody answers$"):
         need_log(monkeypatch, TimeoutException("nobody answers"))
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    ("batch_id", "said"), [(4, "older than micro-batch 5"), (5, "was written by this run")]
+)
+def test_a_save_that_is_refused_after_its_plan_leaves_no_transaction_open(
+    monkeypatch: pytest.MonkeyPatch, batch_id: int, said: str, level: int
+) -> None:
+    record = DECIDED.done().after_batch(StreamMark("q", 5, 1, "r"))
+    planned = replace(PLAN, run=replace(PLAN.run, level=level), record=record)
+    ended: list[Plan] = []
+    monkeypatch.setattr(run_plan, "plan_micro_batch", lambda _: planned)
+    monkeypatch.setattr(single_commit, "end_unused", lambda _, plan: ended.append(plan))
+    given = sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+    options = replace(given, exactly_once=ExactlyOnce(Mode.SINGLE))
+    with pytest.raises(KafkaException, match=said):
+        datasource._planned_save(options, MicroBatch("q", batch_id, "r"))
+    # At level 2, a transaction begins with its first row.
+    assert ended == ([planned] if level == 1 else [])

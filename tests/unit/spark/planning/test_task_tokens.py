@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 import pytest
 from pyspark import SparkFiles
+from pyspark.sql.types import StringType, StructType
 from support.pure.planned_run import PLAN
 
 from spark_kafka_sink import error_codes as codes
@@ -37,16 +38,25 @@ from spark_kafka_sink.logs import _warn
 from spark_kafka_sink.model import DelegationToken, Secret
 from spark_kafka_sink.network.oauth import subject_of_file
 from spark_kafka_sink.network.option_values import OptionValues
-from spark_kafka_sink.spark import session
+from spark_kafka_sink.spark import replays, session
 from spark_kafka_sink.spark import writer as writer_module
 from spark_kafka_sink.spark.committing import exactly_once_commit, job_token
+from spark_kafka_sink.spark.micro_batch import MicroBatch, batch_id_option, query_option
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
-from spark_kafka_sink.spark.planning import task_tokens
+from spark_kafka_sink.spark.planning import datasource, encodings, run_plan, task_tokens
+from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.task_tokens import (
     checked_with_shared_token,
     with_job_token,
 )
-from spark_kafka_sink.spark.writer import ExactlyOnceWriter, KafkaArrowWriter
+from spark_kafka_sink.spark.writer import (
+    ExactlyOnceMicroBatchWriter,
+    ExactlyOnceStreamWriter,
+    ExactlyOnceWriter,
+    KafkaArrowWriter,
+    KafkaStreamArrowWriter,
+    MicroBatchWriter,
+)
 
 HOUR_MS = 3_600_000
 GIVEN = {
@@ -567,6 +577,49 @@ def test_neither_a_task_nor_the_folder_has_the_driver_s_credentials(
     assert PASSWORD not in file.read_bytes()
     assert PASSWORD in pickle.dumps(options())
     assert created.hmac.value not in f"{checked!r} {token!r}"
+
+
+ONCE = {"exactlyOnce": "true", "txnAppId": "app"}
+MICRO_BATCH = MicroBatch("query", 3, "run")
+OF_STREAM = {"checkpointLocation": "/checkpoint"}
+# The options that have each kind of writer planned.
+WRITERS: dict[type, dict[str, str]] = {
+    KafkaArrowWriter: {},
+    KafkaStreamArrowWriter: OF_STREAM,
+    MicroBatchWriter: batch_id_option(3),
+    ExactlyOnceWriter: ONCE | {"txnVersion": "1"},
+    ExactlyOnceStreamWriter: ONCE | OF_STREAM,
+    ExactlyOnceMicroBatchWriter: ONCE | batch_id_option(3) | query_option(MICRO_BATCH),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_what_spark_sends_to_executors_has_none_of_the_driver_s_credentials(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, kind: type
+) -> None:
+    monkeypatch.setattr(datasource, "check_cluster", lambda options, **_: options)
+    monkeypatch.setattr(run_plan, "plan_run", lambda *_: PLAN)
+    monkeypatch.setattr(run_plan, "plan_micro_batch", lambda *_: PLAN)
+    monkeypatch.setattr(replays, "is_written", lambda *_: False)
+    registry = {
+        "valueFormat": "avro",
+        "schema.registry.url": "http://127.0.0.1:1",
+        "basic.auth.user.info": f"user:{PASSWORD.decode()}",
+        "bearer.auth.logical.cluster": PASSWORD.decode(),
+    }
+    monkeypatch.setattr(encodings, "answers", lambda *_, **__: ())
+    source = KafkaDataSource(GIVEN | registry | WRITERS[kind])
+    # Spark puts the pickled writer into the command of the tasks, and broadcasts it if it is large.
+    schema = StructType().add("value", StringType())
+    is_stream = kind in (KafkaStreamArrowWriter, ExactlyOnceStreamWriter)
+    plan = source.streamWriter if is_stream else source.writer
+    writer = plan(schema, False)  # noqa: FBT003 - Spark's signature
+    assert type(writer) is kind
+    (token,) = [each for _, each in brokers.tokens.values()]
+    sent = pickle.dumps(writer)
+    assert token.hmac.value.encode() in sent
+    assert PASSWORD in pickle.dumps(source)
+    assert PASSWORD not in sent
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,21 @@
-"""Rows of a task that are older than their topic keeps them, and rows for topics of the sink."""
+"""Rows of a task that are refused by brokers, or older than their topic keeps them.
+
+Also rows for topics of the sink itself.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_sink.errors import DataException
+from spark_kafka_sink import error_codes as codes
+from spark_kafka_sink.errors import DataException, InvalidRecordException
+from spark_kafka_sink.model import AppendFailure
 from spark_kafka_sink.records.record_limits import RecordLimits
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
@@ -34,10 +40,44 @@ class AllTaken:
         """Do nothing."""
 
 
+class OneByOne(AllTaken):
+    """A producer whose brokers refuse the first row of each batch that has more than one."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self._waiting: list[tuple[Any, ...]] = []
+
+    def append(self, *given: object, **__: object) -> None:
+        """Keep a batch until the next flush."""
+        self._waiting.append(given)
+
+    def flush(self) -> None:
+        """Write batches of one row, and refuse the others."""
+        waiting, self._waiting = self._waiting, []
+        error = InvalidRecordException("refused")
+        error.code = codes.INVALID_RECORD
+        for _, batch, on_failure in waiting:
+            rows = np.arange(batch.num_rows)
+            if len(rows) > 1:
+                on_failure(AppendFailure(rows, rows[:1], error))
+            else:
+                self.written += batch["value"].to_pylist()
+
+
 def options_with(on_error: str, retention_ms: int) -> SinkOptions:
     """Return options for a topic with that retention, as the driver completes them."""
     names = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "onError": on_error}
     return replace(sink_options(names), retention_ms=retention_ms)
+
+
+def test_rows_that_were_sent_again_may_be_refused_again() -> None:
+    producer = OneByOne()
+    options = options_with("skip", HOUR_MS)
+    with TaskRows(options, cast(TaskProducer, producer), 0, 0) as rows:
+        rows.append(pa.record_batch({"value": ["a", "b", "c"]}))
+        assert rows.flush() == 1
+        assert rows.finish().reasons == {"refused_by_broker": 2}
+    assert producer.written == ["c"]
 
 
 @pytest.mark.parametrize(("on_error", "partitions"), [("skip", [0, 7, None]), ("fail", [0, None])])

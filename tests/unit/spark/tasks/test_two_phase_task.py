@@ -13,11 +13,22 @@ from support.pure.planned_run import OWNER, PLAN, SLOT, WRITER
 
 from spark_kafka_sink.commit import one_question
 from spark_kafka_sink.commit.outcomes import Claimed
-from spark_kafka_sink.commit.questions import Answer, Ended, EndTxn, Unanswered
+from spark_kafka_sink.commit.questions import (
+    COMPLETE_ABORT,
+    Answer,
+    Described,
+    DescribeTransaction,
+    Ended,
+    EndTxn,
+    Unanswered,
+)
 from spark_kafka_sink.errors import KafkaException
+from spark_kafka_sink.model import ProducerIdAndEpoch
+from spark_kafka_sink.spark import commit_clients
 from spark_kafka_sink.spark.exactly_once import ExactlyOnce, Mode
 from spark_kafka_sink.spark.options import sink_options
 from spark_kafka_sink.spark.tasks import task_transaction, two_phase_task
+from spark_kafka_sink.spark.tasks.two_phase_task import TwoPhaseTask
 
 OPTIONS = replace(
     sink_options({"kafka.bootstrap.servers": "b:1", "topic": "t"}),
@@ -101,3 +112,24 @@ def test_a_task_that_fails_closes_its_producer_before_it_aborts_the_transaction(
 def test_a_task_that_fails_before_its_first_row_has_nothing_to_abort(scene: Scene) -> None:
     fail(scene)
     assert scene.calls == []
+
+
+@pytest.mark.parametrize(("task_s", "is_timeout"), [(899.0, False), (900.0, True)])
+@pytest.mark.parametrize("aborts", [1, 2])
+def test_a_task_whose_driver_aborts_the_job_does_not_advise_a_longer_timeout(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, task_s: float, aborts: int, *, is_timeout: bool
+) -> None:
+    def reply(_: object, ask: DescribeTransaction) -> Described:
+        is_driver = ask.transactional_id == PLAN.run.driver_id
+        before, times = (PLAN.producer, aborts) if is_driver else (WRITER, 1)
+        raised = ProducerIdAndEpoch(before.producer_id, before.epoch + times)
+        return Described(COMPLETE_ABORT, raised)
+
+    for module in (commit_clients, task_transaction):
+        monkeypatch.setattr(module, "reply_to", reply)
+    task = TwoPhaseTask(PLAN, OPTIONS, scene, 0, 0)  # type: ignore[arg-type]
+    task._claimed = scene.outcome
+    said = task_transaction._why_it_ended(PLAN, OPTIONS, task, task_s) or ""
+    assert ("the job failed or was cancelled" in said) != is_timeout
+    assert ("raise the option" in said) == is_timeout
+    assert "superseded" not in said
