@@ -39,6 +39,7 @@ def test_cells_of_every_kind_are_measured_and_reported(
         assert ours["rows"] == cell["cell"]["rows"]
         assert ours["log_bytes"] > 0
         for contender in ("R1",) if name == "cold" else ("R0", "R1"):
+            assert results[contender]["not_run"] is None
             (measurement,) = results[contender]["measurements"]
             assert measurement["seconds"] > 0
             assert measurement["after"] in results
