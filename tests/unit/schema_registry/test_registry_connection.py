@@ -257,7 +257,7 @@ def test_urls_may_be_variables_that_no_message_resolves(monkeypatch: pytest.Monk
     monkeypatch.setenv("WRONG", "s3cret")
     assert "option schema.registry.url is '${env:WRONG}': expected" in refusal("${env:WRONG}")
     client_of("${env:URL}")
-    assert "a variable" in refusal("http://${env:WRONG}@nobody.invalid")
+    assert "a reference" in refusal("http://${env:WRONG}@nobody.invalid")
 
 
 def test_a_registry_whose_host_name_is_not_checked_is_told(
