@@ -29,7 +29,10 @@ def main() -> None:
         path, options = json.loads(line)
         error = None
         try:
-            spark.read.parquet(path).write.format("pykafka").options(**options).save()
+            # Without it, Sail 0.7 reads several files in fewer partitions than it has planned, and
+            # rejects the commit.
+            rows = spark.read.parquet(path).repartition(os.cpu_count() or 1)
+            rows.write.format("pykafka").options(**options).save()
         except Exception as raised:  # noqa: BLE001 - the benchmark reads it
             error = str(raised) or type(raised).__name__
         print(json.dumps(error), flush=True)

@@ -235,8 +235,7 @@ class ProducerTransactions:
     def _has_unseen_abort(self) -> bool:
         """Whether the user has called abort, but its wait was over before the abort had ended."""
         unseen = self._manager.unacknowledged_call
-        is_abort = unseen is not None and unseen.operation == _ABORT
-        return is_abort and self._state.fatal_error is None
+        return unseen is not None and unseen.operation == _ABORT
 
     def _open_end(self) -> Callable[[], TransactionalResult] | None:
         """Return the function that begins to end the open transaction, or resumes it.

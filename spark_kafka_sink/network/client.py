@@ -177,7 +177,7 @@ class NetworkClient:
         self._selector.wakeup()
 
     def last_errors(self) -> str:
-        """Return a description of nodes with errors, for messages. Any thread may call this."""
+        """Return the errors of nodes, for error messages. Any thread may call this."""
         problem = "" if self._security is None else self._security.problem
         return self._nodes.errors(self._clock(), problem)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -108,7 +109,8 @@ class SchemaRegistryClient:
         # Newer registries also return the rules of the version, which may come from an earlier
         # version.
         has_rules = bool(found.get("ruleSet"))
-        return RegisteredSchema(schema, _id(found, what), subject, has_rules=has_rules)
+        schema_id, guid = _id(found, what), _guid(found, what)
+        return RegisteredSchema(schema, schema_id, subject, has_rules=has_rules, guid=guid)
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -348,6 +350,17 @@ def _id(found: Mapping[str, Any], what: str) -> int:
     return schema_id
 
 
+def _guid(found: Mapping[str, Any], what: str) -> str:
+    """Return the GUID of a schema; empty if the registry has not returned it."""
+    guid = found.get("guid")
+    if guid is None:
+        return ""
+    try:
+        return str(uuid.UUID(guid))
+    except (ValueError, AttributeError, TypeError):
+        raise _no_answer(what, "has an invalid GUID") from None
+
+
 def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> RegisteredSchema:
     text, kind = found.get("schema"), found.get("schemaType", AVRO)
     subject, version = found.get("subject", ""), found.get("version", 0)
@@ -360,6 +373,7 @@ def _registered(found: Mapping[str, Any], what: str, schema_id: int | None) -> R
         subject,
         version if isinstance(version, int) else 0,
         has_rules=bool(found.get("ruleSet")),
+        guid=_guid(found, what),
     )
 
 

@@ -39,7 +39,8 @@ class RegisteredSchema:
     """A schema that a registry has, with its id.
 
     subject, version: empty and 0 if the registry has not returned them. has_rules: whether the
-    registry has a ruleSet for it, which may say that values must be encrypted.
+    registry has a ruleSet for it, which may say that values must be encrypted. guid: empty for a
+    registry that has none, such as Confluent's before version 8.0.
     """
 
     schema: Schema
@@ -47,3 +48,4 @@ class RegisteredSchema:
     subject: str = ""
     version: int = 0
     has_rules: bool = False
+    guid: str = ""

@@ -41,7 +41,7 @@ _STRATEGY_OPTIONS: Final = {
     "key": "key.subject.name.strategy",
     "value": "value.subject.name.strategy",
 }
-_ID_OPTIONS: Final = ("key.schema.id.serializer", "value.schema.id.serializer")
+_ID_OPTIONS: Final = {"key": "key.schema.id.serializer", "value": "value.schema.id.serializer"}
 _SUBJECT_OPTIONS: Final = {"key": "keySubject", "value": "valueSubject"}
 # Options of Confluent's clients that this sink accepts without effect.
 _WITHOUT_EFFECT: Final = (
@@ -53,14 +53,15 @@ _BOOLEANS: Final = ("auto.register.schemas", "normalize.schemas", "use.latest.ve
 REGISTRY_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
     *_STRATEGY_OPTIONS.values(),
-    *_ID_OPTIONS,
+    *_ID_OPTIONS.values(),
     *_SUBJECT_OPTIONS.values(),
     *_WITHOUT_EFFECT,
     *_BOOLEANS,
     "latest.cache.ttl.sec",
     "use.schema.id",
 )
-_PREFIX_SERIALIZER: Final = "PrefixSchemaIdSerializer"
+# The names of Confluent's classes, and whether each writes the id into a header.
+_ID_SERIALIZERS: Final = {"PrefixSchemaIdSerializer": False, "HeaderSchemaIdSerializer": True}
 _NEVER: Final = -1.0
 
 
@@ -90,7 +91,8 @@ class RegistrySettings:
     strategies: pairs of ``key`` or ``value`` and the option for this column, if it is set.
     cache_ttl_s: for how many seconds the latest version of a subject is used without asking the
     registry again, negative for always. schema_id: the id of the schema to write with, None if
-    use.schema.id is not set.
+    use.schema.id is not set. ids_in_headers: the columns, key or value, whose rows get the id of
+    their schema in a header.
     """
 
     connection: tuple[tuple[str, Secret], ...]
@@ -101,6 +103,7 @@ class RegistrySettings:
     normalize: bool = False
     cache_ttl_s: float = _NEVER
     schema_id: int | None = None
+    ids_in_headers: tuple[str, ...] = ()
 
     def subject_of(self, column: str) -> str | None:
         """Return the value of the option keySubject or valueSubject, None if it is not set."""
@@ -123,8 +126,6 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
             message = f"option {others[0]} has no effect: set {URL_OPTION}, or remove {others[0]}"
             raise ConfigException(message)
         return None
-    for name in _ID_OPTIONS:
-        _check_id_serializer(name, named.get(name))
     flags = {name: _flag(name, named.get(name)) for name in _BOOLEANS}
     return RegistrySettings(
         connection=tuple((n, Secret(named[n])) for n in CONNECTION_OPTIONS if n in named),
@@ -143,6 +144,11 @@ def registry_settings(given: Mapping[str, str]) -> RegistrySettings | None:
         normalize=flags["normalize.schemas"] is True,
         cache_ttl_s=_seconds("latest.cache.ttl.sec", named.get("latest.cache.ttl.sec")),
         schema_id=_schema_id("use.schema.id", named.get("use.schema.id")),
+        ids_in_headers=tuple(
+            column
+            for column, name in _ID_OPTIONS.items()
+            if name in named and _is_header_serializer(name, named[name])
+        ),
     )
 
 
@@ -169,17 +175,12 @@ def _strategy(name: str, value: str) -> SubjectNameStrategy:
     raise ConfigException(f"option {name} is {value!r}: expected {names}")
 
 
-def _check_id_serializer(name: str, value: str | None) -> None:
-    """Check the name of the Confluent class that writes the id of a schema."""
-    if value is None or value.strip().rpartition(".")[2] == _PREFIX_SERIALIZER:
-        return
-    column = name.partition(".")[0]
-    message = (
-        f"option {name} is {value!r}: expected {_PREFIX_SERIALIZER}, because the sink writes the "
-        f"id of the schema before the {column}, and not in a header; readers that look for the "
-        "header read such rows, too"
-    )
-    raise ConfigException(message)
+def _is_header_serializer(name: str, value: str) -> bool:
+    """Return whether a Confluent class writes the id of a schema into a header."""
+    chosen = value.strip().rpartition(".")[2]
+    if chosen in _ID_SERIALIZERS:
+        return _ID_SERIALIZERS[chosen]
+    raise ConfigException(f"option {name} is {value!r}: expected {' or '.join(_ID_SERIALIZERS)}")
 
 
 def _seconds(name: str, value: str | None) -> float:

@@ -65,12 +65,14 @@ class FormatOptions:
 class ColumnEncoding:
     """How tasks encode a column: by a plan, with the same bytes before each row.
 
-    type_number: for a column as in `numbered_json`, the number that each row must have; else None.
+    header: the key and the value of a header for each row that is not null. type_number: for a
+    column as in `numbered_json`, the number that each row must have; else None.
     """
 
     column: str
     plan: Plan | JsonPlan
     prefix: bytes = b""
+    header: tuple[str, bytes] | None = None
     type_number: int | None = None
 
 

@@ -209,7 +209,7 @@ def test_avro_with_a_schema_of_an_option(
     assert read_with_confluent(kafka.bootstrap, other) == []
 
 
-def test_json_with_a_derived_schema_and_with_the_latest_version(
+def test_json_with_a_derived_schema(
     spark: SparkSession,
     kafka: KafkaCluster,
     new_topic: NewTopic,

@@ -163,6 +163,34 @@ def test_keys_are_hashed_with_their_prefix(
     assert_in_java_s_partitions(records, 3, prefix=5)
 
 
+def test_ids_in_headers(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic = new_topic(3)
+    registry.has_guids = True
+    registry.add(f"{topic}-value", ORDER)
+    own = F.create_map(F.lit("own"), F.col("id").cast("string").cast("binary"))
+    # Confluent's client for Python does not read data of fewer than 6 bytes.
+    key = F.struct(F.format_string("order-%d", "id").alias("id")).alias("key")
+    rows = spark.range(0, 100, 1, 2).select(key, order(), own.alias("headers"))
+    options = {**options_of(registry), "keyFormat": "avro"}
+    for column in ("key", "value"):
+        options[f"{column}.schema.id.serializer"] = "HeaderSchemaIdSerializer"
+    save(rows, kafka.bootstrap, topic, **options)
+    records = read_with_confluent(kafka.bootstrap, topic)
+    readers = [avro_reader(registry, topic, each, USER) for each in ("key", "value")]
+    found = {}
+    for each in records:
+        number = int(readers[0](each.key, each.headers)["id"].removeprefix("order-"))
+        found[number] = readers[1](each.value, each.headers)
+        names = ["own", "__key_schema_id", *(["__value_schema_id"] if each.value else [])]
+        assert [name for name, _ in each.headers] == names
+        assert each.headers[0][1] == b"%d" % number
+    assert found == expected_orders(100)
+    # The hash has only the data, without a prefix.
+    assert_in_java_s_partitions(records, 3, prefix=0)
+
+
 def test_a_stream_and_write_batch_ask_once(
     spark: SparkSession,
     kafka: KafkaCluster,

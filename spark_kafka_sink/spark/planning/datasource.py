@@ -29,6 +29,7 @@ from spark_kafka_sink.spark.micro_batch import (
 )
 from spark_kafka_sink.spark.options import SinkOptions, has_full_traceback, sink_options
 from spark_kafka_sink.spark.planning.encodings import (
+    adds_headers,
     encoded_columns,
     with_encodings,
     with_registered_encodings,
@@ -299,7 +300,7 @@ def check_environment(
     check_partitioner(options)
     check_report_path(options, in_batches=in_batches)
     make_dead_letter_path(options)
-    has_headers = "headers" in schema.names
+    has_headers = "headers" in schema.names or adds_headers(options)
     options = check_cluster(options, has_headers=has_headers, may_remember=may_remember)
     check_dead_letter_topic(options, may_remember=may_remember)
     check_targets(options, may_remember=may_remember)

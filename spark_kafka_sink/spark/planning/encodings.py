@@ -74,6 +74,11 @@ def encoded_columns(options: SinkOptions, schema: T.StructType) -> list[str]:
     return [column.name for column in _columns(chosen, schema)]
 
 
+def adds_headers(options: SinkOptions) -> bool:
+    """Return whether tasks add headers with the ids of schemas."""
+    return options.registry is not None and bool(options.registry.ids_in_headers)
+
+
 def with_registered_encodings(
     options: SinkOptions, schema: T.StructType, *, may_remember: bool
 ) -> SinkOptions:

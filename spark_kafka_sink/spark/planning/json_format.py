@@ -96,7 +96,7 @@ class JsonFormat:
         schema = self._parsed(text)
         plan = JsonPlan() if self._kind is None else fit_json(self._kind, schema, self._name)
         prefix = b"" if schema_id is None else schema_id_prefix(schema_id)
-        return ColumnEncoding(self._name, plan, prefix, self._type_number)
+        return ColumnEncoding(self._name, plan, prefix, type_number=self._type_number)
 
     def _parsed(self, text: str) -> JsonSchema:
         try:

@@ -62,7 +62,10 @@ def keep_schema(asked: str, kept: KeptSchema) -> None:
     if path is None:
         return
     chosen = kept.chosen
-    parts = [chosen.text, chosen.schema_id, chosen.referenced, kept.at, kept.write_id]
+    parts = [
+        *(chosen.text, chosen.schema_id, chosen.guid, chosen.referenced),
+        *(kept.at, kept.write_id),
+    ]
     with suppress(OSError):
         partial = path.with_name(f"{path.name}.{os.getpid()}")
         partial.write_text(json.dumps(parts), "utf-8")
@@ -86,8 +89,8 @@ def _stored(asked: str) -> KeptSchema | None:
 
 def _of_parts(parts: Sequence[object]) -> KeptSchema | None:
     match parts:
-        case [str(text), int(schema_id), [*referenced], float(at), str(write_id)]:
-            chosen = ChosenSchema(text, schema_id, tuple(map(str, referenced)))
+        case [str(text), int(schema_id), str(guid), [*referenced], float(at), str(write_id)]:
+            chosen = ChosenSchema(text, schema_id, tuple(map(str, referenced)), guid=guid)
             return KeptSchema(chosen, at, write_id)
     return None
 

@@ -17,7 +17,7 @@ format.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_kafka_sink.errors import ConfigException, DataException
@@ -73,7 +73,7 @@ class ChosenSchema:
 
     schema_id: the id in the registry, None if the schema still has to be registered. subject: the
     subject in which to register it, empty if it has an id. references: what to register with it.
-    referenced: as in `SchemaFormat.encoding`.
+    referenced: as in `SchemaFormat.encoding`. guid: as in `RegisteredSchema`.
     """
 
     text: str
@@ -81,6 +81,7 @@ class ChosenSchema:
     referenced: tuple[str, ...] = ()
     subject: str = ""
     references: tuple[SchemaReference, ...] = ()
+    guid: str = ""
 
 
 def subject_of(
@@ -153,10 +154,10 @@ def choose_schema(
     return ChosenSchema(derived, None, subject=subject)
 
 
-def registered_id(
+def registered(
     client: SchemaRegistryClient, settings: RegistrySettings, chosen: ChosenSchema, schema_type: str
-) -> int:
-    """Register a chosen schema, and return its id.
+) -> ChosenSchema:
+    """Register a chosen schema, and return it with its id.
 
     Raise RestClientException if the call fails, and DataException if the registry adds rules to the
     schema.
@@ -164,7 +165,7 @@ def registered_id(
     schema = Schema(chosen.text, schema_type, chosen.references)
     found = client.register(chosen.subject, schema, normalize=settings.normalize)
     _check_rules(found, f"the new version of subject {chosen.subject!r}")
-    return found.schema_id
+    return replace(chosen, schema_id=found.schema_id, guid=found.guid)
 
 
 def _written(
@@ -185,7 +186,7 @@ def _written(
     if found is None:
         raise _not_registered(subject, schema.text)
     _check_rules(found, f"the version of subject {subject!r}")
-    return ChosenSchema(schema.text, found.schema_id, referenced)
+    return ChosenSchema(schema.text, found.schema_id, referenced, guid=found.guid)
 
 
 def _not_registered(subject: str, text: str) -> ConfigException:
@@ -205,7 +206,7 @@ def _accepted(
         raise DataException(message)
     _check_rules(found, what)
     referenced = _referenced(client, found.schema, schema_format)
-    return ChosenSchema(found.schema.text, found.schema_id, referenced)
+    return ChosenSchema(found.schema.text, found.schema_id, referenced, guid=found.guid)
 
 
 def _referenced(

@@ -19,6 +19,7 @@ from spark_kafka_sink.config import ProducerConfig
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
 from spark_kafka_sink.logs import warn_once
 from spark_kafka_sink.schema_registry.settings import RegistrySettings
+from spark_kafka_sink.serde.wire_format import schema_id_header
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.planning.kept_schemas import (
     KeptSchema,
@@ -30,7 +31,7 @@ from spark_kafka_sink.spark.planning.registered_schemas import (
     ChosenSchema,
     SchemaFormat,
     choose_schema,
-    registered_id,
+    registered,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +72,18 @@ class RegistryQuestion:
 
     def encoding(self, chosen: ChosenSchema) -> ColumnEncoding:
         """Return the encoding of the column. Raise DataException if it does not fit the schema."""
-        return self.schema_format.encoding(chosen.text, chosen.referenced, chosen.schema_id)
+        found = self.schema_format.encoding(chosen.text, chosen.referenced, chosen.schema_id)
+        if chosen.schema_id is None or self.column not in self.settings.ids_in_headers:
+            return found
+        if not chosen.guid:
+            message = (
+                f"option {self.column}.schema.id.serializer is HeaderSchemaIdSerializer, but the "
+                "schema registry has not returned the GUID of the schema, as Confluent's registry "
+                "does since version 8.0: remove the option"
+            )
+            raise ConfigException(message)
+        header = schema_id_header(self.column, chosen.guid)
+        return replace(found, prefix=b"", header=header)
 
 
 def answers(
@@ -133,8 +145,7 @@ class _Connection:
         """Return how tasks encode a column. Register its schema first if it has no id."""
         if chosen.schema_id is None:
             client, kind = self._client(asked.settings), asked.schema_format.schema_type
-            schema_id = registered_id(client, asked.settings, chosen, kind)
-            chosen = replace(chosen, schema_id=schema_id)
+            chosen = registered(client, asked.settings, chosen, kind)
             keep_schema(asked.digest, KeptSchema(chosen, time.time(), asked.write_id))
         return asked.encoding(chosen)
 

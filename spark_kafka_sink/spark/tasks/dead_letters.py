@@ -26,8 +26,9 @@ from spark_kafka_sink.errors import ConfigException, DataException
 from spark_kafka_sink.logs import masked
 from spark_kafka_sink.records.columns import valid_utf8
 from spark_kafka_sink.serde import COLUMNS
+from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.bad_rows import FAULTS, find_bad_rows
-from spark_kafka_sink.serde.row_rules import Fault, header_lists, milliseconds, named_columns
+from spark_kafka_sink.serde.row_rules import Fault, milliseconds, named_columns
 from spark_kafka_sink.spark.on_error import DEAD_LETTER_FOLDER
 from spark_kafka_sink.spark.tasks.refusals import CarefulAppender
 from spark_kafka_sink.task_producer import TaskProducer
@@ -210,30 +211,11 @@ def _letters(bad: BadBatch, faults: Faults, left_out: tuple[str, ...]) -> pa.Rec
 
 def with_headers(headers: pa.Array | None, values: tuple[pa.Array, ...]) -> pa.Array:
     """Return each row's headers, followed by `ERROR_HEADERS` with the given values as text."""
-    rows, extra = len(values[0]), len(values)
-    counts = np.zeros(rows, np.int64)
-    keys, contents = [], []
-    if headers is not None:
-        headers = header_lists(headers)
-        counts = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
-        entries = headers.flatten()
-        fields = {entries.type[i].name.lower(): each for i, each in enumerate(entries.flatten())}
-        keys.append(fields["key"].cast(pa.large_string()).fill_null(UNNAMED_HEADER))
-        contents.append(fields["value"].cast(pa.large_binary()))
-    for name, value in zip(ERROR_HEADERS, values, strict=True):
-        keys.append(pa.array([name] * rows, pa.large_string()))
-        text = value if pa.types.is_binary(value.type) else value.cast(pa.large_string())
-        contents.append(text.cast(pa.large_binary()))
-    # The entries are ordered by column. A stable sort orders them by row.
-    numbers = np.arange(rows)
-    of_rows = np.concatenate([np.repeat(numbers, counts), np.tile(numbers, extra)])
-    order = pa.array(np.argsort(of_rows, kind="stable"))
-    entries = pa.StructArray.from_arrays(
-        [pa.concat_arrays(keys).take(order), pa.concat_arrays(contents).take(order)],
-        ["key", "value"],
-    )
-    offsets = np.concatenate([[0], np.cumsum(counts + extra)])
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), entries)
+    rows = len(values[0])
+    texts = [each if pa.types.is_binary(each.type) else each.cast(pa.string()) for each in values]
+    named = zip(ERROR_HEADERS, texts, strict=True)
+    added = [AddedHeader(name, np.arange(rows), each) for name, each in named]
+    return with_added_headers(headers, rows, added, UNNAMED_HEADER)
 
 
 ERROR_COLUMNS: Final = (

@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_kafka_sink.errors import DataException
+from spark_kafka_sink.serde.added_headers import AddedHeader, with_added_headers
 from spark_kafka_sink.serde.avro_encoder import RowFault, encode_avro
 from spark_kafka_sink.serde.bad_rows import FAULTS
 from spark_kafka_sink.serde.json_encoder import encode_json
 from spark_kafka_sink.serde.json_rows import json_texts
 from spark_kafka_sink.serde.json_schema import JsonPlan
+from spark_kafka_sink.serde.row_rules import to_numpy
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.tasks.dead_letters import BadBatch
 
@@ -31,7 +33,7 @@ class EncodedRows(NamedTuple):
 
 
 def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> EncodedRows:
-    """Encode columns of a batch; they become large_binary.
+    """Encode columns of a batch; they become large_binary. Add the headers of their encodings.
 
     Raise DataException for JSON that was not made of the columns which the schema belongs to.
     """
@@ -51,7 +53,26 @@ def encode_rows(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> E
             good[rows] = False
             if len(rows):
                 faults.append(fault._replace(rows=rows))
-    return EncodedRows(batch, faults)
+    return EncodedRows(_with_headers(batch, encodings), faults)
+
+
+def _with_headers(batch: pa.RecordBatch, encodings: Sequence[ColumnEncoding]) -> pa.RecordBatch:
+    """Return the batch with the headers of its encodings, for all rows that are not null."""
+    added = []
+    for encoding in encodings:
+        if encoding.header is not None:
+            key, value = encoding.header
+            rows = np.flatnonzero(to_numpy(batch.column(encoding.column).is_valid()))
+            values = pa.repeat(pa.scalar(value, pa.large_binary()), len(rows))
+            added.append(AddedHeader(key, rows, values))
+    if not added:
+        return batch
+    number = batch.schema.get_field_index("headers")
+    found = None if number < 0 else batch.column(number)
+    headers = with_added_headers(found, batch.num_rows, added)
+    if found is None:
+        return batch.append_column("headers", headers)
+    return batch.set_column(number, "headers", headers)
 
 
 def _rows(column: pa.Array, encoding: ColumnEncoding) -> pa.Array:

@@ -24,16 +24,20 @@ _MOST_WAITS: Final = 6
 # The probability of a second interrupt, and how many moments after the first it comes at most.
 _TWICE: Final = 0.4
 _MOST_GAPS: Final = (3, 12, 60)
+# How many moments before the interrupt a call pauses at most, and for how long.
+_MOMENTS_AFTER_A_PAUSE: Final = (2, 10, 50, 200)
+_PAUSE_S: Final = 0.1
 
 
 class Interrupt:
     """One interrupt, or two.
 
     where: the place at which the first was raised, empty before; again: the place of the second.
-    is_during: whether the call that is interrupted has begun.
+    pauses: whether the call pauses before the first interrupt, and not between the two; has_paused:
+    whether it has begun to pause. Other threads run meanwhile.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, pauses: bool = False) -> None:
         random = world.random
         self._world = world
         self._in_a_wait = random.random() < 0.2
@@ -43,16 +47,12 @@ class Interrupt:
         self._gap = random.randint(1, random.choice(_MOST_GAPS)) if twice else 0
         self.where = ""
         self.again = ""
-        self.is_during = False
-
-    def is_near(self, moments: int) -> bool:
-        """Return whether the interrupt comes within this number of moments, or has come."""
-        return bool(self.where) or (self.is_during and self._left <= moments)
+        self._pause_at = random.choice(_MOMENTS_AFTER_A_PAUSE) if pauses else 0
+        self.has_paused = False
 
     def during(self, call: Callable[[], object]) -> None:
         """Make a call that is interrupted. Raise KeyboardInterrupt, unless it ends before."""
         task = self._world.current
-        self.is_during = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
         if self._in_a_wait:
             task.interrupt_at = self._left
@@ -79,6 +79,10 @@ class Interrupt:
             return
         if frame.f_code.co_filename.startswith(_DRIVER):
             return
+        if self._left <= self._pause_at and not self.has_paused:
+            self.has_paused = True
+            self._world.user_slept_s += _PAUSE_S
+            self._world.sleep(_PAUSE_S)
         if self._in_a_wait:
             if self._world.current.interrupt_at:
                 return

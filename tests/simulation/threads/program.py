@@ -339,11 +339,8 @@ class Program:
             yield self._commit
 
     def _close_during(self, interrupt: Interrupt) -> None:
-        """Close while another caller is interrupted, or a little before."""
-        moments = self.world.random.choice([0, 10, 50, 200])
-        self.world.block(
-            lambda: interrupt.is_near(moments) or self._callers_left == 1, "an interrupt"
-        )
+        """Close during a call of another caller that is interrupted."""
+        self.world.block(lambda: interrupt.has_paused or self._callers_left == 1, "a call")
         self._close([0, 0, 0.02, None])
 
     def _interrupted(self, interrupt: Interrupt, call: Callable[[], object]) -> None:

@@ -27,7 +27,8 @@ class Run:
         self.plan: Plan = draw(self.world.random, interrupts=interrupts)
         self._cluster = Cluster(self.plan.shape, self.world.events, self.world.random)
         self._network = Network(self.world, self._cluster, self.plan.weather)
-        self._interrupt = Interrupt(self.world) if interrupts else None
+        pauses = self.plan.callers > 1
+        self._interrupt = Interrupt(self.world, pauses=pauses) if interrupts else None
         self._program = Program(self.plan, self.world, self._interrupt)
 
     @property

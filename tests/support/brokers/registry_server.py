@@ -6,6 +6,7 @@ import base64
 import json
 import ssl
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,8 +49,8 @@ class RegistryServer:
 
     authorization: the only header Authorization that is allowed, None for any. faults: the replies
     to the next requests, in place of the true ones; None is the true one. fault: in place of every
-    reply, unless it returns None. mode: READWRITE or READONLY. is_compatible: whether a schema may
-    follow another in a subject.
+    reply, unless it returns None. mode: READWRITE or READONLY. has_guids: whether schemas have
+    GUIDs, as in version 8.0. is_compatible: whether a schema may follow another in a subject.
     """
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
@@ -57,6 +58,7 @@ class RegistryServer:
         self.authorization: str | None = None
         self.faults: list[Reply | None] = []
         self.fault: Callable[[Call], Reply | None] = lambda call: None
+        self.has_guids = False
         self.mode = "READWRITE"
         self.is_compatible: Callable[[Json, Json], bool] = lambda new, old: True
         # Versions by subject. A version is its id; `schemas` has what an id stands for.
@@ -115,8 +117,9 @@ class RegistryServer:
     def _true(self, call: Call) -> Reply:
         match [call.method, *call.path]:
             case ["GET", "schemas", "ids", number]:
-                found = self.schemas.get(int(number))
-                return Reply(200, found) if found else error(404, 40403, "Schema not found")
+                return self._schema(int(number))
+            case ["GET", "schemas", "guids", guid] if self.has_guids:
+                return self._schema(next((n for n in self.schemas if guid_of(n) == guid), 0))
             case ["GET", "subjects", subject, "versions", version]:
                 return self._version(subject, version)
             case ["POST", "subjects", subject]:
@@ -124,6 +127,14 @@ class RegistryServer:
             case ["POST", "subjects", subject, "versions"]:
                 return self._register(subject, call.body)
         return error(404, 404, "HTTP 404 Not Found")
+
+    def _schema(self, schema_id: int) -> Reply:
+        if schema_id not in self.schemas:
+            return error(404, 40403, "Schema not found")
+        return Reply(200, self.schemas[schema_id] | self._guid(schema_id))
+
+    def _guid(self, schema_id: int) -> Json:
+        return {"guid": guid_of(schema_id)} if self.has_guids else {}
 
     def _version(self, subject: str, version: str) -> Reply:
         versions = self.subjects.get(subject)
@@ -133,7 +144,7 @@ class RegistryServer:
         if not 0 < number <= len(versions):
             return error(404, 40402, f"Version {version} not found.")
         schema_id = versions[number - 1]
-        more = {"subject": subject, "version": number, "id": schema_id}
+        more = {"subject": subject, "version": number, "id": schema_id, **self._guid(schema_id)}
         return Reply(200, {**self.schemas[schema_id], **more})
 
     def _lookup(self, subject: str, body: Json) -> Reply:
@@ -154,11 +165,17 @@ class RegistryServer:
             return error(422, 42201, "Invalid schema")
         there = self._lookup(subject, body)
         if there.status == 200 and isinstance(there.body, dict):
-            return Reply(200, {"id": there.body["id"]})
+            return Reply(200, {"id": there.body["id"], **self._guid(there.body["id"])})
         versions = self.subjects.get(subject, [])
         if versions and not self.is_compatible(new, _parsed(self.schemas[versions[-1]])):
             return error(409, 409, "Schema being registered is incompatible with an earlier schema")
-        return Reply(200, {"id": self.add(subject, **body)})
+        schema_id = self.add(subject, **body)
+        return Reply(200, {"id": schema_id, **self._guid(schema_id)})
+
+
+def guid_of(schema_id: int) -> str:
+    """Return the GUID of a schema."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, str(schema_id)))
 
 
 def _parsed(schema: Json) -> Json:

@@ -1299,7 +1299,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "schema_registry/settings.py:_strategy",
                 "schema_registry/settings.py:_seconds",
                 "schema_registry/settings.py:_schema_id",
-                "schema_registry/settings.py:_check_id_serializer",
+                "schema_registry/settings.py:_is_header_serializer",
                 "spark/planning/encodings.py:_check_effects_of_registry",
                 "spark/planning/registered_schemas.py:subject_of",
             ),
@@ -1376,6 +1376,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/planning/registered_schemas.py:_accepted",
                 "spark/planning/registered_schemas.py:_check_rules",
                 "schema_registry/schema_registry_client.py:SchemaRegistryClient._add_referenced",
+                "spark/planning/registry_questions.py:RegistryQuestion.encoding",
             ),
             tests=(
                 "unit/spark/planning/test_registered_schemas.py::test_what_is_wrong_is_refused_and_nothing_is_registered",

@@ -140,15 +140,23 @@ def values_by_key(
 
 def avro_reader(
     registry: RegistryServer, topic: str, field: str = "value", user_info: str = ""
-) -> Callable[[bytes | None], Any]:
-    """Return Confluent's deserializer of Avro. field: key or value."""
+) -> Callable[..., Any]:
+    """Return Confluent's deserializer of Avro. field: key or value.
+
+    It takes the bytes, and the headers of the record, in which it looks for the schema first.
+    """
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     user = {"basic.auth.user.info": user_info} if user_info else {}
-    read = AvroDeserializer(SchemaRegistryClient({"url": registry.url, **user}))
-    return functools.partial(read, ctx=SerializationContext(topic, MessageField(field)))
+    deserializer = AvroDeserializer(SchemaRegistryClient({"url": registry.url, **user}))
+
+    def read(data: bytes | None, headers: Sequence[tuple[str, bytes | None]] = ()) -> object:
+        context = SerializationContext(topic, MessageField(field), list(headers))
+        return deserializer(data, context)
+
+    return read
 
 
 def json_reader(registry: RegistryServer, topic: str) -> Callable[[bytes | None], Any]:

@@ -21,6 +21,7 @@ from spark_kafka_sink import KafkaDataSource, register
 _COUNTED: Final = "cast(id AS string) AS value"
 CASES: Final[dict[str, Callable[[SparkSession, str], DataFrame]]] = {
     "parquet": lambda spark, path: spark.read.parquet(path),
+    "files": lambda spark, path: spark.read.parquet(path, path),
     # These two functions of Sail return views.
     "views": lambda spark, path: spark.read.parquet(path).selectExpr(
         "substring_index(key, ' ', 5) AS key", "left(cast(value AS string), 100) AS value"

@@ -111,8 +111,10 @@ def have_it_end_under_way(
     monkeypatch.setattr(producer._appender, "append_lock", lock)
 
     def end_it() -> None:
-        end(producer)
-        lock.has_waited.set()
+        try:
+            end(producer)
+        finally:
+            lock.has_waited.set()
 
     thread = threading.Thread(target=end_it, daemon=True)
 

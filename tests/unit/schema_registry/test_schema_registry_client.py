@@ -12,7 +12,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.brokers.registry_server import Call, RegistryServer, Reply, error, registry_server
+from support.brokers.registry_server import (
+    Call,
+    RegistryServer,
+    Reply,
+    error,
+    guid_of,
+    registry_server,
+)
 
 from spark_kafka_sink.errors import DataException, RestClientException
 from spark_kafka_sink.network.http import MOST_BYTES, HttpLimits
@@ -299,6 +306,21 @@ def test_ids_and_texts_are_as_json_has_them(
     found = client.schema_of_id(1)
     assert found is not None
     assert found.schema.text == text
+
+
+def test_guids_are_those_of_the_registry(
+    server: RegistryServer, client: SchemaRegistryClient
+) -> None:
+    assert client.register("t", LONG).guid == ""
+    server.has_guids = True
+    found = [client.register("t", LONG), client.lookup("t", LONG), client.latest("t")]
+    found += [client.version("t", 1), client.schema_of_id(1)]
+    assert [each and each.guid for each in found] == [guid_of(1)] * 5
+    wrong: object
+    for wrong in ("", "x", 7, ["x"]):
+        server.faults = [Reply(200, {"id": 1, "guid": wrong})]
+        with pytest.raises(RestClientException, match="its response has an invalid GUID"):
+            client.register("t", LONG)
 
 
 def test_waits_differ_between_clients(server: RegistryServer) -> None:

@@ -56,11 +56,13 @@ def test_values_are_those_of_confluent_s_clients() -> None:
         avro_use_logical_type_converters="true",
         latest_compatibility_strict="true",
         id_compatibility_strict="false",
+        key_schema_id_serializer="io.confluent.kafka.serializers.schema.id.HeaderSchemaIdSerializer",
         value_schema_id_serializer="io.confluent.kafka.serializers.schema.id.PrefixSchemaIdSerializer",
     )
     assert (found.auto_register, found.use_latest, found.normalize) == (False, True, True)
     assert (found.cache_ttl_s, found.schema_id) == (60.0, 7)
     assert found.subject_of("value") == "orders"
+    assert found.ids_in_headers == ("key",)
     assert found.strategy_of("key") is SubjectNameStrategy.RECORD
     assert settings(use_schema_id="-1").schema_id is None
 
@@ -86,11 +88,7 @@ def test_subjects_are_named_as_in_java() -> None:
         ("latest.cache.ttl.sec", "nan", "expected seconds, or -1 for no limit"),
         ("value.subject.name.strategy", "ASSOCIATED", "expected TopicNameStrategy, RecordNameStr"),
         ("valueSubject", " ", "expected the name of a subject"),
-        (
-            "key.schema.id.serializer",
-            "a.HeaderSchemaIdSerializer",
-            "writes the id of the schema before the key, and not in a header",
-        ),
+        ("key.schema.id.serializer", "Prefix", "expected PrefixSchemaIdSerializer or HeaderSchem"),
     ],
 )
 def test_an_invalid_value_is_refused(name: str, value: str, expected: str) -> None:

@@ -7,10 +7,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.connect.plan import Range, WriteOperation
 
 from spark_kafka_sink.errors import ConfigException
 from spark_kafka_sink.spark.driver.hooks import writers
@@ -54,6 +55,22 @@ def test_a_stream_in_output_mode_update_is_refused(kind: SparkWriter) -> None:
     assert writers._refuse_update in kind.checks
     with pytest.raises(ConfigException, match=r"Write each micro-batch in foreachBatch: \."):
         writers._refuse_update(WRITE._replace(output_mode="Update"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "layout"),
+    [
+        ("partitioning_cols", "partitionBy"),
+        ("clustering_cols", "clusterBy"),
+        ("bucket_cols", "bucketBy"),
+        ("sort_cols", "sortBy"),
+    ],
+)
+def test_each_layout_of_a_batch_over_spark_connect_is_noted(columns: str, layout: str) -> None:
+    plan = WriteOperation(Range(0, 1, 1))
+    setattr(plan, columns, ["value"])
+    layouts = writers._planned_batch(SimpleNamespace(_write=plan)).layouts
+    assert [name for name, of_columns in layouts.items() if of_columns] == [layout]
 
 
 def test_an_option_without_a_value_leaves_an_earlier_one() -> None:

@@ -62,7 +62,8 @@ def asked(server: RegistryServer, schema: T.StructType, **options: str) -> list[
 def encoding(schema: object, schema_id: int, made_of: T.StructType = ORDER) -> ColumnEncoding:
     """Return how a value is written with a schema."""
     plan = fit_json(column_type(made_of), schema, "value")  # type: ignore[arg-type]
-    return ColumnEncoding("value", plan, schema_id_prefix(schema_id), type_number(made_of))
+    prefix = schema_id_prefix(schema_id)
+    return ColumnEncoding("value", plan, prefix, type_number=type_number(made_of))
 
 
 def test_a_schema_is_derived_from_the_mark_and_registered(server: RegistryServer) -> None:

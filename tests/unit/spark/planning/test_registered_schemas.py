@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, basic, error
+from support.brokers.registry_server import RegistryServer, basic, error, guid_of
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
@@ -372,6 +373,58 @@ def test_a_stream_with_other_references_asks_again(server: RegistryServer) -> No
     assert batch(server, rows(kind), given).prefix == schema_id_prefix(4)
 
 
+HEADER = {
+    "value_schema_id_serializer": "io.confluent.kafka.serializers.schema.id.HeaderSchemaIdSerializer"
+}
+OPTIONS_BY_CALL: dict[str, tuple[dict[str, str], str]] = {
+    "derived": ({}, REGISTER),
+    "given": ({"valueSchema": DERIVED}, REGISTER),
+    "latest": ({}, LATEST),
+    "looked up": ({"valueSchema": DERIVED, "auto_register_schemas": "false"}, LOOKUP),
+    "by id": ({"use_schema_id": "1"}, "GET /schemas/ids/1"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS_BY_CALL)
+def test_a_header_has_the_guid_in_place_of_the_prefix(name: str, server: RegistryServer) -> None:
+    options, call = OPTIONS_BY_CALL[name]
+    server.has_guids = True
+    if call != REGISTER:
+        server.add("t-value", DERIVED)
+    (found,) = asked(server, more={**options, **HEADER}).encodings
+    assert server.asked()[-1] == call
+    guid = uuid.UUID(guid_of(1))
+    assert (found.prefix, found.header) == (b"", ("__value_schema_id", b"\1" + guid.bytes))
+    # It is decided for each of the two columns.
+    key, value = asked(server, rows(key=ORDER), {"keyFormat": "avro", **HEADER}).encodings
+    assert (key.prefix, key.header) == (schema_id_prefix(2), None)
+    assert value == found
+
+
+@pytest.mark.parametrize("options", [{}, HEADER], ids=["prefix", "header"])
+def test_brokers_are_checked_for_headers_that_tasks_add(
+    options: dict[str, str], server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[bool] = []
+
+    def check_cluster(given: SinkOptions, *, has_headers: bool, may_remember: bool) -> SinkOptions:
+        assert not may_remember
+        checked.append(has_headers)
+        return given
+
+    monkeypatch.setattr(datasource, "check_cluster", check_cluster)
+    server.has_guids = True
+    given = {
+        "kafka.bootstrap.servers": "b:1",
+        "topic": "t",
+        "valueFormat": "avro",
+        "schema.registry.url": server.url,
+        **{name.replace("_", "."): value for name, value in options.items()},
+    }
+    datasource.check_batch_write(rows(), given)
+    assert checked == [bool(options)]
+
+
 def test_bytes_that_are_the_whole_value_have_no_length(server: RegistryServer) -> None:
     for kind in (T.BinaryType(), T.StringType()):
         server.subjects["t-value"] = []
@@ -398,8 +451,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[Exception], str]] 
     "no subject": ({}, {"use_latest_version": "true"}, ConfigException, "use.latest.version is true, but the registry has no subject 't-value'"),
     "no type to derive": ({}, {"valueSubject": "u", "kind": "interval"}, DataException, "column value is of type interval"),
     "no format": ({}, {"valueFormat": ""}, ConfigException, "option schema.registry.url has no effect: set valueFormat or keyFormat"),
-    "header": ({}, {"value_schema_id_serializer": "io.confluent.kafka.serializers.schema.id.HeaderSchemaIdSerializer"}, ConfigException, "expected PrefixSchemaIdSerializer, because the sink writes the id of the schema before the value, and not in a header"),
     "references alone": ({}, {"valueReferences": REFERENCES}, ConfigException, "option valueReferences has no effect: set valueSchema, or remove it"),
+    "no guid": ({"schema": HAND_MADE}, HEADER, ConfigException, "option value.schema.id.serializer is HeaderSchemaIdSerializer, but the schema registry has not returned the GUID of the schema"),
     "schema and latest": ({}, {"valueSchema": HAND_MADE, "use_latest_version": "true"}, ConfigException, "both valueSchema and use.latest.version choose a schema"),
     "schema and id": ({}, {"valueSchema": HAND_MADE, "use_schema_id": "1"}, ConfigException, "both valueSchema and use.schema.id choose a schema"),
     "topic column": ({}, {"topic": ""}, ConfigException, "the rows have a topic column, and TopicNameStrategy names the subject of column value after the topic: set the option topic, valueSubject, or value.subject.name.strategy to RecordNameStrategy"),
@@ -595,6 +648,12 @@ def test_other_processes_of_the_driver_know_it(
     assert server.asked() == [LATEST, REGISTER]
     (file,) = tmp_path.iterdir()
     assert not any(secret in file.read_text() for secret in ("s3cret", "user-x", server.url))
+    server.has_guids = True
+    headers = batch(server, more=HEADER)
+    server.asked()
+    monkeypatch.setattr(kept_schemas, "_kept", CheckCache())
+    assert batch(server, more=HEADER) == headers
+    assert server.asked() == []
     # Other credentials may see other schemas.
     batch(server, basic_auth_user_info="user-x:other")
     assert server.asked() == [LATEST]

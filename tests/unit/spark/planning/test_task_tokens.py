@@ -21,7 +21,6 @@ from typing import Any, Self
 import msgspec
 import pytest
 from pyspark import SparkFiles
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StringType, StructType
 from support.pure.planned_run import PLAN
 
@@ -612,7 +611,7 @@ def test_what_spark_sends_to_executors_has_none_of_the_driver_s_credentials(
     source = KafkaDataSource(GIVEN | registry | WRITERS[kind])
     # Spark puts the pickled writer into the command of the tasks, and broadcasts it if it is large.
     schema = StructType().add("value", StringType())
-    is_stream = issubclass(kind, DataSourceStreamArrowWriter)
+    is_stream = kind in (KafkaStreamArrowWriter, ExactlyOnceStreamWriter)
     plan = source.streamWriter if is_stream else source.writer
     writer = plan(schema, False)  # noqa: FBT003 - Spark's signature
     assert type(writer) is kind

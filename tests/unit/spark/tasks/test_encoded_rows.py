@@ -24,6 +24,7 @@ from spark_kafka_sink.serde.json_schema import JsonPlan, fit_json
 from spark_kafka_sink.spark.formats import ColumnEncoding
 from spark_kafka_sink.spark.options import SinkOptions, sink_options
 from spark_kafka_sink.spark.report import BadRowsReport
+from spark_kafka_sink.spark.tasks.encoded_rows import encode_rows
 from spark_kafka_sink.spark.tasks.task_rows import TaskRows
 from spark_kafka_sink.task_producer import TaskProducer
 
@@ -176,6 +177,48 @@ def check_json(
     headers = {each["key"]: each["value"] for each in letters["2"]["headers"]}
     assert headers["pykafka.error.as.json"] == b"value"
     assert report.reasons == {"out_of_range": 1, "null_in_required": 1}
+
+
+HEADERS = pa.struct([("key", pa.string()), ("value", pa.binary())])
+OWN: dict[str, pa.Array] = {
+    "none": pa.nulls(4, pa.list_(HEADERS)),
+    "lists": pa.array(
+        [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, [], None],
+        pa.list_(HEADERS),
+    ),
+    "maps": pa.array(
+        [[("a", "1"), ("a", None)], None, [], None], pa.map_(pa.string(), pa.string())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_rows_get_the_headers_of_their_encodings(name: str) -> None:
+    encodings = [
+        ColumnEncoding("key", JsonPlan(), header=("__key_schema_id", b"k")),
+        ColumnEncoding("value", JsonPlan(), header=("__value_schema_id", b"v")),
+    ]
+    columns = {"key": ["x", None, "x", None], "value": ["y", "y", None, None]}
+    batch = pa.record_batch(columns if name == "none" else {**columns, "headers": OWN[name]})
+    own = [] if name == "none" else [("a", b"1"), ("a", None)]
+    of_key, of_value = ("__key_schema_id", b"k"), ("__value_schema_id", b"v")
+    expected = [[*own, of_key, of_value], [of_value], [of_key], []]
+    for start in (0, 1, 4):
+        encoded = encode_rows(batch.slice(start), encodings).batch
+        lists = encoded.column("headers").to_pylist()
+        found = [[(each["key"], each["value"]) for each in row] for row in lists]
+        assert found == expected[start:]
+        assert encoded.column("key").to_pylist() == [b"x", None, b"x", None][start:]
+
+
+def test_headers_are_added_to_good_rows_only() -> None:
+    chosen = options(onError="deadLetter", deadLetterTopic="dead")
+    encoding = replace(chosen.encodings[0], header=("__value_schema_id", b"guid"))
+    sent, _ = written(ROWS, replace(chosen, encodings=(encoding,)))
+    found = {(topic, row["key"]): [each["key"] for each in row["headers"]] for topic, row in sent}
+    assert found["t", "0"] == found["t", "4"] == ["__value_schema_id"]
+    assert found["t", "2"] == []
+    assert "__value_schema_id" not in found["dead", "1"]
 
 
 NUMBERED = pa.struct([("json", pa.string()), ("type", pa.int32())])

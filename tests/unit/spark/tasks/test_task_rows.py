@@ -6,9 +6,8 @@ Also rows for topics of the sink itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -46,24 +45,18 @@ class OneByOne(AllTaken):
 
     def __init__(self) -> None:
         self.written: list[str] = []
-        self._waiting: list[tuple[pa.RecordBatch, Callable[[AppendFailure], object]]] = []
+        self._waiting: list[tuple[Any, ...]] = []
 
-    def append(  # type: ignore[override] # as tasks call it
-        self,
-        _: object,
-        batch: pa.RecordBatch,
-        on_failure: Callable[[AppendFailure], object],
-        **__: object,
-    ) -> None:
+    def append(self, *given: object, **__: object) -> None:
         """Keep a batch until the next flush."""
-        self._waiting.append((batch, on_failure))
+        self._waiting.append(given)
 
     def flush(self) -> None:
         """Write batches of one row, and refuse the others."""
         waiting, self._waiting = self._waiting, []
         error = InvalidRecordException("refused")
         error.code = codes.INVALID_RECORD
-        for batch, on_failure in waiting:
+        for _, batch, on_failure in waiting:
             rows = np.arange(batch.num_rows)
             if len(rows) > 1:
                 on_failure(AppendFailure(rows, rows[:1], error))

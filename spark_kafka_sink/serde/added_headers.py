@@ -1,0 +1,54 @@
+"""Adds headers to rows, behind those that the rows have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_kafka_sink.records.varint import Int64s
+from spark_kafka_sink.serde.row_rules import header_lists
+
+
+class AddedHeader(NamedTuple):
+    """A header to add. rows: the indexes of the rows. values: a value for each of these rows."""
+
+    key: str
+    rows: Int64s
+    values: pa.Array
+
+
+def with_added_headers(
+    headers: pa.Array | None, rows: int, added: Sequence[AddedHeader], unnamed: str | None = None
+) -> pa.Array:
+    """Return each row's headers, followed by the headers that are added to it.
+
+    headers: the headers column, None if there is none. rows: how many rows there are. unnamed: what
+    replaces a header key that is null; None leaves it null.
+    """
+    of_rows, keys, values = [], [], []
+    if headers is not None:
+        lists = header_lists(headers)
+        counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+        entries = lists.flatten()
+        fields = {entries.type[i].name.lower(): each for i, each in enumerate(entries.flatten())}
+        found = fields["key"].cast(pa.large_string())
+        keys.append(found if unnamed is None else found.fill_null(unnamed))
+        values.append(fields["value"].cast(pa.large_binary()))
+        of_rows.append(np.repeat(np.arange(rows), counts))
+    for each in added:
+        keys.append(pa.repeat(pa.scalar(each.key, pa.large_string()), len(each.rows)))
+        values.append(each.values.cast(pa.large_binary()))
+        of_rows.append(each.rows)
+    # The entries are ordered by column. A stable sort orders them by row.
+    numbers = np.concatenate(of_rows)
+    order = pa.array(np.argsort(numbers, kind="stable"))
+    entries = pa.StructArray.from_arrays(
+        [pa.concat_arrays(keys).take(order), pa.concat_arrays(values).take(order)],
+        ["key", "value"],
+    )
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(numbers, minlength=rows))])
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), entries)
