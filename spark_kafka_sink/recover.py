@@ -64,6 +64,7 @@ from spark_kafka_sink.model import TOPIC_NAME, TopicPartition
 _NAME: Final = "recover"
 _FINE, _AT_RISK, _NOT_POSSIBLE, _INTERRUPTED = 0, 1, 2, 130
 _SERVERS: Final = "bootstrap.servers"
+_NOT_KNOWN: Final = "the state of these transactions is not known"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a properties file of a Kafka client, with bootstrap.servers and how to log in; "
         "--bootstrap wins",
     )
-    made.add_argument("--app-id", metavar="APPID", help="only this application (txnAppId)")
+    made.add_argument("--app-id", metavar="APPID", help="only jobs with this txnAppId")
     made.add_argument(
         "--topic",
         help=f"only what writes to this topic; {ANY_TOPIC} for jobs with a topic column",
@@ -124,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--abort",
         metavar="APPID",
-        help="end the transactions that jobs of this application have left open, as their next run "
+        help="end the transactions that jobs with this txnAppId have left open, as their next run "
         "would: commit decided transactions, and abort all others; a job that is still running "
         "fails",
     )
@@ -141,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 class _Asked:
     """The checked arguments of the command line.
 
-    app_id, topic: None for all applications and all topics.
+    app_id, topic: None for all values of txnAppId and all topics.
     """
 
     config: ProducerConfig
@@ -154,9 +155,9 @@ class _Asked:
 def _asked(given: argparse.Namespace) -> _Asked:
     """Return the checked arguments. Raise ConfigException if they are invalid."""
     if given.accept_torn and given.app_id is None:
-        raise ConfigException("--accept-torn needs --app-id: it is about one application")
+        raise ConfigException("--accept-torn needs --app-id: it is for one txnAppId")
     if given.abort is not None and given.app_id is not None:
-        raise ConfigException("--abort APPID already names the application: remove --app-id")
+        raise ConfigException("--abort APPID already names the txnAppId: remove --app-id")
     app_id = given.app_id if given.abort is None else given.abort
     if app_id is not None:
         check_app_id(app_id)
@@ -210,7 +211,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 class _Command:
-    """The actions of the command on one owner (an application and its target topic).
+    """The actions of the command on one owner (a txnAppId and its target topic).
 
     Each action prints what it finds and does, and returns an exit code.
     """
@@ -238,14 +239,18 @@ class _Command:
         found = [each for each in every if self._is_asked_for(each)]
         if not found and asked.app_id is not None:
             known = listed(dict.fromkeys(repr(each.owner.app_id) for each in every))
-            topic = "" if asked.topic is None else f" and topic {asked.topic}"
+            topic = "" if asked.topic is None else f" (topic {asked.topic})"
             message = (
-                f"application {asked.app_id!r}{topic} has no record in {asked.log}, and nothing "
-                f"open that this client may describe; known applications: {known or 'none'}"
+                f"txnAppId {asked.app_id!r}{topic} has no record in {asked.log}, and no open "
+                "transaction that this client may describe; known values of txnAppId: "
+                f"{known or 'none'}"
             )
             raise ConfigException(message)
         if not found:
-            _print(f"{asked.log} has no records of prefix {asked.prefix!r}, and nothing is open")
+            _print(
+                f"{asked.log} has no records for transactional ids that begin with "
+                f"'{asked.prefix}/', and no transaction with such an id is open"
+            )
         return found
 
     def _is_asked_for(self, found: FoundOwner) -> bool:
@@ -303,7 +308,7 @@ class _Command:
             return self._failed(found, outcome)
         lines = _state(outcome, self._asked.log.topic)
         if not {Fate.LOST, Fate.IN_DOUBT} & set(outcome.fates):
-            _print_lines([*lines, "not torn: there is nothing to accept"])
+            _print_lines([*lines, "no rows of the last run are lost: there is nothing to accept"])
             return _AT_RISK if Fate.UNKNOWN in outcome.fates else _FINE
         _print_lines(lines)
         record = found.reading.record
@@ -331,10 +336,10 @@ class _Command:
             _print_lines(_torn(found, outcome.lost, every, log_topic))
             return _AT_RISK
         if isinstance(outcome, Failure):
-            return self._failed(found, outcome)
+            return self._failed(found, outcome, "the open transactions could not be ended")
         raise KafkaException(f"the plan ended with {outcome!r}; this is a bug")
 
-    def _failed(self, found: FoundOwner, failure: Failure) -> int:
+    def _failed(self, found: FoundOwner, failure: Failure, what: str = _NOT_KNOWN) -> int:
         acls = Acls.of(self._asked.config)
         hints = {
             # Without access to the ids of its tasks, brokers list none of them as open.
@@ -347,7 +352,7 @@ class _Command:
             ),
         }
         hint = hints.get(failure.error)
-        _print_lines([f"not known: {failure.sentence}{f'; {hint}' if hint else ''}"])
+        _print_lines([f"{what}: {failure.sentence}{f'; {hint}' if hint else ''}"])
         return _NOT_POSSIBLE
 
 
@@ -397,10 +402,12 @@ def _state(found: Recovered, log_topic: str) -> list[str]:
         lines += _undecided(found, log_topic)
     if found.fates:
         lines += _decided(found)
-    lines += [f"not known: {each.sentence}" for each in found.failures]
+    lines += [
+        f"the state of a transaction is not known: {each.sentence}" for each in found.failures
+    ]
     if found.lost:
         lines += _torn(found.found, found.lost, len(found.fates), log_topic)
-    return lines or ["nothing is open"]
+    return lines or ["no transaction is open"]
 
 
 def _undecided(found: Recovered, log_topic: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""How each contender writes a cell's rows to a topic, and why one cannot.
+"""How each contender writes the rows of a cell to a topic, and why a contender cannot.
 
 Every contender has the same acks, idempotence (except R0, which has no producer id) and
 compression. R0 and R6 send bytes that are prepared from the cell's own rows before the measurement.

@@ -112,7 +112,7 @@ def check_module(entry: JaasEntry, mechanism: str) -> None:
     if any(each.startswith(_UNSECURED) for each in entry.options):
         raise ConfigException(
             f"sasl.jaas.config has an option {_UNSECURED}…, which makes unsigned tokens: "
-            "they are only for tests of brokers and not supported"
+            "unsigned tokens are only for tests of brokers, and are not supported"
         )
 
 

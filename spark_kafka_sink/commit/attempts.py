@@ -75,7 +75,7 @@ class AttemptTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of an owner (an application and its target topic): a batch job, or a micro-batch.
+    """One run of an owner (a txnAppId and its target topic): a batch job, or a micro-batch.
 
     name: the unique name of this run, which is stored in its commit log record. log: the partition
     of the commit log. level: the transaction.version that the cluster has finalized, 1 or 2.

@@ -1,6 +1,6 @@
 """Find and abort transactions that task attempts left open and that no run will commit.
 
-The driver lists the open transactions of its owner's tasks (an owner is an application and its
+The driver lists the open transactions of its owner's tasks (an owner is a txnAppId and its
 target topic), and asks the coordinators for their producer ids and epochs. It aborts each
 transaction with exactly this producer id and epoch. So a later transaction with the same
 transactional id and a newer epoch stays open. InitProducerId would abort the later transaction,

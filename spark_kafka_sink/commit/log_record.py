@@ -1,6 +1,6 @@
 """The commit log: the record of each owner, and how the newest committed record is found.
 
-An owner is an application and its target topic. It has one current record, which lists the versions
+An owner is a txnAppId and its target topic. It has one current record, which lists the versions
 (of batch jobs) or micro-batches that it has written. The log is partition 0 of a compacted topic.
 The key of a record is the owner's driver id, its value is JSON.
 

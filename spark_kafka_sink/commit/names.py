@@ -99,8 +99,9 @@ class Owner(NamedTuple):
         return transactional_id == self.driver_id or self.slot_of(transactional_id) is not None
 
     def __str__(self) -> str:
-        where = "the topic column's topics" if self.target == ANY_TOPIC else f"topic {self.target}"
-        return f"application {self.app_id!r} and {where} (prefix {self.prefix!r})"
+        where = "topics of the topic column" if self.target == ANY_TOPIC else f"topic {self.target}"
+        prefix = "" if self.prefix == DEFAULT_PREFIX else f", txnIdPrefix {self.prefix!r}"
+        return f"txnAppId {self.app_id!r} ({where}{prefix})"
 
 
 def checked_owner(prefix: str, app_id: str, target: str) -> Owner:

@@ -1,7 +1,7 @@
 """The results of the exactly-once state machines. The result `Failure` is in `steps`.
 
 A run is "decided" in mode `two-phase` once its record is committed in the commit log: from then on
-all transactions of its tasks have to be committed. An owner is an application and its target topic.
+all transactions of its tasks have to be committed. An owner is a txnAppId and its target topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The planning of a run: what the driver does before its tasks start, in both modes.
 
-An owner is an application and its target topic. A run is one batch job or one micro-batch of an
+An owner is a txnAppId and its target topic. A run is one batch job or one micro-batch of an
 owner. A run is "decided" in mode `two-phase` once its record in state DECIDED is committed in the
 commit log: then its transactions have to be committed. The steps of the planning are:
 

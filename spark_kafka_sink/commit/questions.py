@@ -6,7 +6,7 @@ sends the requests. It finds the coordinator of a transactional id and the leade
 but it does not decide what to send. If a request gets no response, the reply is `Unanswered`.
 
 All classes are frozen and hashable, so that a model checker can keep, copy and compare the states
-of the machines. An owner is an application and its target topic.
+of the machines. An owner is a txnAppId and its target topic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The recovery of owners: find open, decided and lost transactions, and commit the decided ones.
 
-An owner is an application and its target topic. A run of an owner is "decided" once its record in
+An owner is a txnAppId and its target topic. A run of an owner is "decided" once its record in
 state DECIDED is committed in the commit log. Then the transactions that the record lists have to be
 committed.
 
@@ -113,7 +113,10 @@ def step_survey(machine: Surveying, answer: Answer, now: float) -> Step[Surveyin
         listed = frozenset(each.transactional_id for each in at.reply.transactions)
         machine = replace(machine, open_ids=listed)
     else:
-        failure = at.failure(f"the owners of prefix {machine.prefix!r} could not be found")
+        beginning = f"{machine.prefix}/"
+        failure = at.failure(
+            f"the transactional ids that begin with {beginning!r} could not be listed"
+        )
         return Step(replace(machine, waiting=frozenset(), outcome=failure))
     machine = replace(machine, waiting=machine.waiting - {at.ask})
     outcome = None if machine.waiting else Surveyed(_owners(machine))

@@ -1,7 +1,7 @@
 """Mode `single`: one transaction for all rows of a job or a micro-batch, ended by one EndTxn.
 
 All tasks write with the driver's producer id and epoch, and each partition is written by one task.
-The commit log record of the owner (an application and its target topic) is written in the same
+The commit log record of the owner (a txnAppId and its target topic) is written in the same
 transaction. So the rows and the record become visible together, or never. Nothing has to be
 recovered: a transaction that is not committed is aborted after its timeout or by the next plan.
 

@@ -5,7 +5,7 @@ IllegalStateException. The diagrams in docs/contributing/states.md are generated
 Names in brackets, such as [D0], are the steps that the docstrings of `plan`, `two_phase_claim`,
 `two_phase` and `two_phase_abort` describe.
 
-An owner is an application and its target topic. A run is "decided" in mode two-phase once its
+An owner is a txnAppId and its target topic. A run is "decided" in mode two-phase once its
 record in state DECIDED is committed in the commit log: then all its transactions have to be
 committed.
 """

@@ -41,10 +41,9 @@ class Login:
     exchange: starts a SASL exchange. It returns None while there are no credentials, and raises
     SaslAuthenticationException if there will be none. user: str(user) is the user in error
     messages. chance: a random number from 0 to 1, so that connections re-authenticate at different
-    times. is_token: whether the login uses a delegation token; then the broker must return a
-    session lifetime (0 means that the token has expired). hint: str(hint), if not empty, says what
-    to do if a broker rejects the credentials. mechanism_option: the option that sets the mechanism,
-    for error messages.
+    times. is_token: whether the login uses a delegation token; then a session lifetime of 0 means
+    that the token has expired. hint: str(hint), if not empty, says what to do if a broker rejects
+    the credentials. mechanism_option: the option that sets the mechanism, for error messages.
     """
 
     exchange: Callable[[], SaslExchange | None]

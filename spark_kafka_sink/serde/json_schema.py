@@ -226,7 +226,7 @@ def _parts(column: ColumnType, path: str) -> Iterator[tuple[str | Each, str, Col
 
 
 class _Fitter:
-    """Compares the parts of a column with the parts of one schema. Keywords are independent."""
+    """Compares a column, and what is in it, with one schema. Keywords are independent."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -234,9 +234,9 @@ class _Fitter:
     def fit(
         self, column: ColumnType, schema: JsonSchema, path: str, steps: Steps
     ) -> list[JsonRule]:
-        """Return the rules about a column, or about a part of it.
+        """Return the rules about a column, or about something in it.
 
-        steps: the way from the row to `column`. Raise DataException if the type does not fit.
+        steps: how to find `column` from the row. Raise DataException if the type does not fit.
         """
         if schema is False:
             raise _misfit(column, path, "nothing there")

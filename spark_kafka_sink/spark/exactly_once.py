@@ -1,6 +1,6 @@
-"""The exactly-once options: the mode, the application that writes, and the version it writes.
+"""The exactly-once options: the mode, the name of the job, and the version that it writes.
 
-The option `txnAppId` names the application, and `txnVersion` names the version of the data that it
+The option `txnAppId` names the job, and `txnVersion` names the version of the data that it
 writes, as the Delta options of the same names do. Each version is written once. This module only
 reads the options; the package `commit` implements the protocol.
 """
@@ -71,7 +71,7 @@ class ExactlyOnce:
     checkpoint: str = ""
 
     def owner(self, topic: str | None) -> Owner:
-        """Return the owner: application and target. topic: None if rows have a topic column."""
+        """Return the owner: txnAppId and target. topic: None if rows have a topic column."""
         return checked_owner(self.id_prefix, self.app_id or "", topic or ANY_TOPIC)
 
     def of_stream(self, checkpoint: str | None) -> ExactlyOnce:
@@ -129,7 +129,7 @@ class ExactlyOnce:
         if missing:
             message = (
                 f"exactlyOnce={self.mode.value} needs the options txnAppId and txnVersion, found "
-                f"no {' and no '.join(missing)}: txnAppId names the application, and txnVersion "
+                f"no {' and no '.join(missing)}: txnAppId names the job, and txnVersion "
                 "what it writes, for example the date of the data; a version is written once"
             )
             raise ConfigException(message)

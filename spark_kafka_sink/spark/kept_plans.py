@@ -2,7 +2,7 @@
 
 The commit messages of tasks contain the plan, too. But Spark may abort a micro-batch without any
 commit message. The folder is the same for the processes that plan, commit and abort. A plan is
-stored until the next plan of the same owner (an application and its target topic).
+stored until the next plan of the same owner (a txnAppId and its target topic).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 After a restart, Spark may run the last micro-batch again with the same rows, although it was
 committed. A function of foreachBatch may also save a micro-batch again after an error, although the
-rows were committed before that error. An owner is an application and its target topic.
+rows were committed before that error. An owner is a txnAppId and its target topic.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
     owner = plan.run.owner
     if place is BatchPlace.SAME_RUN and not micro_batch.is_retry:
         message = (
-            f"{micro_batch} was written by this run of the query already, by {owner}: two saves of "
-            "one micro-batch need different topics, or different values of txnAppId"
+            f"this run of the query has already written {micro_batch} as {owner}: two saves of one "
+            "micro-batch need different topics, or different values of txnAppId"
         )
         raise KafkaException(message)
     last = plan.record.last_batch(micro_batch.query_id)
     if place is BatchPlace.OLDER and last is not None:
         message = (
-            f"{micro_batch} is older than micro-batch {last.batch_id}, which {owner} has written: "
-            "the checkpoint is an older copy, or two queries share it"
+            f"{micro_batch} is older than micro-batch {last.batch_id}, which was written as "
+            f"{owner}: the checkpoint is an older copy, or two queries share it"
         )
         raise KafkaException(message)
     return place in (BatchPlace.REPLAY, BatchPlace.SAME_RUN)
@@ -62,7 +62,7 @@ def warning_of_new_query(plan: Plan, micro_batch: MicroBatch) -> str | None:
     if micro_batch.batch_id == 0:
         return None
     return (
-        f"{micro_batch} is the first that the commit log has of {owner}: if it was written before, "
-        "its rows are written twice; this happens if txnAppId, txnIdPrefix, commitLogTopic, the "
-        "topic, the cluster, or the spelling of checkpointLocation has changed"
+        f"{micro_batch} is the first that the commit log has for {owner}: if it was written "
+        "before, its rows are written twice; this happens if txnAppId, txnIdPrefix, "
+        "commitLogTopic, the topic, the cluster, or the spelling of checkpointLocation has changed"
     )

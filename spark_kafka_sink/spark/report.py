@@ -227,7 +227,7 @@ class ExactlyOnceReport:
         if self.version is None:
             return f"exactlyOnce={self.mode}, {many}"
         return (
-            f"committed version {self.version} of application {self.app_id}, "
+            f"committed version {self.version} of txnAppId {self.app_id!r}, "
             f"exactlyOnce={self.mode}, {many}"
         )
 

@@ -154,7 +154,7 @@ def test_an_open_job_is_shown_and_not_disturbed(
     before = open_ids(client, job)
     for arguments in ([], ["--dry-run"], ["--app-id", "job"]):
         assert recover(*arguments) == 0
-        assert f"application 'job' and topic {job.topic} (prefix 'pykafka')" in recover.out
+        assert f"txnAppId 'job' (topic {job.topic})" in recover.out
         assert "last written: version 1, 1 rows, at 20" in recover.out
         count = "3 transactions" if mode == "two-phase" else "1 transaction"
         assert f"open: {count} without a decision to commit, since 20" in recover.out
@@ -162,7 +162,7 @@ def test_an_open_job_is_shown_and_not_disturbed(
     handed_over(writer).commit(messages)
     assert job.committed == sorted([*VALUES, "before"])
     assert recover() == 0
-    assert "nothing is open" in recover.out
+    assert "no transaction is open" in recover.out
 
 
 def test_what_is_decided_is_committed_once_the_driver_has_died(
@@ -243,7 +243,7 @@ def test_a_torn_owner_fails_until_it_is_accepted(
     assert line in recover.out
     assert "accepted: version 1 counts as written, and the next run can start" in recover.out
     assert recover("--accept-torn", "--app-id", "job") == 0
-    assert "not torn: there is nothing to accept" in recover.out
+    assert "no rows of the last run are lost: there is nothing to accept" in recover.out
     assert isinstance(job.run({0: ["never"]})[0], SkippedMessage)
     job.run({0: ["g"]}, txnVersion="2")
     assert job.committed == ["a", "b", "before", "c", "g"]
@@ -328,7 +328,7 @@ def test_a_commit_goes_on_whatever_it_does_while_recover_runs(
     assert {CommitState.CHECKING, CommitState.DECIDING, CommitState.ENDING} < set(seen)
     assert job.committed == VALUES
     assert recover() == 0
-    assert "nothing is open" in recover.out
+    assert "no transaction is open" in recover.out
     job.run({0: ["g"]}, txnVersion="2")
     assert job.committed == [*VALUES, "g"]
 
@@ -364,12 +364,12 @@ def test_other_owners_are_left_out_and_a_wrong_name_is_refused(
     other = SingleJob(job.cluster, new_topic(4), 4, job.log, **named)
     other.run(ROWS)
     assert recover("--topic", other.topic) == 0
-    assert "application 'b'" in recover.out
-    assert "application 'job'" not in recover.out
+    assert "txnAppId 'b'" in recover.out
+    assert "txnAppId 'job'" not in recover.out
     assert recover("--app-id", "jbo") == 2
     assert recover.out == ""
-    assert "application 'jbo'" in recover.err
-    assert "known applications: " in recover.err
+    assert "txnAppId 'jbo'" in recover.err
+    assert "known values of txnAppId: " in recover.err
     assert recover("--abort", "jbo") == 2
 
 
@@ -456,7 +456,7 @@ def test_it_logs_in_by_a_file_and_prints_no_secret(
 
     assert run(PASSWORD) == 0
     found = capsys.readouterr()
-    assert f"{log}-0 has no records of prefix 'pykafka', and nothing is open" in found.out
+    assert f"{log}-0 has no records for transactional ids that begin with 'pykafka/'" in found.out
     assert run("wrong-s3cret") == 2
     said = capsys.readouterr().err
     assert "SASL_AUTHENTICATION_FAILED" in said or "authenticat" in said.lower()

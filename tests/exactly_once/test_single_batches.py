@@ -47,12 +47,12 @@ def test_a_version_is_written_once_and_its_rows_become_visible_together(
     messages = job.write(writer, ROWS)
     handed_over(writer).commit(messages)
     assert job.committed == VALUES
-    assert "committed version 1 of application job, exactlyOnce=single" in capfd.readouterr().err
+    assert "committed version 1 of txnAppId 'job', exactlyOnce=single" in capfd.readouterr().err
 
     again = job.run({0: ["never"]})
     assert all(isinstance(message, SkippedMessage) for message in again)
     assert job.committed == VALUES
-    assert "skipped: version 1 of application job was written" in capfd.readouterr().err
+    assert "skipped: version 1 of txnAppId 'job' was written" in capfd.readouterr().err
 
     job.run({2: ["g"]}, txnVersion="7")
     job.run({2: ["h"]}, txnVersion="3")  # a back-fill
@@ -120,7 +120,7 @@ def test_a_job_that_died_is_cleaned_up_by_the_next(job: SingleJob) -> None:
 
 def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
     old, new = job.plan(), job.plan()
-    with pytest.raises(KafkaException, match="superseded by a newer run of application 'job'"):
+    with pytest.raises(KafkaException, match="superseded by a newer run of txnAppId 'job'"):
         job.write(old, {0: ["old"]})
     messages = job.write(new, {0: ["new"]})
     old_messages: list[WriterCommitMessage | None] = []

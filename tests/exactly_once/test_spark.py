@@ -108,10 +108,10 @@ def test_jobs_write_each_version_once(application: Application, level: str) -> N
     failed = {name for name in jobs if found[name].error is not None}
     assert failed == {"a task fails"}, failed
     for line in (
-        "skipped: version 1 of application cases was written",
-        "skipped: version 3 of application cases was written",
+        "skipped: version 1 of txnAppId 'cases' was written",
+        "skipped: version 3 of txnAppId 'cases' was written",
         "no row is visible",
-        f"committed version 4 of application cases, exactlyOnce={application.mode}",
+        f"committed version 4 of txnAppId 'cases', exactlyOnce={application.mode}",
     ):
         assert line in application.said
 
@@ -197,5 +197,7 @@ def test_save_in_a_function_refuses_a_second_save_and_writes_a_new_query_s_micro
     assert after[0] - before[0] in [lines(file) for file in (1, 2, 3, 4, 5)]
     assert (before[0] <= after[0], before[1]) == (True, after[1])
     error = str(found[BY_BOTH_TWICE].error)
-    assert "save(): this process has saved micro-batch 0 of application by version" in error
+    assert (
+        "save(): this process has already saved micro-batch 0 with txnAppId 'by version'" in error
+    )
     assert "two saves of one micro-batch need different topics" in error

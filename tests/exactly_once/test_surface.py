@@ -84,11 +84,11 @@ def test_the_report_says_how_a_version_was_written_and_why_it_is_skipped(
     }
     (said,) = capfd.readouterr().err.splitlines()
     many = "1 transaction" if mode == "single" else "3 transactions"
-    assert said.endswith(f"; committed version 1 of application job, exactlyOnce={mode}, {many}")
+    assert said.endswith(f"; committed version 1 of txnAppId 'job', exactlyOnce={mode}, {many}")
 
     job.run(ROWS)
     (said,) = capfd.readouterr().err.splitlines()
-    assert re.match(r"pykafka: skipped: version 1 of application job was written at 20", said)
+    assert re.match(r"pykafka: skipped: version 1 of txnAppId 'job' was written at 20", said)
     report = json.loads(path.read_text())
     assert (report["rows"], report["exactly_once"]["transactions"]) == (0, 0)
     assert f"pykafka: skipped: {report['exactly_once']['skipped']}" == said
@@ -182,7 +182,7 @@ def test_what_a_classic_session_shows(kafka: KafkaCluster, tmp_path: Path) -> No
     assert of_version["transactions"] >= 1
     assert found["the version again"] == [0, 0, False]
     why = str(found["why it was skipped"])
-    assert re.match(r"version 1 of application job was written at 20\S+, with 3 rows$", why)
+    assert re.match(r"version 1 of txnAppId 'job' was written at 20\S+, with 3 rows$", why)
     assert found["a topic column again"] == [0, True]
     assert str(found["what was counted"]).endswith("it has 3 rows now, which were only counted")
     assert found["values"] == [["0", "1", "2"]] * 2
@@ -207,7 +207,9 @@ def test_write_batch_over_spark_connect_needs_the_name_of_the_application(
     assert "in write_batch needs the option txnAppId here" in str(found["refusal"])
     assert job.committed == sorted(["0", "1", "2"] * 2)
     reports = [json.loads(line) for line in path.read_text().splitlines()]
-    assert "has saved micro-batch 0 of application connected" in str(found["a second save"])
+    assert "has already saved micro-batch 0 with txnAppId 'connected'" in str(
+        found["a second save"]
+    )
     assert [(r["batch_id"], r["exactly_once"]["skipped"]) for r in reports] == [
         (0, None),
         (1, None),

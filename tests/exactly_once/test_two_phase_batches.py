@@ -29,7 +29,7 @@ def test_a_version_is_written_once(
 ) -> None:
     messages = job.run(ROWS)
     assert job.committed == VALUES
-    assert "committed version 1 of application job" in capfd.readouterr().err
+    assert "committed version 1 of txnAppId 'job'" in capfd.readouterr().err
     without_rows = messages[2]
     assert isinstance(without_rows, SinkCommitMessage)
     assert without_rows.transaction is None
@@ -74,7 +74,7 @@ def test_an_overtaken_job_fails_and_changes_nothing(job: SingleJob) -> None:
     old = job.plan()
     old_messages = job.write(old, {0: ["old"]})
     new = job.plan()
-    with pytest.raises(KafkaException, match="superseded by a newer run of application 'job'"):
+    with pytest.raises(KafkaException, match="superseded by a newer run of txnAppId 'job'"):
         job.write(old, {0: ["late"]})
     messages = job.write(new, {0: ["new"]})
     with pytest.raises((ProducerFencedException, KafkaException)):

@@ -73,7 +73,7 @@ def named_cells() -> tuple[list[str], dict[str, str]]:
 
 
 def profile(spark: SparkSession, bootstrap: str, name: str, samples: Path) -> None:
-    """Write a cell's rows until the workers have been sampled for long enough."""
+    """Write the rows of a cell again and again, until the workers are sampled long enough."""
     with warm_writer(spark, bootstrap, name) as write_for:
         daemon = next(filter(_is_daemon, psutil.Process().children(recursive=True)))
         before = used_s(daemon)

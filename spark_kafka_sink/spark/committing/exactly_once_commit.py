@@ -4,7 +4,7 @@ The process that commits is not the process that made the plan. All that the com
 plan, which is pickled with the writer or with the commit messages of the tasks. `single_commit` and
 `two_phase_commit` do what differs between the two modes.
 
-A run is one batch job or one micro-batch. An owner is an application and its target topic. The
+A run is one batch job or one micro-batch. An owner is a txnAppId and its target topic. The
 commit log has a record of each owner, which lists what it has written.
 """
 
@@ -132,7 +132,8 @@ def _compare(options: SinkOptions, skips: Sequence[SkippedMessage]) -> None:
     if last is None or last.rows != rows:
         message = (
             f"{micro_batch} has {rows} rows now, and had {'none' if last is None else last.rows} "
-            f"when {plan.run.owner} wrote it: its source returned other rows for the same offsets"
+            f"when it was written as {plan.run.owner}: its source returned other rows for the same "
+            "offsets"
         )
         raise KafkaException(message)
     why = f"{micro_batch} was written before, with its {rows} rows"
@@ -192,7 +193,7 @@ def skipped_report(
     """
     version = _version(options)
     at = datetime.fromtimestamp(record.written_at / 1000, UTC).isoformat(timespec="milliseconds")
-    why = f"version {version} of application {_selected(options).app_id} was written "
+    why = f"version {version} of txnAppId {_selected(options).app_id!r} was written "
     is_last = record.version == version
     why += f"at {at}, with {record.rows} rows" if is_last else f"before {at}"
     counts = [message.rows for message in skips if message.rows is not None]

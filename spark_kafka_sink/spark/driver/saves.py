@@ -2,7 +2,7 @@
 
 A save may also be a replay: after a restart, Spark runs the last micro-batch again, and its rows
 are skipped. The commit log does not show whether a second save is a replay. So this process
-remembers the newest save of each owner (an application and its topic), and whether the save failed.
+remembers the newest save of each owner (a txnAppId and its topic), and whether the save failed.
 A save that failed may be retried, though its rows may be committed.
 """
 
@@ -74,7 +74,7 @@ def only_save(
     *,
     call: str = "write_batch",
 ) -> Iterator[bool]:
-    """Refuse a second save of a micro-batch by one application to one topic.
+    """Refuse a second save of a micro-batch with one txnAppId to one topic.
 
     A later run of the query may save the micro-batch again. Over Spark Connect, each run of a query
     calls the function of foreachBatch in a process of its own. In a classic session, the run id of
@@ -97,14 +97,14 @@ def only_save(
                 "use setJobDescription instead"
             )
             raise ConfigException(message)
-    application, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
+    app_id, topic = selected.app_id or query_id, given.get("topic", ANY_TOPIC)
     cluster = given.get("kafka.bootstrap.servers", "")
-    owner = (cluster, selected.log_topic, selected.id_prefix, application, topic)
+    owner = (cluster, selected.log_topic, selected.id_prefix, app_id, topic)
     save = _Save(query_id, run_id, batch_id)
     failed = save._replace(has_failed=True)
     with _lock:
         if _saves.get(owner) == save:
-            message = _second_save(batch_id, application, topic, is_known=bool(run_id))
+            message = _second_save(batch_id, app_id, topic, is_known=bool(run_id))
             raise ConfigException(f"{call}: {message}")
         is_retry = _saves.pop(owner, None) == failed
         _saves[owner] = save
@@ -119,18 +119,19 @@ def only_save(
         raise
 
 
-def _second_save(batch_id: int, application: str, topic: str, *, is_known: bool) -> str:
+def _second_save(batch_id: int, app_id: str, topic: str, *, is_known: bool) -> str:
     """Return the error message for a second save. is_known: whether the query's run is known."""
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
-        f"this process has saved micro-batch {batch_id} of application {application} "
-        f"to {where} before: two saves of one micro-batch need different topics, or different "
-        "values of txnAppId"
+        f"this process has already saved micro-batch {batch_id} with txnAppId {app_id!r} to "
+        f"{where}: two saves of one micro-batch need different topics, or different values of "
+        "txnAppId"
     )
     if is_known:
         return message
     return (
-        f"{message}. Here the query is not known: if it was started again in this process, call "
+        f"{message}. The sink does not know the query of this save: if the query was started again "
+        "in this process, call "
         "write_batch in the thread that calls the function of foreachBatch, or in a pyspark."
         "InheritableThread"
     )

@@ -1,6 +1,6 @@
 """Plans a run of an exactly-once write before its tasks start, by the state machine `commit.plan`.
 
-A run is one batch job or one micro-batch of an owner, which is an application and its topic.
+A run is one batch job or one micro-batch of an owner, which is a txnAppId and its topic.
 Only the process that plans a job calls this, because a plan fences older runs of the owner, and
 commits or aborts the transactions that they left open. Checks for the user's process are in
 `single_checks`.
@@ -74,7 +74,7 @@ def plan_micro_batch(options: SinkOptions) -> Plan:
 def plan_run(options: SinkOptions, selected: ExactlyOnce) -> Plan | CommitRecord:
     """Plan a run: fence older runs, end their transactions, and look up the version.
 
-    Return the plan, or the commit log record of the owner (the application and its topic) if the
+    Return the plan, or the commit log record of the owner (the txnAppId and its topic) if the
     version is already written. Raise KafkaException if the brokers refuse a request. Raise it also
     if the owner's last run is torn, which means that brokers aborted transactions after the
     decision to commit was recorded.

@@ -1003,7 +1003,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "A second save of a micro-batch",
-            "Two saves of one micro-batch have the same application and the same topic.",
+            "Two saves of one micro-batch have the same `txnAppId` and the same topic.",
             "Set another `txnAppId` for one of the two saves.",
             places=(
                 "spark/driver/saves.py:only_save",
@@ -1024,12 +1024,12 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             tests=("unit/spark/committing/test_exactly_once_commit.py::test_a_replay_is_compared",),
         ),
         Entry(
-            "A newer run of the same application",
+            "A newer run with the same `txnAppId`",
             (
                 "Another run with the same `txnAppId` and topic has begun, so this run must not "
                 "write any more."
             ),
-            "Let only one run of an application write at a time.",
+            "Let only one run with a `txnAppId` write to a topic at a time.",
             places=(
                 "commit/steps.py:superseded",
                 "commit/steps.py:Failure.exception",
@@ -1127,8 +1127,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         ),
         Entry(
             "The command `recover`",
-            "An argument is missing or invalid, or the commit log has no such application.",
-            "Correct the argument. The message lists the applications that are known.",
+            "An argument is missing or invalid, or the commit log has no such `txnAppId`.",
+            "Correct the argument. The message lists the values of `txnAppId` that are known.",
             places=(
                 "recover.py:_asked",
                 "recover.py:_check_topic",

@@ -110,6 +110,13 @@ def test_the_longest_names_are_taken() -> None:
     assert read_id(owner.task_id(TaskSlot(2**31 - 1, 0))) is not None
 
 
+def test_messages_name_the_options_that_an_owner_comes_from() -> None:
+    assert str(checked_owner("pykafka", "a", "t")) == "txnAppId 'a' (topic t)"
+    assert str(checked_owner("p", "a", ANY_TOPIC)) == (
+        "txnAppId 'a' (topics of the topic column, txnIdPrefix 'p')"
+    )
+
+
 @pytest.mark.parametrize(
     "same",
     ["/data/c", "/data//c/", "file:/data/c", "file:///data/c", "/data/./b/../c", "FILE:/data/c"],

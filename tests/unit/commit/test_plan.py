@@ -361,7 +361,7 @@ def test_a_plan_that_is_overtaken_says_so(ask: Any) -> None:  # noqa: ANN401
         "commit": [Ended(RAISED), Ended(error=90)],
     }
     outcome, _ = plan({ReadLog: [logged(DECIDED), READ_BACK], ask: replies[ask]})
-    with pytest.raises(ProducerFencedException, match="superseded by a newer run of application"):
+    with pytest.raises(ProducerFencedException, match="superseded by a newer run of txnAppId"):
         raise outcome.exception()
 
 

@@ -241,7 +241,9 @@ def test_a_survey_that_brokers_refuse_is_a_failure(kind: type) -> None:
     }
     outcome, _ = survey({**fine, kind: refused[kind]})
     assert isinstance(outcome, Failure)
-    assert "the owners of prefix 'pykafka' could not be found" in outcome.sentence
+    assert (
+        "the transactional ids that begin with 'pykafka/' could not be listed" in outcome.sentence
+    )
 
 
 def test_a_survey_does_not_wait_for_a_log_that_does_not_exist() -> None:

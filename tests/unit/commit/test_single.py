@@ -198,14 +198,14 @@ CONFLICTS: dict[str, tuple[dict[Any, list[Reply]], tuple[AttemptTransaction, ...
     ),
     "a newer run": (
         {DescribeTransaction: [Described(ONGOING, ProducerIdAndEpoch(7, 5))]}, (ATTEMPT,), 2,
-        "superseded by a newer run of application 'flights'",
+        "superseded by a newer run of txnAppId 'flights'",
     ),
     "a newer run, which has aborted it meanwhile": (
         {
             DescribeTransaction: [OPEN, Described(ONGOING, ProducerIdAndEpoch(7, 5))],
             DescribeProducers: [ProducersDescribed()],
         },
-        (ATTEMPT,), 2, "superseded by a newer run of application 'flights'",
+        (ATTEMPT,), 2, "superseded by a newer run of txnAppId 'flights'",
     ),
     "a record that is refused": (
         {WriteRecord: [Written(error=10)]}, (ATTEMPT,), 2,

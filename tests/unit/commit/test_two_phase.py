@@ -146,7 +146,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     ),
     "ended by a newer run": (
         {DescribeTransaction: [FENCED, Described(EMPTY, RAISED)]},
-        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
+        FailureKind.SUPERSEDED, "superseded by a newer run of txnAppId 'flights'",
     ),
     "unknown": ({DescribeTransaction: [Described(error=105)]}, FailureKind.TIMED_OUT, "no longer"),
     "timed out meanwhile": (
@@ -155,7 +155,7 @@ FAILURES: dict[str, tuple[dict[Any, list[Reply]], FailureKind, str]] = {
     ),
     "a newer run": (
         {DescribeTransaction: [OPEN, Described(EMPTY, RAISED)]},
-        FailureKind.SUPERSEDED, "superseded by a newer run of application 'flights'",
+        FailureKind.SUPERSEDED, "superseded by a newer run of txnAppId 'flights'",
     ),
     "rows are missing": (
         {DescribeProducers: [ProducersDescribed((ActiveProducer(WRITER, 2, 20),))]},

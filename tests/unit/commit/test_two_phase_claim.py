@@ -79,7 +79,7 @@ def test_a_task_without_an_id_in_time_fails(reply: Reply) -> None:
     script: dict[Any, list[Reply]] = {DescribeTransaction: [HIS], InitProducerId: [reply]}
     outcome, _ = claim(script, deadline=9.0)
     assert outcome.kind is FailureKind.NO_ANSWER
-    said = "no transactional id was claimed for Spark partition 4 of application 'flights'"
+    said = "no transactional id was claimed for Spark partition 4 of txnAppId 'flights'"
     assert said in outcome.sentence
     assert claim({DescribeTransaction: [Unanswered(13)]}, deadline=9.0)[0].error == 13
     script[InitProducerId] = [Initialized(error=53)]

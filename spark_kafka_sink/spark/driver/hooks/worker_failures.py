@@ -42,7 +42,7 @@ _PLANNING: Final = re.compile(r"Failed to \w+ Python data source")
 # A TornCommitException in a traceback, and the parts of its message (`commit.outcomes.Torn`).
 _TORN: Final = re.compile(r"^spark_kafka_sink\.errors\.TornCommitException: (.+)$", re.MULTILINE)
 _TORN_RUN: Final = re.compile(
-    r"(.+?) of (application .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
+    r"(.+?) of (txnAppId .+?) was to be committed, but brokers have aborted (\d+) of its (\d+) "
     r"transactions(?: \(it is not known how (\d+) more ended\))?"
 )
 _LOST: Final = re.compile(r"(\d+) records of task (\d+) in (\S+)-(\d+) from offset (\d+) on")

@@ -129,7 +129,7 @@ def test_a_version_is_added_to_the_record_of_its_owner(
     assert record.written_at > 0
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("pykafka: wrote 3 rows")
-    how = f"committed version 7 of application app, exactlyOnce={mode.value}, 1 transaction"
+    how = f"committed version 7 of txnAppId 'app', exactlyOnce={mode.value}, 1 transaction"
     assert said.endswith(f"; {how}")
 
 
@@ -176,7 +176,7 @@ def test_a_version_that_is_written_is_said_to_be(
     abort_batch(options(version=7), BEFORE, [None], 7)
     assert (modes.committed, modes.aborted) == ([], [])
     (said,) = capsys.readouterr().err.splitlines()
-    written = "version 7 of application app was written"
+    written = "version 7 of txnAppId 'app' was written"
     assert said == f"pykafka: skipped: {written} before 1970-01-01T00:00:00.000+00:00"
     last = BEFORE.after_version(7)
     commit_batch(options(version=7), last, [SkippedMessage(rows=2), SkippedMessage(rows=3)])
@@ -195,7 +195,7 @@ def test_the_report_of_a_version_that_is_written_says_why_it_was_skipped(
     assert modes.committed == []
     found = json.loads((tmp_path / "report.json").read_text())
     assert (found["rows"], found["tasks"], found["partitions"]) == (0, 1, [])
-    assert found["exactly_once"]["skipped"].startswith("version 7 of application app was written")
+    assert found["exactly_once"]["skipped"].startswith("version 7 of txnAppId 'app' was written")
 
 
 def test_a_micro_batch_that_is_a_batch_job_adds_a_line_to_the_report(
@@ -275,10 +275,13 @@ def test_a_stream_whose_rows_may_come_twice_is_warned_of(
     assert "written twice" not in said_of("q", 7, BEFORE)
     assert "written twice" not in said_of("q", 0, None)
     said = said_of("new", 0, BEFORE)
-    assert "query new is written as a new stream of application 'app' and topic t" in said
+    assert (
+        "query new is written as a new stream of txnAppId 'app' (topic t, txnIdPrefix 'p'), for"
+        in said
+    )
     assert "for which query q wrote until micro-batch 6" in said
     said = said_of("q", 7, None)
-    assert "micro-batch 7 of query q is the first that the commit log has of" in said
+    assert "micro-batch 7 of query q is the first that the commit log has for" in said
     for changed in ("txnAppId", "txnIdPrefix", "commitLogTopic", "cluster", "checkpointLocation"):
         assert changed in said
     assert len(modes.committed) == 4

@@ -51,14 +51,14 @@ def save(
 @pytest.mark.parametrize("query", [None, QUERY], ids=["unknown", "known"])
 def test_a_second_save_of_a_micro_batch_is_refused(query: MicroBatch | None) -> None:
     save(7, query)
-    with pytest.raises(ConfigException, match="saved micro-batch 7 of application app to topic t"):
+    with pytest.raises(ConfigException, match="saved micro-batch 7 with txnAppId 'app' to topic t"):
         save(7, query)
     save(7, query, topic="another")
     save(7, query, txnappid="another")
     save(7, query, commitlogtopic="another")
     save(8, query)
     save(9, query, without="topic")
-    with pytest.raises(ConfigException, match="to the topics of a topic column before"):
+    with pytest.raises(ConfigException, match="to the topics of a topic column: two"):
         save(9, query, without="topic")
 
 
@@ -73,7 +73,7 @@ def test_the_message_says_what_to_do_where_the_query_is_not_known() -> None:
 
 def test_the_query_is_the_application_if_none_is_named() -> None:
     save(query=QUERY, without="txnappid")
-    with pytest.raises(ConfigException, match="micro-batch 7 of application q"):
+    with pytest.raises(ConfigException, match="micro-batch 7 with txnAppId 'q'"):
         save(query=QUERY, without="txnappid")
 
 
@@ -126,7 +126,7 @@ def test_only_the_newest_owners_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     for name in ("a", "b", "c"):
         save(txnappid=name)
     save(txnappid="a")
-    with pytest.raises(ConfigException, match="application c"):
+    with pytest.raises(ConfigException, match="txnAppId 'c'"):
         save(txnappid="c")
 
 
@@ -209,9 +209,11 @@ def test_a_second_save_in_foreachbatch_is_refused_and_never_skipped(
     spark.save(txnversion="7")
     # By this, it would be skipped.
     monkeypatch.setattr(written_versions, "is_written", lambda _: True)
-    with pytest.raises(ConfigException, match=r"^save\(\): this process has saved micro-batch 7"):
+    with pytest.raises(
+        ConfigException, match=r"^save\(\): this process has already saved micro-batch 7"
+    ):
         spark.save(txnversion="7")
-    with pytest.raises(ConfigException, match=r"^write_batch: this process has saved"):
+    with pytest.raises(ConfigException, match=r"^write_batch: this process has already saved"):
         save(7, MicroBatch("q", 7, RUN_ID))
     spark.save(txnversion="7", topic="another")
     assert [each["topic"] for each in spark.saved] == ["t", "another"]

@@ -174,7 +174,7 @@ def test_a_cluster_that_does_not_answer_is_no_reason_to_create_a_log(
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize(
-    ("batch_id", "said"), [(4, "older than micro-batch 5"), (5, "was written by this run")]
+    ("batch_id", "said"), [(4, "older than micro-batch 5"), (5, "has already written")]
 )
 def test_a_save_that_is_refused_after_its_plan_leaves_no_transaction_open(
     monkeypatch: pytest.MonkeyPatch, batch_id: int, said: str, level: int
