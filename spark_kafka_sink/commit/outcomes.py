@@ -125,7 +125,7 @@ def accept_torn(owner: Owner, log_topic: str) -> str:
 def recover_command(action: Iterable[str], owner: Owner, log_topic: str) -> str:
     """Return the command of `recover` for one owner, so that it changes nothing of other owners.
 
-    action: the arguments that say what to do, and with which application.
+    action: the arguments that say what to do, and with which txnAppId.
     """
     words = [*action, "--topic", owner.target]
     if owner.prefix != DEFAULT_PREFIX:

@@ -106,7 +106,7 @@ def test_the_benchmark_writes_the_rows_of_several_files(job: Job, tmp_path: Path
 
 
 def test_after_a_read_of_several_files_sail_rejects_the_commit(job: Job) -> None:
-    # If this fails, Sail has mended it: remove the advice to repartition from the docs.
+    # If this fails, Sail has fixed it: remove the advice to repartition from the docs.
     said = job.run("files")
     assert "Missing write result for partition 1" in said
     assert "\nwritten\n" not in said

@@ -29,7 +29,7 @@ from spark_kafka_sink.errors import IllegalStateException
 # ruff: noqa: SLF001 - Spark has no public way to its bus
 
 _PARTS: Final = frozenset(("_sqm", "_listener_bus", "_execution_thread", "_lock"))
-_mending: Final = threading.Lock()
+_patching: Final = threading.Lock()
 
 
 class ListenerBus(StreamingQueryListenerBus):
@@ -112,7 +112,7 @@ def patch_listener_bus(session: object) -> None:
     Do nothing if the bus is a `ListenerBus` already, or if this version of Spark has another class.
     """
     bus: Any = getattr(getattr(session, "streams", None), "_sqlb", None)
-    with _mending:
+    with _patching:
         if type(bus) is StreamingQueryListenerBus and vars(bus).keys() >= _PARTS:
             bus._changing = threading.Lock()  # type: ignore[attr-defined]
             bus.__class__ = ListenerBus  # the bus may be in use
