@@ -73,7 +73,10 @@ def test_one_run_is_exactly_once_if_its_commit_is_ended_and_markers_take_their_t
     check_up_to(40_000, replace(_ENDED, level=level, versions=(1, 1), cancels=False))
 
 
-@_BOTH_LEVELS
+@pytest.mark.parametrize(
+    "level",
+    [pytest.param(1, marks=pytest.mark.long(reason="half a minute, for one more epoch a run")), 2],
+)
 def test_two_drivers_of_one_version_are_exactly_once_at_every_interleaving(level: int) -> None:
     check_all(Scenario(level=level, cancels=False))
 
