@@ -391,7 +391,7 @@ def test_a_forged_record_is_a_warning(
     producer.produce(job.log, key=f"pykafka/job/{job.topic}", value=b"{}")
     producer.flush()
     assert recover() == 0
-    assert f"warning: commit log {job.log}-0: the record at offset" in recover.err
+    assert f"warning: commit log {job.log}-0: the batch at offset" in recover.err
     assert "is ignored: it is outside a transaction" in recover.err
     assert "last written: version 1" in recover.out
 
