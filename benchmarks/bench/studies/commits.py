@@ -1,7 +1,7 @@
 """The cost of exactly once on the driver: requests, markers, milliseconds, and a recovery.
 
-``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.commits``, in an environment of ``make
-bench``. ``--secured``: over SASL_SSL with SCRAM-SHA-256, without the requests.
+``PYTHONPATH=benchmarks:tests:jobs python -m bench.studies.commits``, in the environment of ``make
+test``. ``--secured``: over SASL_SSL with SCRAM-SHA-256, without the requests.
 
 Jobs of a row per task are planned, written and committed, without Spark, over warm connections.
 Plan: from the options to the writer that tasks get. Commit: until it returns. Visible: from the
