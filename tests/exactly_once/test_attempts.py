@@ -41,7 +41,7 @@ def job(job: SingleJob) -> SingleJob:
 
 @pytest.fixture
 def is_open(job: SingleJob, client: CommitClient) -> Callable[[int], bool]:
-    """Says whether a partition has rows of an open transaction."""
+    """Whether a partition has rows of an open transaction."""
 
     def ask(partition: int) -> bool:
         found = answer(client, DescribeProducers(TopicPartition(job.topic, partition)))
