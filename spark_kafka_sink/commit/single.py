@@ -81,12 +81,12 @@ class Single:
 
     missing_until: until when to look again for a partition that brokers do not know. behind_until:
     until when to ask again a leader that lacks acknowledged records. record: the record to write
-    into the commit log. attempts: what the tasks wrote. by_partition: the same, by the partition.
-    targets: all partitions of the target
-    topics. probes: whether the record is sent twice, to test that the broker reports duplicates.
-    failure: why a check failed. offset: the offset of the written record. asked_again: whether
-    EndTxn was sent again, because the first response left open whether the transaction was
-    committed. wrote_again: whether the record was sent again, because the first response was lost.
+    into the commit log. attempts: what the tasks wrote. by_partition: the same, by partition, which
+    is made once because each check needs it. targets: all partitions of the target topics. probes:
+    whether the record is sent twice, to test that the broker reports duplicates. failure: why a
+    check failed. offset: the offset of the written record. asked_again: whether EndTxn was sent
+    again, because the first response left open whether the transaction was committed. wrote_again:
+    whether the record was sent again, because the first response was lost.
     """
 
     state: SingleState
