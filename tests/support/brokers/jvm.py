@@ -56,7 +56,7 @@ def compiled(name: str, version: str = fetch_kafka.NEWEST) -> Path:
     newest = version == fetch_kafka.NEWEST
     sources = sorted(_PROGRAMS.glob("*.java" if newest else f"{name}.java"))
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources))
-    digest.update(f"{version} {class_archives.java_identity()}".encode())
+    digest.update(f"{version} {class_archive.java_identity()}".encode())
     folder = Path(sys.prefix, "java-programs")
     classes = folder / digest.hexdigest()[:16]
     folder.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def compiled(name: str, version: str = fetch_kafka.NEWEST) -> Path:
 def _compile(sources: list[Path], jars: Path, target: Path) -> None:
     """Compile programs. Raise RuntimeError with what the compiler said."""
     class_path = os.pathsep.join(map(str, jars.glob("*.jar")))
-    command = ["java", *class_archives.SHORT_LIVED, *_COMPILER, "-cp", class_path, "-d"]
+    command = ["java", *class_archive.SHORT_LIVED, *_COMPILER, "-cp", class_path, "-d"]
     done = subprocess.run([*command, target, *sources], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         message = f"the compiler of Java failed:\n{done.stdout}{done.stderr[-3000:]}"
