@@ -162,7 +162,9 @@ def _broker(processes: Children, *, is_secured: bool) -> Iterator[broker.Broker]
     """Run the demo's own broker. Raise JobError if it cannot run."""
     with contextlib.ExitStack() as stack:
         try:
-            yield stack.enter_context(broker.running(processes, java=class_archive.SHORT_LIVED, is_secured=is_secured))
+            yield stack.enter_context(
+                broker.running(processes, java=class_archive.SHORT_LIVED, is_secured=is_secured)
+            )
         except (broker.BrokerError, kafka_jars.JarsError) as error:
             raise running.JobError(str(error)) from None
 
@@ -371,6 +373,12 @@ class Demo:
 
     def _submit(self, job: str, topic: str, *arguments: str, config: Path = _CONFIG) -> int:
         """Run a job as a user does; return its exit code."""
+        if not self._archive.exists():
+            print(
+                f"the JVM also archives its classes in {self._archive.name}, so that the next ones "
+                "start faster",
+                flush=True,
+            )
         code = self._start(job, topic, *arguments, config=config).wait()
         if self._made_archive.exists():
             class_archive.keep(self._made_archive, self._archive)
@@ -395,7 +403,10 @@ class Demo:
             *("--master", "local[*]"),
             *("--properties-file", "conf/spark-defaults.conf"),
             *("--conf", _SMALL_TASKS),
-            *("--conf", "spark.driver.defaultJavaOptions=" + " ".join(f'"{each}"' for each in java)),
+            *(
+                "--conf",
+                "spark.driver.defaultJavaOptions=" + " ".join(f'"{each}"' for each in java),
+            ),
             f"jobs/{job}",
             *("--config", str(config)),
             *given,

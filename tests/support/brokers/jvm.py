@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from job import lock
+from job import class_archive, lock
 
 from support.brokers import class_archives, fetch_kafka
 
