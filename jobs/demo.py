@@ -53,6 +53,7 @@ _KILLED_CONFIG: Final = _TOPIC_CONFIG | {"retention.bytes": str(22 << 20)}
 # The job of the exactly-once round is killed when the topic has so many of its 336,776 records.
 _KILLED_ROUND: Final = "exactly-once"
 _KILLED_AT: Final = 100_000
+_ARCHIVE: Final = "demo-{}.jsa"
 _POLL_S: Final = 0.05
 _READ_TIMEOUT_S: Final = 30.0
 _EXACTLY_ONCE: Final = {"exactlyOnce": "true", "txnAppId": "flights", "txnVersion": "1"}
@@ -256,6 +257,19 @@ def say_how_to_delete(address: str, topics: Sequence[str]) -> None:
     print(f"  PYTHONPATH=jobs {python} -c {shlex.quote(program)}")
 
 
+def spark_archive() -> Path:
+    """Return the archive of the classes of this Spark and this Java, which may not exist yet.
+
+    Its size is about 160 MB.
+    """
+    # A JVM compares the times of all jars with those in the archive.
+    jars = Path(pyspark.__file__).parent / "jars"
+    identity = (
+        f"{pyspark.__version__}-{int(jars.stat().st_mtime):x}-{class_archive.java_identity()}"
+    )
+    return Path(sys.prefix) / _ARCHIVE.format(identity)
+
+
 class Demo:
     """Runs the jobs with spark-submit, one after another."""
 
@@ -266,10 +280,10 @@ class Demo:
         self._steps = steps
         self._scratch = folder / "tmp"
         self._scratch.mkdir()
-        # The first job archives the classes of Spark. All later jobs start in half the time.
-        identity = f"{pyspark.__version__}-{class_archive.java_identity()}"
-        self._archive = Path(sys.prefix) / f"demo-{identity}.jsa"
+        # The first job archives the classes of Spark for all later ones.
+        self._archive = spark_archive()
         self._made_archive = folder / "classes.jsa"
+        self._is_archiving = not self._archive.exists() and os.access(sys.prefix, os.W_OK)
 
     def run(self, topics: Sequence[str]) -> bool:
         """Run all jobs; return whether every topic has exactly the records of its source.
@@ -373,16 +387,14 @@ class Demo:
 
     def _submit(self, job: str, topic: str, *arguments: str, config: Path = _CONFIG) -> int:
         """Run a job as a user does; return its exit code."""
-        if not self._archive.exists():
-            print(
-                f"the JVM also archives its classes in {self._archive.name}, so that the next ones "
-                "start faster",
-                flush=True,
-            )
+        if self._is_archiving:
+            print("the first job archives the classes of Spark for the next ones", flush=True)
         code = self._start(job, topic, *arguments, config=config).wait()
-        if self._made_archive.exists():
+        if self._is_archiving:
+            self._is_archiving = False
+            for outdated in self._archive.parent.glob(_ARCHIVE.format("*")):
+                outdated.unlink(missing_ok=True)
             class_archive.keep(self._made_archive, self._archive)
-            self._made_archive.unlink()
         return code
 
     def _start(
@@ -392,9 +404,9 @@ class Demo:
         given = () if config is not _CONFIG else ("--bootstrap", self._address)
         java = [
             *(
-                class_archive.using(self._archive)
-                if self._archive.exists()
-                else class_archive.making(self._made_archive)
+                class_archive.making(self._made_archive)
+                if self._is_archiving
+                else class_archive.using(self._archive)
             ),
             f"-Djava.io.tmpdir={self._scratch}",
         ]

