@@ -20,7 +20,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+    RemoteDisconnected,
+)
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.error import URLError
 from urllib.parse import quote, quote_plus, unquote, urlencode, urlsplit
@@ -187,6 +194,8 @@ def send(
             found = response.read(MOST_BYTES + 1)
         if len(found) > MOST_BYTES:
             raise _TooLargeError
+        if _is_cut(response, found):
+            raise IncompleteRead(b"")
         retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
         return HttpAnswer(response.status, found, retry_after_s)
     except URLError as error:
@@ -197,6 +206,17 @@ def send(
         deadline.close()
     # Raised outside the handlers, because the caught exception may contain data that the peer sent.
     raise failure
+
+
+def _is_cut(response: HTTPResponse, body: bytes) -> bool:
+    """Return whether the connection ended before the complete response, which read() ignores.
+
+    A response that is neither chunked nor has a length ends with its connection. If its body is
+    empty too, the connection ended within the headers.
+    """
+    if response.length is None:
+        return not body and not response.chunked
+    return response.length > 0
 
 
 class _TooLargeError(OSError):
@@ -370,6 +390,10 @@ def _failure(error: object, deadline: _Deadline, certificate_hint: str) -> HttpE
     elif isinstance(error, OSError) and not isinstance(error, HTTPException):
         said = getattr(error, "reason", None) or error.strerror or type(error).__name__
         why = f"it cannot be reached: {said}"
+    elif isinstance(error, RemoteDisconnected):
+        why = "it closed the connection without a response"
+    elif isinstance(error, IncompleteRead):
+        why = "its response is incomplete"
     else:
         why = "its response is not HTTP"
     return HttpException(why, is_refused=certificate is not None)

@@ -209,10 +209,8 @@ def test_an_answer_that_is_too_large_takes_no_memory(talk: Callable[[socket.sock
         pytest.param(endlessly(b"", b"x" * 65_536), id="endless garbage"),
         pytest.param(endlessly(HEAD + b"a: ", b"x" * 65_536), id="endless header"),
         pytest.param(endlessly(HEAD, b"a: b\r\n" * 1000), id="endless headers"),
-        pytest.param(says(HEAD + b"Transfer-Encoding: chunked\r\n\r\nsecret\r\n"), id="chunk"),
         pytest.param(says(b"HTTP/1.1 secret\r\n\r\n"), id="status"),
         pytest.param(says(b"HTTP/1.1 99999999999999 x\r\n\r\n"), id="status too large"),
-        pytest.param(says(b""), id="end"),
         pytest.param(lambda connection: None, id="reset"),
     ],
 )
@@ -226,6 +224,33 @@ def test_what_is_not_http_is_one_error_that_shows_nothing_of_it(
     assert "secret" not in said
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(HEAD + b"Content-Length: 500\r\n\r\nsecret", id="in the body"),
+        pytest.param(HEAD + b"Content-Length: 500\r\n\r\n", id="before the body"),
+        pytest.param(HEAD + b"Content-Le", id="in the headers"),
+        pytest.param(HEAD + b"Content-Length: 5", id="in a length"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n6\r\nsecr", id="in a chunk"),
+        pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\nsecret\r\n", id="in a size"),
+        pytest.param(b"", id="before the response"),
+    ],
+)
+def test_a_connection_that_ends_before_the_response_does_is_an_error_to_try_again(
+    text: bytes,
+) -> None:
+    with peer(says(text)) as url, pytest.raises(HttpException) as caught:
+        post(url, {}, {}, LIMITS)
+    nothing, part = "it closed the connection without a response", "its response is incomplete"
+    assert str(caught.value) == (part if text else nothing)
+    assert not caught.value.is_refused
+
+
+def test_a_response_may_end_with_its_connection() -> None:
+    with peer(says(HEAD + b"\r\nall of it")) as url:
+        assert post(url, {}, {}, LIMITS).body == b"all of it"
 
 
 def test_a_peer_that_cannot_be_reached_is_an_error_that_says_why() -> None:
