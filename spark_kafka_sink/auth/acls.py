@@ -22,6 +22,7 @@ from spark_kafka_sink.model import Secret
 
 _ANONYMOUS: Final = "ANONYMOUS"
 _UNKNOWN: Final = "NAME"
+_ADMIN: Final = "admin.properties"
 _TOPIC: Final = "--topic"
 _CLUSTER: Final = "--cluster"
 _GROUP: Final = "--group"
@@ -44,13 +45,14 @@ class Acls:
 
     principal: the name of the client's principal, empty if the configuration does not contain it.
     described: a description of that principal. servers: the bootstrap servers, None if the brokers
-    do not use Kafka's ACLs. logged_in: returns the principal's name that a login has shown, empty
-    before a login.
+    do not use Kafka's ACLs. is_secured: whether their listener needs TLS or a login. logged_in:
+    returns the principal's name that a login has shown, empty before a login.
     """
 
     principal: str = ""
     described: str = "the principal that the brokers see for this client"
     servers: str | None = "HOST:PORT"
+    is_secured: bool = False
     logged_in: Callable[[], str] = str
 
     @classmethod
@@ -61,9 +63,10 @@ class Acls:
             return cls(servers=None)
         token = delegation_token(config)
         if token is not None:
-            return cls(token.owner.removeprefix("User:"), "", servers)
+            return cls(token.owner.removeprefix("User:"), "", servers, is_secured=True)
         principal, described = _principal(config)
-        return cls(principal, described, servers, logged_in)
+        is_secured = config.has_sasl or config.has_tls
+        return cls(principal, described, servers, is_secured, logged_in)
 
     def hint(
         self,
@@ -86,8 +89,9 @@ class Acls:
             return "AWS IAM policies grant this access, not the ACLs of Kafka"
         resource, usual = needed
         principal = self.principal or self.logged_in()
-        words = ["--bootstrap-server", self.servers, "--add", "--allow-principal"]
-        words.append(f"User:{principal or _UNKNOWN}")
+        words = ["--bootstrap-server", self.servers]
+        words += ["--command-config", _ADMIN] if self.is_secured else []
+        words += ["--add", "--allow-principal", f"User:{principal or _UNKNOWN}"]
         for operation in operations or usual:
             words += ["--operation", operation]
         words += ["--resource-pattern-type", "prefixed"] if is_prefix else []

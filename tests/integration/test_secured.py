@@ -528,8 +528,8 @@ def test_no_log_at_debug_and_no_error_shows_a_secret(
 def allow_as_it_says(kafka: SecuredKafka, said: str) -> None:
     """Run the command of a message; only a client without a login may change ACLs."""
     command = shlex.split(said[said.index("kafka-acls.sh") :])
-    script, option, servers, *rest = command
-    assert (script, option) == ("kafka-acls.sh", "--bootstrap-server")
+    script, option, servers, config, _file, *rest = command
+    assert (script, option, config) == ("kafka-acls.sh", "--bootstrap-server", "--command-config")
     assert servers == kafka.address("SASL_PLAINTEXT")
     kafka.run_acls_script(option, kafka.bootstrap, *rest)
 

@@ -37,6 +37,12 @@ def test_each_denial_has_the_command_that_allows_it(code: int, name: str | None,
     assert hint({}, code, name) == f"{before}--allow-principal User:ANONYMOUS {rest}"
 
 
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_the_command_of_a_secured_listener_names_a_file_for_its_own_login(protocol: str) -> None:
+    command = "kafka-acls.sh --bootstrap-server broker:9092 --command-config admin.properties --add"
+    assert command in hint({"security.protocol": protocol})
+
+
 def test_other_errors_have_none() -> None:
     assert Acls().hint(3, "events") is None
     assert Acls().writer_advice(5, "events") is None
