@@ -33,6 +33,8 @@ _MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
 _USED_UP: Final = 0.75
 # For this long after its creation, some brokers may not know a new token yet.
 FRESH_MS: Final = 10_000
+CLOCK_SKEW_MS: Final = 300_000
+"""How much the clocks of two machines may differ, which is Kerberos' limit."""
 _EXPIRY: Final = "delegation.token.expiry.time.ms"
 _MAX_LIFETIME: Final = "delegation.token.max.lifetime.ms"
 
@@ -92,9 +94,12 @@ def _late_in(begin_ms: int, end_ms: int) -> float:
     return begin_ms + _USED_UP * (end_ms - begin_ms)
 
 
-def is_fresh(token: DelegationToken, now_ms: float) -> bool:
-    """Return whether a token is so new that a broker may not know it yet."""
-    return now_ms < token.issue_timestamp_ms + FRESH_MS
+def is_fresh(token: DelegationToken, now_ms: float, skew_ms: float = 0) -> bool:
+    """Return whether a token is so new that a broker may not know it yet.
+
+    skew_ms: how far this machine's clock may be ahead of that of the token's issue time.
+    """
+    return now_ms < token.issue_timestamp_ms + FRESH_MS + skew_ms
 
 
 def checked_token_mechanism(option: str, name: str) -> str:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spark_kafka_sink.auth.delegation_tokens import (
+    CLOCK_SKEW_MS,
     FRESH_MS,
     TOKEN_MECHANISM_OPTION,
     delegation_token,
@@ -283,8 +284,8 @@ class Security:
         self._subject = ""
         self._values = OptionValues(config)
         self.wake: Callable[[], None] = lambda: None
-        # The driver has just created the token of a task. Its time of issue is not enough to see
-        # this, because the clocks of the two machines may differ.
+        # The driver may have just created the token of a task. Its time of issue is not enough to
+        # see this, because the clocks of the two machines may differ.
         self._fresh_until = time.monotonic() + (FRESH_MS / 1000 if is_one_of_many else 0.0)
         self._oauth: OAuth | AwsTokens | None = None
         self._kerberos: Kerberos | None = None
@@ -427,7 +428,8 @@ class Security:
         token = delegation_token(self._config)
         if token is None:
             return False
-        return time.monotonic() < self._fresh_until or is_fresh(token, time.time() * 1000)
+        skew_ms = CLOCK_SKEW_MS if time.monotonic() < self._fresh_until else 0
+        return is_fresh(token, time.time() * 1000, skew_ms)
 
     def _checked_mechanism(self) -> str:
         """Return the SASL mechanism. Raise ConfigException if it is not supported."""
