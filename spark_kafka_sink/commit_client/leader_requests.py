@@ -22,6 +22,7 @@ from spark_kafka_sink.commit_client.generators import (
     reason_of,
     refused,
 )
+from spark_kafka_sink.errors import Option
 from spark_kafka_sink.model import ProducerIdAndEpoch, TopicPartition
 from spark_kafka_sink.records.default_record import DefaultBatch, read_batches
 from spark_kafka_sink.wire.describe_messages import (
@@ -47,7 +48,8 @@ from spark_kafka_sink.wire.fetch_messages import (
 LISTS_RELIABLE_ENDS_SINCE: Final = 5
 # Fetch 13 has topic ids in place of names.
 _LAST_FETCH_BY_NAME: Final = 12
-_FETCH_BYTES: Final = 8 * 1024 * 1024
+# Many transactions may be looked up at once.
+_FETCH_BYTES: Final = 1024 * 1024
 _FETCH_WAIT_MS: Final = 500
 
 
@@ -91,7 +93,10 @@ class Partitions:
         position, records = ask.offset, 0
         while position < end:
             if position > ask.offset and self._clock() >= ask.deadline:
-                reason = f"the marker in {ask.partition} was not found up to offset {position}"
+                reason = (
+                    f"the marker in {ask.partition} was not found up to offset {position} of "
+                    f"{end}; raise {Option('max.block.ms')}"
+                )
                 raise NoReplyError(codes.REQUEST_TIMED_OUT, reason, is_unanswered=True)
             found = yield from self.fetch(ask.partition, position)
             if found.error_code == codes.OFFSET_OUT_OF_RANGE:

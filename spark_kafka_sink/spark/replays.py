@@ -29,7 +29,7 @@ def is_written(plan: Plan, micro_batch: MicroBatch) -> bool:
     if place is BatchPlace.SAME_RUN and not micro_batch.is_retry:
         message = (
             f"this run of the query has already written {micro_batch} as {owner}: two saves of one "
-            "micro-batch need different topics, or different values of txnAppId"
+            "micro-batch need different topics, or a txnAppId of its own for the second save"
         )
         raise KafkaException(message)
     last = plan.record.last_batch(micro_batch.query_id)

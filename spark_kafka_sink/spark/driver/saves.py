@@ -124,8 +124,8 @@ def _second_save(batch_id: int, app_id: str, topic: str, *, is_known: bool) -> s
     where = "the topics of a topic column" if topic == ANY_TOPIC else f"topic {topic}"
     message = (
         f"this process has already saved micro-batch {batch_id} with txnAppId {app_id!r} to "
-        f"{where}: two saves of one micro-batch need different topics, or different values of "
-        "txnAppId"
+        f"{where}: two saves of one micro-batch need different topics, or a txnAppId of its "
+        "own for the second save"
     )
     if is_known:
         return message

@@ -67,7 +67,7 @@ def test_the_message_says_what_to_do_where_the_query_is_not_known() -> None:
     with pytest.raises(ConfigException, match=r"or in a pyspark\.InheritableThread"):
         save()
     save(query=QUERY)
-    with pytest.raises(ConfigException, match=r"different values of txnAppId$"):
+    with pytest.raises(ConfigException, match=r"a txnAppId of its own for the second save$"):
         save(query=QUERY)
 
 
