@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -116,16 +117,21 @@ class _Bar:
         from tqdm import tqdm  # noqa: PLC0415 - an extra; lines take its place
 
         self._what = what
-        self._bar = tqdm(unit="task", leave=False, dynamic_ncols=True)
+        self._new_bar = partial(tqdm, unit="task", leave=False, dynamic_ncols=True)
+        self._bar = self._new_bar()
 
     def show(self, tasks: Tasks, _elapsed_s: float) -> None:
+        if self._bar.disable:
+            self._bar = self._new_bar()
         self._bar.total = tasks.total
         self._bar.n = tasks.done
         self._bar.set_description(self._what)
 
     def show_commit(self, _elapsed_s: float) -> None:
-        self._bar.n = self._bar.total
-        self._bar.set_description("committing …")
+        # The driver may print a line about the commit, which must not begin behind a bar.
+        if not self._bar.disable:
+            self._bar.close()
+            print("committing …", flush=True)
 
     def close(self, _elapsed_s: float) -> None:
         self._bar.close()
