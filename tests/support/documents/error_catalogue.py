@@ -868,7 +868,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/oauth.py:OAuth._settings",
                 "network/oauth.py:OAuth._retriever",
                 "network/oauth.py:OAuth._check_url",
-                "network/oauth.py:OAuth._extensions",
                 "auth/assertion.py:parse_template",
                 "auth/assertion.py:signing_key",
                 "auth/assertion.py:_signature",
