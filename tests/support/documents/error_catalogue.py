@@ -895,15 +895,15 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "auth/aws.py:aws_options",
-                "auth/aws.py:checked_region",
                 "auth/aws.py:_role_keys",
+                "auth/aws.py:checked_region",
                 "network/aws_credentials.py:AwsTokens.__init__",
                 "network/aws_credentials.py:AwsTokens._region",
             ),
             tests=(
                 "unit/auth/test_aws.py::test_jaas_names_whose_credentials_are_used",
-                "unit/auth/test_aws.py::test_a_region_becomes_no_other_part_of_the_url",
                 "unit/auth/test_aws.py::test_jaas_may_have_the_keys_that_assume_the_role",
+                "unit/auth/test_aws.py::test_a_region_becomes_no_other_part_of_the_url",
                 "unit/network/test_aws_credentials.py::test_what_is_missing_is_told_before_any_connection",
                 "unit/network/test_aws_credentials.py::test_options_that_cannot_be_are_refused",
             ),
