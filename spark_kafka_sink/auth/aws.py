@@ -46,7 +46,10 @@ class AwsCredentials:
 class AwsOptions:
     """Which AWS credentials to use, from the JAAS options of IAMLoginModule.
 
-    Without options, AWS's default credential provider chain is used.
+    As in Java, the role is assumed only if the profile has no credentials. Without a profile and a
+    role, AWS's default credential provider chain is used.
+
+    role_keys: the credentials that assume the role, None for those of the default chain.
     """
 
     profile: str | None = None
@@ -54,6 +57,7 @@ class AwsOptions:
     session_name: str | None = None
     sts_region: str | None = None
     external_id: str | None = None
+    role_keys: AwsCredentials | None = field(default=None, repr=False)
 
     @property
     def is_of_environment(self) -> bool:
@@ -68,26 +72,44 @@ _OPTIONS: Final = {
     "awsStsRegion": "sts_region",
     "awsRoleExternalId": "external_id",
 }
-# JAAS options about logs and retries, which are accepted and have no effect.
-_NO_EFFECT: Final = frozenset({"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs"})
+_ROLE_KEYS: Final = ("awsRoleAccessKeyId", "awsRoleSecretAccessKey", "awsRoleSessionToken")
+# JAAS options about logs, retries and other sources, which are accepted and have no effect.
+_NO_EFFECT: Final = frozenset(
+    {"awsDebugCreds", "awsMaxRetries", "awsMaxBackOffTimeMs", "awsAddDefaultProviders"}
+)
 
 
 def aws_options(jaas: Mapping[str, str]) -> AwsOptions:
-    """Return the options of a JAAS entry. Raise ConfigException for an unknown option."""
+    """Return the options of a JAAS entry.
+
+    As in Java, the options about a role have no effect without awsRoleArn. Raise ConfigException
+    for an unknown option, or if only a part of the role's keys is set.
+    """
     for name in jaas:
-        if name not in _OPTIONS and name not in _NO_EFFECT:
+        if name not in _OPTIONS and name not in _ROLE_KEYS and name not in _NO_EFFECT:
             raise ConfigException(
-                f"{Option('sasl.jaas.config')} has an option that IAMLoginModule lacks: expected "
-                f"{', '.join(_OPTIONS)}"
+                f"{Option('sasl.jaas.config')} has an option of IAMLoginModule that is not "
+                f"supported: expected {', '.join((*_OPTIONS, *_ROLE_KEYS))}"
             )
     given = {_OPTIONS[name]: value for name, value in jaas.items() if name in _OPTIONS and value}
     if "role" not in given:
-        for name in ("session_name", "external_id", "sts_region"):
-            if name in given:
-                raise ConfigException(
-                    f"{Option('sasl.jaas.config')} has an option about a role, but no awsRoleArn"
-                )
-    return AwsOptions(**given)
+        return AwsOptions(given.get("profile"))
+    return AwsOptions(**given, role_keys=_role_keys(jaas))
+
+
+def _role_keys(jaas: Mapping[str, str]) -> AwsCredentials | None:
+    """Return the credentials that assume the role, None if they are not in the JAAS entry."""
+    access_key, secret_key, session_token = (jaas.get(name) or None for name in _ROLE_KEYS)
+    if access_key is not None and secret_key is not None:
+        return AwsCredentials(access_key, secret_key, session_token)
+    if (access_key, secret_key, session_token) == (None, None, None):
+        return None
+    # Java ignores a part of the keys, and would assume the role as another user.
+    raise ConfigException(
+        f"{Option('sasl.jaas.config')} has only some of the keys that assume awsRoleArn: set "
+        "both awsRoleAccessKeyId and awsRoleSecretAccessKey, or remove awsRoleAccessKeyId, "
+        "awsRoleSecretAccessKey and awsRoleSessionToken"
+    )
 
 
 def region_of_host(host: str) -> str | None:

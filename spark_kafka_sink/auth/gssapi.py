@@ -94,10 +94,15 @@ def _of_jaas(jaas: Mapping[str, str], service: str) -> KerberosOptions:
     principal = jaas.get("principal") or None
     if _is_true(jaas, "useKeyTab"):
         keytab = jaas.get("keyTab")
-        if not keytab or principal is None:
+        if not keytab:
             raise ConfigException(
-                f"{Option('sasl.jaas.config')} has useKeyTab=true, which needs keyTab and "
-                "principal: one of them is not set"
+                f"{Option('sasl.jaas.config')} has useKeyTab=true without keyTab: set keyTab to "
+                "the path of the keytab, because this client does not look for a default keytab"
+            )
+        if principal is None:
+            raise ConfigException(
+                f"{Option('sasl.jaas.config')} has useKeyTab=true without principal: set "
+                "principal to the principal whose key is in the keytab"
             )
         return KerberosOptions(service, principal, keytab.removeprefix("FILE:"))
     if not _is_true(jaas, "useTicketCache"):

@@ -46,6 +46,8 @@ _NAMES: Final = frozenset(
         *("useKeyTab", "keyTab", "principal", "useTicketCache", "ticketCache", "serviceName"),
         *("storeKey", "debug", "doNotPrompt", "renewTGT", "refreshKrb5Config"),
         *("awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsStsRegion", "awsDebugCreds"),
+        *("awsRoleAccessKeyId", "awsRoleSecretAccessKey", "awsRoleSessionToken"),
+        "awsRoleExternalId",
     }
 )
 _MODULE_NAME: Final = re.compile(r"[\w.$]*Module", re.ASCII)

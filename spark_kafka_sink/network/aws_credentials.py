@@ -44,6 +44,9 @@ _USER_AGENT: Final = f"spark-kafka-sink/{__version__}"
 # principal.
 _SESSION_NAME: Final = "spark-kafka-sink"
 _LEAST_LIFE_S: Final = 60.0
+_OF_ENVIRONMENT: Final = "profile that AWS_PROFILE names"
+# The sources that botocore asks after the profile: the container, the machine, and old files.
+_NOT_OF_PROFILE: Final = ("container-role", "iam-role", "ec2-credentials-file", "boto-config")
 
 
 class AwsTokens:
@@ -97,7 +100,7 @@ class AwsTokens:
         """The AWS profile as error messages show it, with references unresolved."""
         jaas = self._config.sasl_jaas_config
         name = "" if jaas is None else self._values.shown_jaas(jaas.value, "awsProfileName")
-        return f"profile {printable(name)!r}" if name else "profile that AWS_PROFILE names"
+        return f"profile {printable(name)!r}" if name else _OF_ENVIRONMENT
 
     def _region(self) -> str:
         """Return the AWS region of the cluster.
@@ -183,39 +186,15 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         ClientError,
         ProfileNotFound,
     )
-    from botocore.session import Session  # noqa: PLC0415
 
-    commands: list[object] = []
+    commands: list[str] = []
     try:
-        session = Session(profile=options.profile)
-        commands = _remove_commands(session.full_config)
-        _name_role_sessions(session.full_config)
-        if session.get_config_variable("region") is None:
-            # botocore assumes the roles of profiles in this region.
-            session.set_config_variable("region", region)
-        if options.role is not None:
-            client = session.create_client("sts", region_name=options.sts_region or region)
-            more = {} if options.external_id is None else {"ExternalId": options.external_id}
-            return _assumed(
-                client.assume_role(
-                    RoleArn=options.role,
-                    RoleSessionName=options.session_name or _SESSION_NAME,
-                    **more,
-                )["Credentials"]
-            )
-        found = session.get_credentials()
+        found = _first_credentials(options, region, commands)
         if found is not None:
-            keys = found.get_frozen_credentials()
-            # botocore has no public attribute for the expiry time.
-            expires_at = getattr(found, "_expiry_time", None)
-            return AwsCredentials(
-                keys.access_key,
-                keys.secret_key,
-                keys.token,
-                expires_at.timestamp() if isinstance(expires_at, datetime) else None,
-            )
-    except ProfileNotFound:
-        why, is_final = f"there is no {profile}", True
+            return found
+    except ProfileNotFound as error:
+        is_named = error.kwargs.get("profile") == options.profile
+        why, is_final = f"there is no {profile if is_named else _OF_ENVIRONMENT}", True
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         why, is_final = f"STS refuses the role: {printable(code)}", code.startswith("Access")
@@ -224,19 +203,96 @@ def _botocore_credentials(options: AwsOptions, region: str, profile: str) -> Aws
         why, is_final = f"botocore raised {type(error).__name__}", False
     else:
         why, is_final = "no variables, profile, role or metadata service has credentials", False
+        if options.profile is not None:
+            why = (
+                f"the {profile} has no credentials: add them to it, or remove awsProfileName from "
+                f"{Option('sasl.jaas.config')} to use AWS's default chain"
+            )
     if commands:
         why += "; credential_process of a profile is not run"
     raise TokenException(why, is_final=is_final)
 
 
-def _remove_commands(config: Mapping[str, Any]) -> list[object]:
-    """Remove each credential_process from botocore's profiles; return these commands.
+def _first_credentials(
+    options: AwsOptions, region: str, commands: list[str]
+) -> AwsCredentials | None:
+    """Return the credentials of the first source that has some, None if no source has any.
+
+    As in Java, a profile is asked first, then a role is assumed. Java then asks AWS's default
+    chain, unless awsAddDefaultProviders is false. This client does not: a worker without the
+    profile, or without the right to the role, would log in as another user.
+
+    commands: gets the names of the profiles whose `credential_process` is not run.
+    """
+    from botocore.exceptions import ProfileNotFound  # noqa: PLC0415 - slow, and may be absent
+
+    if options.profile is not None:
+        found = None
+        try:
+            session = _session(options.profile, region, commands)
+            found = _found(session, only_profile=True)
+        except ProfileNotFound:
+            if options.role is None:
+                raise
+        # In Java, a profile with a command has the credentials that the command prints.
+        if found is not None or options.role is None or options.profile in commands:
+            return found
+    session = _session(None, region, commands)
+    return _found(session) if options.role is None else _assumed(options, session, region)
+
+
+def _session(profile: str | None, region: str, commands: list[str]) -> Any:  # noqa: ANN401 - of botocore, which may be absent
+    """Return a session of botocore.
+
+    commands: gets the names of the profiles whose `credential_process` is not run.
+    """
+    from botocore.session import Session  # noqa: PLC0415 - slow, and may be absent
+
+    session = Session(profile=profile)
+    commands += _remove_commands(session.full_config)
+    _name_role_sessions(session.full_config)
+    if session.get_config_variable("region") is None:
+        # botocore assumes the roles of profiles in this region.
+        session.set_config_variable("region", region)
+    return session
+
+
+def _found(
+    session: Any,  # noqa: ANN401 - of botocore, which may be absent
+    *,
+    only_profile: bool = False,
+) -> AwsCredentials | None:
+    """Return the credentials of a session, None if it has none.
+
+    only_profile: whether they must be those of the session's profile. Without that, botocore also
+    looks for those of the pod or the machine.
+    """
+    if only_profile:
+        resolver = session.get_component("credential_provider")
+        for name in _NOT_OF_PROFILE:
+            resolver.remove(name)
+    found = session.get_credentials()
+    if found is None:
+        return None
+    keys = found.get_frozen_credentials()
+    # botocore has no public attribute for the expiry time.
+    expires_at = getattr(found, "_expiry_time", None)
+    return AwsCredentials(
+        keys.access_key,
+        keys.secret_key,
+        keys.token,
+        expires_at.timestamp() if isinstance(expires_at, datetime) else None,
+    )
+
+
+def _remove_commands(config: Mapping[str, Any]) -> list[str]:
+    """Remove each credential_process from botocore's profiles; return the names of the profiles.
 
     botocore would run these commands to get credentials. It is not enough to remove the session's
     own provider of such credentials: botocore would still run the commands of source profiles.
     """
-    found = [each.pop("credential_process", None) for each in config.get("profiles", {}).values()]
-    return [command for command in found if command is not None]
+    profiles = config.get("profiles", {})
+    return [name for name, each in profiles.items() if each.pop("credential_process", None)]
 
 
 def _name_role_sessions(config: Mapping[str, Any]) -> None:
@@ -252,11 +308,30 @@ def _name_role_sessions(config: Mapping[str, Any]) -> None:
         each["role_session_name"] = each.get("role_session_name") or _SESSION_NAME
 
 
-def _assumed(given: Mapping[str, Any]) -> AwsCredentials:
-    expires_at = given.get("Expiration")
+def _assumed(
+    options: AwsOptions,
+    session: Any,  # noqa: ANN401 - of botocore, which may be absent
+    region: str,
+) -> AwsCredentials:
+    """Return the credentials of the role, which STS sends."""
+    keys = options.role_keys
+    given: dict[str, str | None] = {}
+    if keys is not None:
+        given = {
+            "aws_access_key_id": keys.access_key,
+            "aws_secret_access_key": keys.secret_key,
+            "aws_session_token": keys.session_token,
+        }
+    client = session.create_client("sts", region_name=options.sts_region or region, **given)
+    # Java does not send the external id if there are keys.
+    more = {} if options.external_id is None else {"ExternalId": options.external_id}
+    answer = client.assume_role(
+        RoleArn=options.role, RoleSessionName=options.session_name or _SESSION_NAME, **more
+    )["Credentials"]
+    expires_at = answer.get("Expiration")
     return AwsCredentials(
-        given["AccessKeyId"],
-        given["SecretAccessKey"],
-        given["SessionToken"],
+        answer["AccessKeyId"],
+        answer["SecretAccessKey"],
+        answer["SessionToken"],
         expires_at.timestamp() if isinstance(expires_at, datetime) else None,
     )

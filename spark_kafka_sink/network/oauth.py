@@ -465,11 +465,15 @@ class OAuth:
         self._values.check_url(url, f"the URL that {option} names")
 
     def _extensions(self, jaas: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Return the extensions of OAUTHBEARER. As in Java, unknown options have no effect."""
         for name in jaas:
             if not name.startswith((_EXTENSION, "ssl.")) and name not in _IN_JAAS:
-                raise ConfigException(
-                    f"{Option('sasl.jaas.config')} has an option of OAuthBearerLoginModule that "
-                    f"is not supported: expected {', '.join(_IN_JAAS)}, {_EXTENSION}… or ssl.…"
+                # The name is not shown: it may be a part of a secret that is not in quotes.
+                warn_once(
+                    logger,
+                    f"{Option('sasl.jaas.config')} has an option that OAuthBearerLoginModule does "
+                    f"not have, and that has no effect: expected {', '.join(_IN_JAAS)}, "
+                    f"{_EXTENSION}… or ssl.…",
                 )
         found = {
             name.removeprefix(_EXTENSION): value

@@ -844,6 +844,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             tests=(
                 "unit/auth/test_gssapi.py::test_what_says_it_by_half_is_refused",
+                "unit/auth/test_gssapi.py::test_no_default_keytab_is_looked_for",
+                "unit/network/test_gssapi.py::test_a_kdc_that_is_not_found_is_looked_for_again",
                 "unit/auth/test_gssapi.py::test_an_offer_without_auth_alone_is_refused",
                 "unit/network/test_security_options.py::test_an_option_is_accepted_refused_or_warned_of",
                 "integration/test_kerberos.py::test_a_wrong_key_and_an_unknown_principal_are_an_error_at_once",
@@ -868,7 +870,6 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "network/oauth.py:OAuth._settings",
                 "network/oauth.py:OAuth._retriever",
                 "network/oauth.py:OAuth._check_url",
-                "network/oauth.py:OAuth._extensions",
                 "auth/assertion.py:parse_template",
                 "auth/assertion.py:signing_key",
                 "auth/assertion.py:_signature",
@@ -894,12 +895,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             ),
             places=(
                 "auth/aws.py:aws_options",
+                "auth/aws.py:_role_keys",
                 "auth/aws.py:checked_region",
                 "network/aws_credentials.py:AwsTokens.__init__",
                 "network/aws_credentials.py:AwsTokens._region",
             ),
             tests=(
                 "unit/auth/test_aws.py::test_jaas_names_whose_credentials_are_used",
+                "unit/auth/test_aws.py::test_jaas_may_have_the_keys_that_assume_the_role",
                 "unit/auth/test_aws.py::test_a_region_becomes_no_other_part_of_the_url",
                 "unit/network/test_aws_credentials.py::test_what_is_missing_is_told_before_any_connection",
                 "unit/network/test_aws_credentials.py::test_options_that_cannot_be_are_refused",

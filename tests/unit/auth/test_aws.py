@@ -121,8 +121,36 @@ def test_jaas_names_whose_credentials_are_used() -> None:
     assert aws_options(given) == AwsOptions(
         role="arn:aws:iam::1:role/x", session_name="s", sts_region="r"
     )
-    lacks = "has an option that IAMLoginModule lacks: expected awsProfileName"
-    with pytest.raises(ConfigException, match=lacks):
+    unknown = "option of IAMLoginModule that is not supported: expected awsProfileName"
+    with pytest.raises(ConfigException, match=unknown) as caught:
         aws_options({"awsSecret": "hunter2"})
-    with pytest.raises(ConfigException, match="about a role, but no awsRoleArn"):
-        aws_options({"awsRoleSessionName": "s"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_of_a_role_have_no_effect_without_it() -> None:
+    given = {
+        "awsRoleSessionName": "s",
+        "awsStsRegion": "r",
+        "awsRoleExternalId": "e",
+        "awsRoleAccessKeyId": KEY,
+        "awsAddDefaultProviders": "false",
+    }
+    assert aws_options(given) == AwsOptions()
+    assert aws_options(given | {"awsProfileName": "p"}) == AwsOptions("p")
+
+
+def test_jaas_may_have_the_keys_that_assume_the_role() -> None:
+    given = {
+        "awsRoleArn": "arn:aws:iam::1:role/x",
+        "awsRoleAccessKeyId": KEY,
+        "awsRoleSecretAccessKey": SECRET,
+    }
+    assert aws_options(given).role_keys == AwsCredentials(KEY, SECRET)
+    given["awsRoleSessionToken"] = "hunter2"
+    found = aws_options(given)
+    assert found.role_keys == AwsCredentials(KEY, SECRET, "hunter2")
+    assert not any(each in repr(found) for each in (KEY, SECRET, "hunter2"))
+    for lacking in ("awsRoleAccessKeyId", "awsRoleSecretAccessKey"):
+        with pytest.raises(ConfigException, match="has only some of the keys") as caught:
+            aws_options(given | {lacking: ""})
+        assert not any(each in str(caught.value) for each in (KEY, SECRET, "hunter2"))

@@ -122,8 +122,7 @@ def test_what_references_give_is_not_in_messages() -> None:
         (None, (None, "/k", "kafka"), "keytab needs sasl.kerberos.principal"),
         (None, (None, None, "kafka"), "needs credentials: set sasl.kerberos.principal"),
         ({"serviceName": "a"}, (None, None, "b"), "different values: remove one"),
-        ({"useKeyTab": "true", "principal": "p"}, (None, None, "k"), "needs keyTab and principal"),
-        ({"useKeyTab": "true", "keyTab": "/k"}, (None, None, "k"), "needs keyTab and principal"),
+        ({"useKeyTab": "true", "keyTab": "/k"}, (None, None, "k"), "useKeyTab=true without princ"),
         ({"principal": "p"}, (None, None, "k"), "neither useKeyTab=true nor useTicketCache=true"),
     ],
 )
@@ -132,3 +131,10 @@ def test_what_says_it_by_half_is_refused(
 ) -> None:
     with pytest.raises(ConfigException, match=sentence):
         kerberos_options(jaas, *given)
+
+
+def test_no_default_keytab_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5_KTNAME", "/etc/krb5.keytab")
+    given = {"useKeyTab": "true", "principal": "p", "serviceName": "kafka"}
+    with pytest.raises(ConfigException, match="has useKeyTab=true without keyTab: set keyTab to"):
+        kerberos_options(given, None, None, None)

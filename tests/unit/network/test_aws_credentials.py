@@ -39,6 +39,8 @@ SECRET = "of-the-key/+"
 REGION = "eu-north-1"
 IAM = "software.amazon.msk.auth.iam"
 MODULE = f"{IAM}.IAMLoginModule required"
+WRITER = "arn:aws:iam::000000000000:role/writer"
+FORBIDDEN = "arn:aws:iam::000000000000:role/forbidden"
 
 
 @pytest.fixture(autouse=True)
@@ -185,14 +187,26 @@ class Sts(HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.life_s = 3600
         self.asked: list[dict[str, list[str]]] = []
+        self.keys: list[str] = []
+        """The access key that signed each request."""
+        self.containers = 0
+        """How often the credentials of a container were asked for."""
 
 
 class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Sts)
+        server.containers += 1
+        self.send_error(404)
+
     def do_POST(self) -> None:
         server = self.server
         assert isinstance(server, Sts)
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         server.asked.append(form)
+        signed = self.headers.get("Authorization", "").partition("Credential=")[2]
+        server.keys.append(signed.partition("/")[0])
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + server.life_s))
         (action,) = form["Action"]
         status, body = 200, (
@@ -201,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
             "<SecretAccessKey>of-the-role</SecretAccessKey><SessionToken>of/session+=</SessionToken>"
             f"<Expiration>{end}</Expiration></Credentials></{action}Result></{action}Response>"
         )  # fmt: skip
-        if form["RoleArn"] == ["arn:aws:iam::000000000000:role/forbidden"]:
+        if form["RoleArn"] == [FORBIDDEN]:
             status, body = (
                 403,
                 (
@@ -239,9 +253,6 @@ def test_a_role_is_assumed_by_a_session_whose_name_stays(broker: MskBroker, sts:
     assert "X-Amz-Security-Token=of%2Fsession%2B%3D" in url
 
 
-WRITER = "arn:aws:iam::000000000000:role/writer"
-
-
 @pytest.mark.parametrize(("named", "name"), [(None, "spark-kafka-sink"), ("mine", "mine")])
 def test_a_web_identity_s_session_has_a_name_that_stays(
     broker: MskBroker,
@@ -275,6 +286,67 @@ def test_a_session_of_a_profile_s_role_has_a_name_that_stays(
     )
     log_in(broker, sasl_jaas_config=f'{MODULE} awsProfileName="writer";')
     assert [each["RoleSessionName"] for each in sts.asked] == [[name]]
+
+
+def test_the_keys_in_jaas_assume_the_role_and_are_not_shown(
+    broker: MskBroker, sts: Sts, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = (
+        'awsRoleAccessKeyId="OFJAAS" awsRoleSecretAccessKey="hunter2" '
+        'awsRoleSessionToken="of-hunter3" awsRoleExternalId="mine"'
+    )
+    jaas = f'{MODULE} awsRoleArn="{WRITER}" {keys};'
+    with caplog.at_level(logging.DEBUG):
+        log_in(broker, sasl_jaas_config=jaas)
+    assert sts.keys == ["OFJAAS"]
+    assert sts.asked[0]["ExternalId"] == ["mine"]
+    shown = f"{caplog.text} {config(broker, sasl_jaas_config=jaas)!r}"
+    assert not any(each in shown for each in ("OFJAAS", "hunter2", "of-hunter3"))
+
+
+def test_a_profile_is_asked_before_the_role(broker: MskBroker, sts: Sts, tmp_path: Path) -> None:
+    jaas = f'{MODULE} awsProfileName="kafka" awsRoleArn="{WRITER}";'
+    # There is no profile, then one without keys.
+    log_in(broker, sasl_jaas_config=jaas)
+    (tmp_path / "credentials").write_text("[kafka]\nregion = eu-north-1\n")
+    SOURCES.forget()
+    log_in(broker, sasl_jaas_config=jaas)
+    assert sts.keys == ["KEY", "KEY"]
+    (tmp_path / "credentials").write_text(
+        "[kafka]\naws_access_key_id = FILEKEY\naws_secret_access_key = of-file\n"
+    )
+    SOURCES.forget()
+    log_in(broker, sasl_jaas_config=jaas)
+    assert len(sts.asked) == 2
+
+
+def test_a_profile_with_a_command_does_not_lead_to_the_role(sts: Sts, tmp_path: Path) -> None:
+    (tmp_path / "credentials").write_text("[kafka]\ncredential_process = false\n")
+    with pytest.raises(TokenException, match="credential_process of a profile is not run"):
+        _botocore_credentials(AwsOptions("kafka", WRITER), REGION, "profile 'kafka'")
+    assert sts.asked == []
+
+
+@pytest.mark.parametrize("options", [AwsOptions("kafka"), AwsOptions(role=FORBIDDEN)])
+def test_no_other_credentials_stand_in_for_those_that_options_name(
+    sts: Sts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: AwsOptions
+) -> None:
+    # The credentials of a container, which botocore asks after the profile.
+    url = f"http://127.0.0.1:{sts.server_port}/"
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", url)
+    (tmp_path / "credentials").write_text("[kafka]\nregion = eu-north-1\n")
+    with pytest.raises(TokenException, match=r"'kafka' has no credentials|AccessDenied"):
+        _botocore_credentials(options, REGION, "profile 'kafka'")
+    assert sts.containers == 0
+
+
+def test_a_profile_of_the_environment_that_is_not_there_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "hunter2")
+    with pytest.raises(TokenException, match="no profile that AWS_PROFILE names") as caught:
+        _botocore_credentials(AwsOptions("other", WRITER), REGION, "profile 'other'")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_keys_of_a_role_are_not_logged(
@@ -352,7 +424,7 @@ def test_what_is_missing_is_told_before_any_connection(
             "with sasl.mechanism=OAUTHBEARER",
         ),
         ({"sasl_username": "u", "sasl_password": "p"}, "has no effect with AWS_MSK_IAM"),
-        ({"sasl_jaas_config": f"{MODULE} x=y;"}, "an option that IAMLoginModule lacks"),
+        ({"sasl_jaas_config": f"{MODULE} x=y;"}, "an option of IAMLoginModule that is not"),
     ],
 )
 def test_options_that_cannot_be_are_refused(

@@ -130,6 +130,17 @@ def test_a_secret_gives_a_token_and_extensions_go_with_it(server: TokenServer) -
     assert server.asked[0].form == {"grant_type": "client_credentials", "scope": "kafka all"}
 
 
+def test_an_unknown_option_of_jaas_has_no_effect_which_is_said(
+    server: TokenServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    jaas = f'{MODULE} required debug="true" hunter2="hunter3" extension_pool="p";'
+    said = first_message(by_secret(server.url, sasl_jaas_config=jaas))
+    assert said.endswith("\x01pool=p\x01\x01")
+    (warning,) = (each.message for each in caplog.records if each.levelno == logging.WARNING)
+    assert "an option that OAuthBearerLoginModule does not have" in warning
+    assert "hunter" not in warning
+
+
 def test_credentials_may_stand_in_jaas_and_the_options_win(server: TokenServer) -> None:
     quoted = CLIENT_SECRET.replace('"', r"\"")
     jaas = f'{MODULE} required clientId="{CLIENT_ID}" clientSecret="{quoted}" scope=" s ";'
@@ -511,8 +522,6 @@ def test_a_callable_beside_the_url_of_a_file_reads_no_file(own_module: ModuleTyp
          "the client needs an assertion"),
         (config("https://h/") | {f"{OPTION}.assertion.claim.iss": "me"},
          "the client needs an assertion"),
-        (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required user="x";'),
-         "has an option of OAuthBearerLoginModule that is not supported"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required extension_auth="x";'),
          "is not the name of an OAUTHBEARER extension"),
         (by_secret("https://h/", sasl_jaas_config=f'{MODULE} required unsecuredLogin_x="x";'),

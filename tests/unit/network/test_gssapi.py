@@ -1,0 +1,40 @@
+"""The errors of the Kerberos library, without the library: which of them a retry may overcome."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_kafka_sink.auth.gssapi import KerberosOptions
+from spark_kafka_sink.errors import KafkaException, NetworkException, SaslAuthenticationException
+from spark_kafka_sink.network.gssapi import _failure
+
+
+class GssError:
+    """An error of the library. code: as in krb5.h, such as -1765328228 for KRB5_KDC_UNREACH."""
+
+    maj_code = 851968
+
+    def __init__(self, code: int) -> None:
+        self.min_code = code + (1 << 32)
+
+    def get_all_statuses(self, code: int, is_major: bool) -> list[str]:  # noqa: FBT001 - as there
+        """Return the texts of the code."""
+        assert (code, is_major) == (self.min_code, False)
+        return ["Words of the library"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-1765328228, NetworkException),  # KRB5_KDC_UNREACH
+        (-1765328230, NetworkException),  # KRB5_REALM_UNKNOWN, also if DNS does not respond
+        (-1765328164, SaslAuthenticationException),  # KRB5_REALM_CANT_RESOLVE: an empty realm
+        (-1765328378, SaslAuthenticationException),  # KRB5KDC_ERR_C_PRINCIPAL_UNKNOWN
+    ],
+)
+def test_a_kdc_that_is_not_found_is_looked_for_again(code: int, kind: type[KafkaException]) -> None:
+    failure = _failure(GssError(code), KerberosOptions("kafka", "u@REALM"), "no ticket")
+    assert type(failure) is kind
+    assert str(failure).startswith("no ticket: Words of the library")
+    is_hint = "is its KDC in krb5.conf or in DNS?" in str(failure)
+    assert is_hint == (code == -1765328230)
