@@ -29,11 +29,12 @@ _FIRST_CODE: Final = -1765328384 + (1 << 32)
 _C_PRINCIPAL_UNKNOWN, _S_PRINCIPAL_UNKNOWN = 6, 7
 _PREAUTH_FAILED, _BAD_INTEGRITY = 24, 31
 _NO_CACHE: Final = (141, 195)
-# The KDC of the realm is not found, and no KDC of the realm can be reached.
-_REALM_UNKNOWN, _KDC_UNREACH = 154, 156
-# Errors that a retry may overcome: the KDC cannot be found or reached, or the client or the service
-# is not valid yet.
-_PASSING: Final = frozenset({21, 22, 29, 33, 34, _REALM_UNKNOWN, _KDC_UNREACH})
+# A realm that neither krb5.conf nor DNS knows. The code is the same if DNS does not respond, but
+# more often the name of the realm is wrong.
+_REALM_UNKNOWN: Final = 154
+# Errors that a retry may overcome: the KDC cannot be reached, or the client or the service is not
+# valid yet.
+_PASSING: Final = frozenset({21, 22, 29, 33, 34, 156})
 OTHER_USER: Final = "a client cannot change its user, so create a new client"
 _KEYTAB_MAGIC: Final = (b"\x05\x01", b"\x05\x02")
 
@@ -175,20 +176,17 @@ def _failure(
 ) -> SaslAuthenticationException | NetworkException:
     """Return the error to raise. Its message has the library's error text and a remedy.
 
-    If a retry may overcome the error, it is a NetworkException. This includes a KDC that is not
-    found: the library has the same code for a realm that neither krb5.conf nor DNS knows, and for
-    a DNS server that does not respond to the look-up of the realm's KDC.
+    If a retry may overcome the error, it is a NetworkException.
     """
     code = error.min_code - _FIRST_CODE
     words = options.for_message(_words(error))
     if code in _PASSING:
-        advice = ""
-        if code == _REALM_UNKNOWN:
-            advice = "; is the name of the realm right, and is its KDC in krb5.conf or in DNS?"
-        return NetworkException(f"{what}: {words}{advice}")
+        return NetworkException(f"{what}: {words}")
     file = None if options.keytab is None else Path(options.keytab).name
     advice = ""
-    if code == _S_PRINCIPAL_UNKNOWN:
+    if code == _REALM_UNKNOWN:
+        advice = "; is the name of the realm right, and is its KDC in krb5.conf or in DNS?"
+    elif code == _S_PRINCIPAL_UNKNOWN:
         advice = (
             f"; compare {Option('sasl.kerberos.service.name')} with the first part of the broker's "
             "principal, and the broker's advertised host name, which cannot be an IP address, with "
