@@ -306,9 +306,10 @@ class BaseProducer:
     def close(self, timeout: float | None = None) -> None:
         """Deliver all rows that were passed to `append` or `send`, then close the producer.
 
-        If the producer is closed already, do nothing. After Ctrl-C (KeyboardInterrupt), wait at
-        most 5 s for deliveries and callbacks, and log the number of lost records. If a second
-        interrupt ends that wait, `close` may be called again to finish.
+        If the producer is closed already, do nothing. If another thread is closing it, return at
+        once, while that thread may still wait for deliveries. After Ctrl-C (KeyboardInterrupt),
+        wait at most 5 s for deliveries and callbacks, and log the number of lost records. If a
+        second interrupt ends that wait, `close` may be called again to finish.
 
         timeout: seconds to wait for deliveries; rows that are not acknowledged by then fail. With
         timeout 0, they fail at once. They also fail at once if a callback or a partitioner closes

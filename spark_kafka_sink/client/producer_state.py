@@ -100,13 +100,24 @@ class ProducerState(ProducerLock):
             raise self._sender.fatal_error
 
     def take_delivery_error(self) -> KafkaException | None:
-        """Return the first delivery error since the last call, None if there is none."""
+        """Return the first delivery error since the last call, None if there is none.
+
+        After an interrupt, the next call returns it.
+        """
         if self.deliveries.error is None:  # the usual case takes no lock
             return None
-        with self.lock:
-            if not self._counts_rows_of_send:
-                self._failed.clear()
-            return self.deliveries.take_error()
+        error, failed = None, Counter[str]()
+        try:
+            with self.lock:
+                if not self._counts_rows_of_send:
+                    failed, self._failed = self._failed, failed
+                error = self.deliveries.take_error()
+        except BaseException:
+            with self.lock:
+                self._failed += failed
+                self.deliveries.error = error or self.deliveries.error
+            raise
+        return error
 
     def keep_delivery_error(self, error: KafkaException | None) -> None:
         """Replace the error that `take_delivery_error` returns next."""

@@ -39,7 +39,7 @@ from spark_kafka_sink.errors import (
     TimeoutException,
     error_code,
 )
-from spark_kafka_sink.model import check_topic_name
+from spark_kafka_sink.model import LARGEST_INT32, check_topic_name
 from spark_kafka_sink.network.request_client import (
     ConsumerNetworkClient,
     OneCaller,
@@ -62,6 +62,7 @@ Offsets: TypeAlias = Literal["earliest", "latest"] | Mapping[int, int]
 
 # The last Fetch version that has topic names; later versions need topic ids (KIP-516).
 _LAST_FETCH_BY_NAME: Final = 12
+_PARTITION_NUMBERS: Final = range(LARGEST_INT32 + 1)
 _TIMESTAMPS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {
     "read_uncommitted": READ_UNCOMMITTED,
@@ -142,7 +143,8 @@ class TopicReader:
 
         partitions: the partitions to read. None means the partitions for which `start` or `end` has
         offsets; if neither has offsets, it means all partitions. start, end: "earliest", "latest",
-        or offsets by partition. If both are offsets, they must have the same partitions. "earliest"
+        or offsets by partition. If both are offsets, they must have the same partitions. Without
+        any partition, as for ``partitions=[]`` or ``start={}``, there are no batches. "earliest"
         and "latest" are looked up once, when the first batch is requested. With read_committed,
         records of aborted transactions are skipped, and the latest offset is the last stable
         offset.
@@ -408,8 +410,9 @@ def _partition_numbers(partitions: Iterable[int]) -> list[int]:
 def _check_partition_numbers(name: str, numbers: Iterable[object]) -> None:
     for number in numbers:
         is_number = isinstance(number, int) and not isinstance(number, bool)
-        if not is_number:
-            message = f"{name} has {number!r}: expected a partition number"
+        if not is_number or number not in _PARTITION_NUMBERS:
+            largest = LARGEST_INT32
+            message = f"{name} has {number!r}: expected a partition number from 0 to {largest}"
             raise ConfigException(message)
 
 

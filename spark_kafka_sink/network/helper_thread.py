@@ -7,6 +7,7 @@ to a limit.
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections import deque
@@ -41,13 +42,13 @@ class HelperThreads:
         """Make a call in a helper thread. The call must not raise. Any thread may call this method.
 
         Raise RuntimeError, and do not make the call, if no thread can be started and none is
-        running.
+        running. After an interrupt, do not make the call either, unless a thread has begun it.
         """
-        with self._lock:
-            self._calls.append(call)
         try:
+            with self._lock:
+                self._calls.append(call)
             self.look()
-        except RuntimeError:
+        except BaseException:
             self.drop(call)
             raise
 
@@ -58,19 +59,18 @@ class HelperThreads:
         """
         thread = object()
         with self._lock:
-            now = time.monotonic()
-            is_full = len(self._since) >= _MOST_THREADS
-            if not self._calls or is_full or any(now < at + _SLOW_S for at in self._since.values()):
+            now, since = time.monotonic(), self._since
+            is_busy = any(now < at + _SLOW_S for at in since.values())
+            if not self._calls or len(since) >= _MOST_THREADS or is_busy:
                 return
-            self._since[thread] = now
-        try:
-            threading.Thread(
-                target=self._run, args=(thread,), name="kafka-login", daemon=True
-            ).start()
-        except RuntimeError:
-            with self._lock:
-                del self._since[thread]
-                if not self._since:
+            since[thread] = now
+            try:
+                # Thread.start is not used: an interrupt inside it would leave a thread that fails
+                # before it runs anything, and that counts as busy for ever.
+                _thread.start_new_thread(self._run, (thread,))
+            except RuntimeError:
+                del since[thread]
+                if not since:
                     raise
 
     def drop(self, call: Callable[[], object]) -> None:
@@ -79,6 +79,7 @@ class HelperThreads:
             self._calls.remove(call)
 
     def _run(self, thread: object) -> None:
+        threading.current_thread().name = "kafka-login"
         while True:
             with self._lock:
                 if not self._calls:
@@ -138,6 +139,10 @@ class MadeAhead(Generic[_T]):
             error = KafkaException("no thread can be started to log in")
             self._made[key] = _Made(None, error, time.monotonic())
             return True
+        except BaseException:
+            # Nobody makes it after an interrupt, so the next call begins anew.
+            self._made.pop(key, None)
+            raise
         return False
 
     def take(self, key: str) -> _T | None:

@@ -11,12 +11,14 @@ A forked child starts without sources, because it must not use the tokens and th
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 from weakref import WeakSet
@@ -66,17 +68,21 @@ class TokenSource:
         self._renewal = renewal
         self._random = random
         self._clock = clock
-        self._changed = threading.Condition(threading.Lock())
+        # Held as a lock, not as a condition: an interrupt inside `Condition.__enter__` would leave
+        # it locked.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._users: WeakSet[LoginUser] = WeakSet()
         self._slow_s = slow_s
-        self._thread: threading.Thread | None = None
+        # Stands for the thread that fetches, None if there is none.
+        self._thread: object | None = None
         # When the thread began to fetch, None if it waits; and how many other threads still fetch.
         self._fetching_since: float | None = None
         self._slow_threads = 0
 
     def attach(self, user: LoginUser) -> None:
         """Fetch tokens for a client, and wake it after each fetch."""
-        with self._changed:
+        with self._lock:
             failure = self._renewal.failure
             if failure is not None and failure.is_final:
                 # The user may have fixed the cause before this client was made.
@@ -86,7 +92,7 @@ class TokenSource:
 
     def detach(self, user: LoginUser) -> None:
         """Stop waking a client."""
-        with self._changed:
+        with self._lock:
             self._users.discard(user)
             self._changed.notify_all()
 
@@ -102,7 +108,7 @@ class TokenSource:
         way.
         """
         self._replace_slow_thread()
-        with self._changed:
+        with self._lock:
             now = self._clock()
             found = self._renewal.serving(now)
             failure = self._renewal.failure
@@ -111,11 +117,13 @@ class TokenSource:
                 if is_over and self._fetching_since is None and now < self._renewal.fetch_at:
                     raise SaslAuthenticationException(self._described(failure))
                 self._go_on()
+            elif self._thread is None:
+                self._start()  # an interrupt kept an earlier call from starting it
             return found
 
     def problem(self) -> str:
         """Return why there is no token now; empty if there is one or the reason is unknown."""
-        with self._changed:
+        with self._lock:
             failure = self._renewal.failure
             if failure is None or self._renewal.serving(self._clock()) is not None:
                 return ""
@@ -123,13 +131,13 @@ class TokenSource:
 
     def refresh(self, token: OAuthBearerToken) -> None:
         """Fetch another token now, if `token` is the current one."""
-        with self._changed:
+        with self._lock:
             self._renewal.fetch_now(token, self._clock())
             self._changed.notify_all()
 
     def refused(self, token: OAuthBearerToken) -> None:
         """Record that a broker has rejected a token."""
-        with self._changed:
+        with self._lock:
             self._renewal.refused(token, self._clock())
             self._changed.notify_all()
 
@@ -139,20 +147,29 @@ class TokenSource:
     def _go_on(self) -> None:
         """Start or wake the thread; the caller holds the lock."""
         self._changed.notify_all()
-        if self._thread is None and self.is_in_use:
-            run = as_options_are_named_here(self._run)
-            self._thread = threading.Thread(target=run, name="kafka-login", daemon=True)
-            try:
-                self._thread.start()
-            except RuntimeError:
-                # The interpreter is exiting, or the system cannot start another thread.
-                self._thread = None
-                failure = TokenException("no thread can be started to fetch one")
-                self._renewal.failed(failure, self._clock(), self._random)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the thread if there are clients; the caller holds the lock."""
+        if not self.is_in_use:
+            return
+        thread = object()
+        run = as_options_are_named_here(partial(self._run, thread))
+        self._thread = thread
+        try:
+            # Thread.start is not used: an interrupt inside it would leave a thread that fails
+            # before it runs anything.
+            _thread.start_new_thread(run, ())
+        except RuntimeError:
+            # The interpreter is exiting, or the system cannot start another thread.
+            self._thread = None
+            failure = TokenException("no thread can be started to fetch one")
+            self._renewal.failed(failure, self._clock(), self._random)
 
     def _replace_slow_thread(self) -> None:
         """Start another thread if the current one has been fetching for too long."""
-        with self._changed:
+        with self._lock:
             now, since = self._clock(), self._fetching_since
             is_slow = since is not None and now >= since + self._slow_s
             if not is_slow or self._slow_threads >= _MOST_SLOW or not self.is_in_use:
@@ -165,19 +182,20 @@ class TokenSource:
         with safe_logging():
             logger.warning("%s; another thread retries", self._described(failure))
 
-    def _run(self) -> None:
+    def _run(self, thread: object) -> None:
+        threading.current_thread().name = "kafka-login"
         never_raise_from_logging()
-        while self._wait_until_due():
-            self._fetch_one()
+        while self._wait_until_due(thread):
+            self._fetch_one(thread)
 
-    def _wait_until_due(self) -> bool:
+    def _wait_until_due(self, thread: object) -> bool:
         """Wait until the next fetch is due.
 
         Return False if there are no clients any more, or if another thread has replaced this one.
         """
-        with self._changed:
+        with self._lock:
             while True:
-                if self._is_replaced:
+                if self._thread is not thread:
                     return False
                 if not self.is_in_use:
                     self._thread = None
@@ -188,12 +206,7 @@ class TokenSource:
                     return True
                 self._changed.wait(min(wait_s, _LOOK_S))
 
-    @property
-    def _is_replaced(self) -> bool:
-        """Whether another thread has replaced the calling one."""
-        return self._thread is not threading.current_thread()
-
-    def _fetch_one(self) -> None:
+    def _fetch_one(self, thread: object) -> None:
         token, failure = None, None
         try:
             token = self._fetch()
@@ -201,9 +214,9 @@ class TokenSource:
             failure = error
         except BaseException as error:  # noqa: BLE001 - the thread goes on, whatever it is
             failure = TokenException(type(error).__name__)
-        with self._changed:
+        with self._lock:
             now = self._clock()
-            if not self._is_replaced:
+            if self._thread is thread:
                 self._fetching_since = None
             else:
                 self._slow_threads -= 1
@@ -245,13 +258,14 @@ class TokenSources:
     def source(self, key: Hashable, make: Callable[[], TokenSource]) -> TokenSource:
         """Return the source of a key. If the key has no source yet, call `make` to make it."""
         with self._lock:
-            found = self._sources.pop(key, None)
+            found = self._sources.get(key)
             if found is None:
                 found = make()
                 idle = [each for each, source in self._sources.items() if not source.is_in_use]
                 for each in idle[: max(0, len(self._sources) + 1 - _MOST_KEPT)]:
                     del self._sources[each]
-            self._sources[key] = found
+                self._sources[key] = found
+            self._sources.move_to_end(key)
             return found
 
     def forget(self) -> None:

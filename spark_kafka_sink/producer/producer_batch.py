@@ -450,7 +450,7 @@ class ProducerBatch:
         whether the split batch may have been written.
         """
         self.spans = spans
-        self.attempts = split.attempts
+        self.attempts, self.last_error = split.attempts, split.last_error
         if split.has_sequence:
             transactional = split.is_transactional
             self.assign_sequence(split.producer, sequence, transactional=transactional)

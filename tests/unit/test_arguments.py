@@ -100,7 +100,10 @@ NO_BYTES: Final = [5, object(), "\ud800", ["v"]]
 NO_HEADERS: Final = [5, 0, True, [("k",)], [("k", 5)], [(b"k", b"v")], [("\ud800", b"v")], ["kv"]]
 NO_OPTIONS: Final = [None, 5, "bootstrap.servers", [("bootstrap.servers", NOBODY)], {5: 5}]
 NO_BROKERS: Final = [None, 5, ["localhost:9092"], "localhost:9092"]
-NO_OFFSETS: Final = [None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {"0": 0}, {True: 0}, {0: 2**63}]
+NO_OFFSETS: Final = [
+    *(None, 5, "Earliest", [0], {0: -1}, {0: "0"}, {0: 2**63}),
+    *({"0": 0}, {True: 0}, {-1: 0}, {2**31: 0}),
+]
 NO_FRAMES: Final = [None, 5, "df", [("k", "v")], SESSION]
 NO_SESSIONS: Final = [None, 5, "spark", [SESSION], SparkSession]
 NO_COLUMNS: Final = [5, True, b"key", ["key"]]
@@ -166,7 +169,9 @@ WRONG: Final[dict[str, list[Any]]] = {
     "RowFuture.add_done_callback(fn)": [None, *NO_FUNCTIONS],
     "TopicReader(configs)": NO_OPTIONS,
     "TopicReader.read(topic)": NO_NAMES,
-    "TopicReader.read(partitions)": [0, "0", b"0", [0, 0], [0, 1, 0], ["0"], [True], [1.0], [None]],
+    "TopicReader.read(partitions)": [
+        *(0, "0", b"0", [0, 0], [0, 1, 0], ["0"], [True], [1.0], [None], [-1], [2**31], [2**40]),
+    ],
     "TopicReader.read(start)": NO_OFFSETS,
     "TopicReader.read(end)": NO_OFFSETS,
     "TopicReader.read(isolation_level)": [None, 0, "committed", ["read_committed"]],

@@ -63,7 +63,7 @@ def append_coalesced(
         for batch in batches:
             came_at = time.monotonic()  # before the wait below: it counts, too
             is_large = batch.nbytes >= slice_bytes // 2  # too large to be worth copying
-            with waiting.changed:
+            with waiting.lock:
                 waiting.wait_for_append()
                 waiting.raise_error()
                 if is_large:
@@ -75,8 +75,9 @@ def append_coalesced(
                 else:
                     waiting.watch()
     finally:
+        waiting.is_over = True  # even if an interrupt comes during `end`
         waiting.end()
-    with waiting.changed:
+    with waiting.lock:
         waiting.raise_error()
         waiting.append()
 
@@ -84,21 +85,24 @@ def append_coalesced(
 class _WaitingBatches:
     """Batches that wait to be joined.
 
-    Callers hold the condition `changed` when they call any method except `end`. It is released
-    while batches are appended, because that calls the user's partitioner.
+    Callers hold `lock` when they call any method except `end`. It is released while batches are
+    appended, because that calls the user's partitioner.
     """
 
     def __init__(self, append: Callable[[pa.RecordBatch, float], None], linger_s: float) -> None:
         self._append = append
         self._linger_s = linger_s
-        self.changed = threading.Condition()
+        # Held as a lock, not as a condition: an interrupt inside `Condition.__enter__` would leave
+        # it locked, and `end` would wait for ever.
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
         self.size_bytes = 0
         self._batches: list[pa.RecordBatch] = []
         self._since = 0.0
         self._thread: threading.Thread | None = None
         self._is_asleep = False
         self._is_appending = False
-        self._is_over = False
+        self.is_over = False
         self._error: BaseException | None = None
 
     @property
@@ -120,28 +124,28 @@ class _WaitingBatches:
         self._batches.append(batch)
         self.size_bytes += batch.nbytes
         if self._is_asleep:
-            self.changed.notify()
+            self._changed.notify()
 
     def append(self) -> None:
         """Append the waiting batches as one batch, and drop the references to them."""
         joined, self._batches, self.size_bytes = self._batches, [], 0
         self._is_appending = True
-        self.changed.release()
         try:
+            self.lock.release()
             if len(joined) > 1:
                 # The result is one batch, unless a column would exceed the 2 GiB of an Arrow array.
                 joined = pa.Table.from_batches(joined).combine_chunks().to_batches()
             while joined:
                 self._append(joined.pop(0), self._since)
         finally:
-            self.changed.acquire()
+            self.lock.acquire()
             self._is_appending = False
-            self.changed.notify_all()
+            self._changed.notify_all()
 
     def wait_for_append(self) -> None:
         """Wait until the other thread has finished its append, to keep the order of batches."""
         while self._is_appending:
-            self.changed.wait()
+            self._changed.wait()
 
     def watch(self) -> None:
         """Start the thread that appends waiting batches after linger_s, unless it is running."""
@@ -154,8 +158,8 @@ class _WaitingBatches:
             self._thread.start()
 
     def _append_in_time(self) -> None:
-        with self.changed:
-            while not self._is_over:
+        with self.lock:
+            while not self.is_over:
                 if self.have_lingered:
                     try:
                         self.append()
@@ -164,7 +168,7 @@ class _WaitingBatches:
                         return
                     continue  # the task may have ended during the append
                 self._is_asleep = not self._batches
-                self.changed.wait(self._left_s())
+                self._changed.wait(self._left_s())
                 self._is_asleep = False
 
     def raise_error(self) -> None:
@@ -173,11 +177,11 @@ class _WaitingBatches:
             raise self._error
 
     def end(self) -> None:
-        """Stop the other thread after its current append."""
-        with self.changed:
-            self._is_over = True
-            self.changed.notify()
-        if self._thread is not None:
+        """Stop the other thread after its current append; the caller has set `is_over`."""
+        with self.lock:
+            self._changed.notify()
+        # An interrupt inside `Thread.start` may leave a thread that has not begun to run.
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join()
 
 

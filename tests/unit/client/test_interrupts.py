@@ -578,6 +578,28 @@ def test_who_waits_for_memory_is_woken_also_where_the_caller_that_returns_it_is_
     assert len(available) == 1
 
 
+def test_a_delivery_error_is_kept_with_its_rows_until_a_call_returns_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop_time(monkeypatch)
+    moment, where = 0, None
+    while not moment or where is not None:
+        moment += 1
+        with made() as producer:
+            state, error = producer._state, KafkaException("not delivered")
+            state.count_lost()
+            state.refuse(5, error, TOPIC)
+            state._counts_rows_of_send = False
+            state.keep_delivery_error(error)
+            where = interrupted(state.take_delivery_error, moment)
+            if where is not None:
+                assert state.lost() == {TOPIC: 5}, where
+                assert state.take_delivery_error() is error, where
+            assert state.take_delivery_error() is None
+            assert state.lost() == {}
+    assert moment > 5
+
+
 def test_rows_whose_caller_was_interrupted_go_before_those_that_are_sent_after_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,10 +50,10 @@ def column(name: str, mark: int) -> pa.RecordBatch:
     return pa.record_batch({"value": ["a", "b", "c"], name: pa.array([0, mark, None], kind)})
 
 
-def read(mark: int, **limits: dict[int, int]) -> None:
-    """Ask for the records of a topic between offsets."""
+def read(**limits: object) -> None:
+    """Ask for the records of a topic between offsets, or of partitions."""
     with TopicReader({"bootstrap.servers": "127.0.0.1:1"}) as reader:
-        reader.read(TOPIC, **limits)  # type: ignore[arg-type] # offsets by partition
+        reader.read(TOPIC, **limits)  # type: ignore[arg-type] # what each test gives
 
 
 def commit_offset(producer: KafkaProducer, mark: int) -> None:
@@ -65,8 +65,11 @@ def commit_offset(producer: KafkaProducer, mark: int) -> None:
 GIVEN: dict[str, Callable[[int], object]] = {
     "partition of a record": lambda mark: ProducerRecord(TOPIC, partition=mark),
     "timestamp of a record": lambda mark: ProducerRecord(TOPIC, timestamp_ms=mark),
-    "start of a reading": lambda mark: read(mark, start={0: mark}),
-    "end of a reading": lambda mark: read(mark, end={0: mark}),
+    "partition of a reading": lambda mark: read(partitions=[mark]),
+    "partition of the start of a reading": lambda mark: read(start={mark: 0}),
+    "partition of the end of a reading": lambda mark: read(end={mark: 0}),
+    "start of a reading": lambda mark: read(start={0: mark}),
+    "end of a reading": lambda mark: read(end={0: mark}),
 }
 GIVEN_TO_A_PRODUCER: dict[str, Callable[[KafkaProducer, int], object]] = {
     "partition of send": lambda producer, mark: producer.send(TOPIC, b"v", partition=mark),

@@ -245,7 +245,7 @@ def test_what_is_no_topic_s_name_is_refused_before_anybody_is_asked_about_it(
     [
         ({"start": {7: 0}, "end": {7: 5}}, r"topic t has the partitions 0 to 0, not \[7\]"),
         ({"start": {0: 5, 7: 0}, "end": {7: 5, 0: 5}}, r"the partitions 0 to 0, not \[7\]"),
-        ({"end": {0: 0, -1: 5}}, r"the partitions 0 to 0, not \[-1\]"),
+        ({"end": {0: 0, -1: 5}}, "end has -1: expected a partition number from 0 to 2147483647"),
         ({"start": {0: 5}, "end": {}}, r"no offset is given for the partitions \[0\] of topic t"),
         ({"start": {}, "end": {0: 5}}, r"no offset is given for the partitions \[0\] of topic t"),
     ],
@@ -260,6 +260,8 @@ def test_offsets_of_partitions_that_are_not_read_are_refused(
 def test_without_partitions_those_are_read_that_have_offsets(reader: TopicReader) -> None:
     assert list(reader.read("t", start={0: 5}, end={0: 5})) == []
     assert list(reader.read("t", start={}, end={})) == []
+    assert list(reader.read("t", end={})) == []
+    assert list(reader.read("t", partitions=[])) == []
 
 
 @pytest.mark.parametrize("name", ["start", "end"])

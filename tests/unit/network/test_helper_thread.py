@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
+from support.pure.interrupts import interrupted
 
 from spark_kafka_sink.errors import KafkaException, NetworkException
 from spark_kafka_sink.network import helper_thread
@@ -32,6 +36,14 @@ class Maker:
         """Wait until one more was made."""
         assert self.woken.wait(20)
         self.woken.clear()
+
+
+def wait_for_end(ahead: MadeAhead[str]) -> None:
+    """Wait until all threads have ended."""
+    ends_at = time.monotonic() + 20
+    while ahead._threads._since:
+        assert time.monotonic() < ends_at
+        time.sleep(0.001)
 
 
 def test_what_is_made_is_taken_once() -> None:
@@ -97,11 +109,11 @@ def test_without_a_thread_it_is_an_error_and_the_next_try_works(
     maker = Maker()
     maker.go.set()
 
-    def fail(_thread: threading.Thread) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
+        patch.setattr(helper_thread, "_thread", SimpleNamespace(start_new_thread=fail))
         with pytest.raises(KafkaException, match="no thread can be started to log in"):
             maker.ahead.take("a")
     assert maker.ahead.take("a") is None
@@ -111,13 +123,11 @@ def test_without_a_thread_it_is_an_error_and_the_next_try_works(
 
 def test_keys_are_made_one_after_the_other_by_a_thread_that_ends() -> None:
     maker = Maker()
-    before = threading.enumerate()
     for key in ("a", "b", "c"):
         assert not maker.ahead.is_there(key)
-    (thread,) = [each for each in threading.enumerate() if each not in before]
+    assert len(maker.ahead._threads._since) == 1
     maker.go.set()
-    thread.join(20)
-    assert not thread.is_alive()
+    wait_for_end(maker.ahead)
     assert [maker.ahead.take(key) for key in ("a", "b", "c")] == ["A", "B", "C"]
 
 
@@ -149,12 +159,10 @@ def gates(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gates]:
     """Calls that count as slow at once; in the end, all return, and their threads end."""
     monkeypatch.setattr(helper_thread, "_SLOW_S", 0.0)
     monkeypatch.setattr(helper_thread, "_MOST_THREADS", 3)
-    before, made = threading.enumerate(), Gates()
+    made = Gates()
     yield made
     made.open.set()
-    for thread in threading.enumerate():
-        if thread not in before:
-            thread.join(20)
+    wait_for_end(made.ahead)
 
 
 def test_a_call_that_never_returns_holds_up_no_other(gates: Gates) -> None:
@@ -174,11 +182,10 @@ def test_what_is_given_up_is_made_from_the_start_and_comes_too_late(gates: Gates
 
 
 def test_threads_are_few_and_what_waits_for_one_is_made_later(gates: Gates) -> None:
-    before = threading.active_count()
     keys = [f"stuck {number}" for number in range(5)]
     for _ in range(2):
         assert not any(gates.ahead.is_there(key) for key in keys)
-    assert threading.active_count() == before + 3
+    assert len(gates.ahead._threads._since) == 3
     gates.ahead.give_up(keys[3])
     gates.ahead.give_up(keys[3])
     gates.open.set()
@@ -191,12 +198,27 @@ def test_without_another_thread_a_slow_call_is_waited_for(
 ) -> None:
     assert not gates.ahead.is_there("stuck")
 
-    def fail(_thread: threading.Thread) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", fail)
+        patch.setattr(helper_thread, "_thread", SimpleNamespace(start_new_thread=fail))
         assert not gates.ahead.is_there("b")
         assert not gates.ahead.is_there("b")
     gates.open.set()
     assert (gates.taken("b") or "").startswith("B")
+
+
+def test_what_is_made_can_be_had_wherever_a_call_was_interrupted() -> None:
+    for moment in count(1):
+        maker = Maker()
+        maker.go.set()
+        where = interrupted(lambda: maker.ahead.is_there("a"), moment)  # noqa: B023 - called at once
+        taken = maker.ahead.take("a")
+        while taken is None:
+            maker.wait()
+            taken = maker.ahead.take("a")
+        assert taken == "A", where
+        wait_for_end(maker.ahead)
+        if where is None:
+            break

@@ -5,18 +5,21 @@ from __future__ import annotations
 import gc
 import logging
 import queue
-import threading
+import time
 from collections.abc import Callable
+from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 from support.programs.forked import in_child
+from support.pure.interrupts import interrupted
 
 from spark_kafka_sink.auth.oauthbearer import OAuthBearerToken, RefreshWindow
 from spark_kafka_sink.auth.token_renewal import TokenException, TokenRenewal
 from spark_kafka_sink.backoff import ExponentialBackoff
 from spark_kafka_sink.errors import SaslAuthenticationException
+from spark_kafka_sink.network import login
 from spark_kafka_sink.network.login import SOURCES, TokenSource, TokenSources
 
 Answer = OAuthBearerToken | BaseException
@@ -77,9 +80,17 @@ def token(expires_at: float, value: str = "t") -> OAuthBearerToken:
     return OAuthBearerToken(value, expires_at)
 
 
-def thread_of(source: TokenSource) -> threading.Thread | None:
-    """Return the thread that fetches."""
+def thread_of(source: TokenSource) -> object | None:
+    """Return what stands for the thread that fetches."""
     return source._thread
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    ends_at = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < ends_at
+        time.sleep(0.001)
 
 
 def test_a_client_waits_for_the_first_token_and_is_woken() -> None:
@@ -178,11 +189,9 @@ def test_the_thread_ends_with_the_last_client_and_the_token_stays() -> None:
     endpoint.source.attach(client)
     first = endpoint.respond(token(1100.0))
     client.wait()
-    thread = thread_of(endpoint.source)
-    assert thread is not None
+    assert thread_of(endpoint.source) is not None
     endpoint.source.detach(client)
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
+    wait_until(lambda: thread_of(endpoint.source) is None)
     assert endpoint.source.token() is first
     assert thread_of(endpoint.source) is None
     other = Client()
@@ -224,7 +233,7 @@ class Stuck:
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.begun: queue.Queue[tuple[threading.Thread, queue.Queue[Answer]]] = queue.Queue()
+        self.begun: queue.Queue[tuple[object, queue.Queue[Answer]]] = queue.Queue()
         self.source = TokenSource(
             "tokens.stuck",
             self.fetch,
@@ -236,13 +245,13 @@ class Stuck:
     def fetch(self) -> OAuthBearerToken:
         """Note the call, and return what a test puts in."""
         answers: queue.Queue[Answer] = queue.Queue()
-        self.begun.put((threading.current_thread(), answers))
+        self.begun.put((thread_of(self.source), answers))
         answer = answers.get(timeout=WAIT_S)
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
-    def call(self) -> tuple[threading.Thread, queue.Queue[Answer]]:
+    def call(self) -> tuple[object, queue.Queue[Answer]]:
         """Wait for the next call; return its thread, and where its result goes."""
         return self.begun.get(timeout=WAIT_S)
 
@@ -252,7 +261,7 @@ def test_a_call_that_does_not_return_is_made_again_in_another_thread(
 ) -> None:
     stuck, client = Stuck(), Client()
     stuck.source.attach(client)
-    first, late = stuck.call()
+    _, late = stuck.call()
     stuck.now += 59
     assert stuck.source.token() is None
     assert stuck.begun.empty()
@@ -266,8 +275,7 @@ def test_a_call_that_does_not_return_is_made_again_in_another_thread(
     client.wait()
     assert stuck.source.token() is found
     late.put(token(9000.0, "of the first"))
-    first.join(WAIT_S)
-    assert not first.is_alive()
+    wait_until(lambda: stuck.source._slow_threads == 0)
     assert stuck.source.token() is found
 
 
@@ -281,14 +289,16 @@ def test_a_late_token_serves_where_there_is_no_other(
 ) -> None:
     stuck, client = Stuck(), Client()
     stuck.source.attach(client)
-    first, late = stuck.call()
+    _, late = stuck.call()
     stuck.now += 61
     stuck.source.token()
     stuck.call()
     late.put(result)
-    first.join(WAIT_S)
+    wait_until(lambda: stuck.source._slow_threads == 0)
+    if serves:
+        client.wait()
     assert stuck.source.token() is (result if serves else None)
-    assert client.is_woken is serves
+    assert not client.is_woken
 
 
 def test_calls_that_do_not_return_take_few_threads() -> None:
@@ -304,11 +314,98 @@ def test_calls_that_do_not_return_take_few_threads() -> None:
     last = thread_of(stuck.source)
     assert last is calls[-1][0], "no other thread is started"
     # Each that returns makes room for another one.
-    thread, answers = calls[0]
+    _, answers = calls[0]
     answers.put(TokenException("at last"))
-    thread.join(WAIT_S)
+    wait_until(lambda: stuck.source._slow_threads == 7)
     stuck.source.token()
     assert stuck.call()[0] is not last
+
+
+# -- interrupts ----------------------------------------------------------------------------------
+
+FIRST = token(9000.0, "the first")
+INTERRUPTED: dict[str, Callable[[TokenSource, Client], object]] = {
+    "attach": lambda source, _: source.attach(Client()),
+    "detach": lambda source, client: source.detach(client),
+    "token": lambda source, _: source.token(),
+    "problem": lambda source, _: source.problem(),
+    "refresh": lambda source, _: source.refresh(FIRST),
+    "refused": lambda source, _: source.refused(FIRST),
+}
+
+
+def served(source: TokenSource, client: Client) -> OAuthBearerToken:
+    """Return a token, once there is one."""
+    while (found := source.token()) is None:
+        client.wait()
+    return found
+
+
+def test_a_source_works_wherever_its_first_client_was_interrupted() -> None:
+    for moment in count(1):
+        endpoint, first, second = Endpoint(), Client(), Client()
+        answer = endpoint.respond(token(9000.0))
+        where = interrupted(lambda: endpoint.source.attach(first), moment)  # noqa: B023 - called at once
+        assert endpoint.source._lock.acquire(timeout=WAIT_S), where
+        endpoint.source._lock.release()
+        endpoint.source.attach(second)
+        assert served(endpoint.source, second) is answer, where
+        if where is None:
+            break
+
+
+@pytest.mark.parametrize("call", INTERRUPTED)
+def test_a_source_works_wherever_a_call_was_interrupted(call: str) -> None:
+    for moment in count(1):
+        endpoint, first, second = Endpoint(), Client(), Client()
+        endpoint.respond(FIRST)
+        endpoint.source.attach(first)
+        assert served(endpoint.source, first) is FIRST
+        endpoint.now += 100
+        where = interrupted(lambda: INTERRUPTED[call](endpoint.source, first), moment)  # noqa: B023 - called at once
+        assert endpoint.source._lock.acquire(timeout=WAIT_S), where
+        endpoint.source._lock.release()
+        endpoint.now = 9001.0
+        answer = endpoint.respond(token(20_000.0))
+        endpoint.source.attach(second)
+        assert served(endpoint.source, second) is answer, where
+        if where is None:
+            break
+
+
+def test_a_slow_thread_is_replaced_wherever_the_caller_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # An interrupt inside Python's logging may leave a handler locked.
+    monkeypatch.setattr(logging.getLogger(login.__name__), "disabled", True)
+    for moment in count(1):
+        stuck, client = Stuck(), Client()
+        stuck.source.attach(client)
+        _, late = stuck.call()
+        stuck.now += 61
+        where = interrupted(stuck.source.token, moment)
+        assert stuck.source._lock.acquire(timeout=WAIT_S), where
+        stuck.source._lock.release()
+        stuck.source.token()
+        _, answers = stuck.call()
+        found = token(9000.0)
+        answers.put(found)
+        assert served(stuck.source, client) is found, where
+        late.put(TokenException("late"))
+        wait_until(lambda: stuck.source._slow_threads == 0)  # noqa: B023 - called at once
+        if where is None:
+            break
+
+
+def test_a_source_stays_the_one_of_its_key_wherever_a_call_was_interrupted() -> None:
+    for moment in count(1):
+        sources, numbers = TokenSources(), [0]
+        first = sources.source("a", made(numbers))
+        sources.source("b", made(numbers))
+        where = interrupted(lambda: sources.source("a", made(numbers)), moment)  # noqa: B023 - called at once
+        assert sources.source("a", made(numbers)) is first, where
+        if where is None:
+            break
 
 
 # -- who shares ----------------------------------------------------------------------------------

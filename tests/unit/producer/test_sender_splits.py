@@ -7,12 +7,16 @@ from collections.abc import Sequence
 import pytest
 from support.pure.pure_producer import FULL, PureProducer, Settings, batches
 
-from spark_kafka_sink.errors import OutOfOrderSequenceException
+from spark_kafka_sink.errors import (
+    ApiException,
+    OutOfOrderSequenceException,
+    TimeoutException,
+)
 from spark_kafka_sink.producer.batch_state import BatchState
 from spark_kafka_sink.wire.exchange import ClientRequest, NodeReady
 from spark_kafka_sink.wire.versions import NodeApiVersions
 
-CORRUPT, TOO_LARGE, OUT_OF_ORDER, DUPLICATE = 2, 10, 45, 46
+CORRUPT, TOO_LARGE, NOT_ENOUGH_REPLICAS, OUT_OF_ORDER, DUPLICATE = 2, 10, 19, 45, 46
 
 
 def test_a_batch_that_is_split_has_used_no_attempt() -> None:
@@ -29,6 +33,25 @@ def test_a_batch_that_is_split_has_used_no_attempt() -> None:
         producer.answer(again)
     done = [(batch.state, batch.attempts) for batch in producer.done()]
     assert done == [(BatchState.SPLIT, 0), (BatchState.SUCCEEDED, 1), (BatchState.SUCCEEDED, 1)]
+
+
+def test_the_parts_of_a_batch_say_why_its_last_attempt_failed() -> None:
+    producer = PureProducer([1])
+    producer.append(0, FULL)
+    producer.ready()
+    producer.answer(producer.poll()[0], NOT_ENOUGH_REPLICAS)
+    producer.now += 10
+    producer.answer(producer.poll()[0], TOO_LARGE)
+    producer.now += 1000
+    producer.poll()
+    _, *parts = producer.done()
+    assert len(parts) == 2
+    for part in parts:
+        assert isinstance(part.error, TimeoutException)
+        assert "1 failed attempt(s)" in str(part.error)
+        assert "the last attempt failed with NOT_ENOUGH_REPLICAS" in str(part.error)
+        assert isinstance(part.error.__cause__, ApiException)
+        assert part.error.__cause__.code == NOT_ENOUGH_REPLICAS
 
 
 def _split_after_a_lost_answer(

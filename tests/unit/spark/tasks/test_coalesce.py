@@ -6,12 +6,15 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pure.interrupts import interrupted
 
 from spark_kafka_sink.spark.driver.register import LIMIT_BYTES
 from spark_kafka_sink.spark.tasks import task
@@ -147,7 +150,7 @@ def test_batches_are_appended_without_a_lock(
     class Waiting(task._WaitingBatches):
         def __init__(self, *arguments: Any) -> None:  # noqa: ANN401 - handed on
             super().__init__(*arguments)
-            conditions.append(self.changed)
+            conditions.append(self._changed)
 
     def take() -> None:
         was_free.append(conditions[0].acquire(timeout=5))
@@ -304,3 +307,36 @@ def test_an_input_that_breaks_ends_the_other_thread_and_appends_no_more() -> Non
         )
     assert made == []
     assert "pykafka-linger" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 0.001, math.inf])
+def test_a_task_ends_and_appends_no_more_wherever_it_was_interrupted(linger_s: float) -> None:
+    def call() -> None:
+        append_coalesced(batches_of([10, 20, 10_000, 30]), append, SLICE_BYTES, linger_s)
+
+    def append(batch: pa.RecordBatch, _since: float) -> None:
+        made.append(batch.num_rows)
+
+    def run() -> None:
+        # An interrupt inside `Thread.start` may become an exception of the lock that it holds.
+        with suppress(RuntimeError):
+            where.append(interrupted(call, moment))
+
+    for moment in count(1):
+        made: list[int] = []
+        where: list[str | None] = []
+        task_thread = threading.Thread(target=run, daemon=True)
+        task_thread.start()
+        task_thread.join(60)
+        assert not task_thread.is_alive(), f"moment {moment} hangs"
+        if where == [None]:
+            assert sum(made) == 10_060
+            break
+        before = len(made)
+        time.sleep(0.002)
+        assert len(made) == before, where
+    assert moment > 20
+    # Other tests look for threads of this name. These wait for ever, and do nothing any more.
+    for thread in threading.enumerate():
+        if thread.name == "pykafka-linger":
+            thread.name = "interrupted"
