@@ -273,6 +273,11 @@ class ChunkFeeder:
         self._state.notify()
 
     @property
+    def has_partitioner(self) -> bool:
+        """Whether rows of `send` go through a user's partitioner, which may take long."""
+        return self._partitioner is not None
+
+    @property
     def is_in_partitioner(self) -> bool:
         """Whether the calling thread runs the user's partitioner for rows of `send`."""
         return self._threads.is_current
