@@ -285,9 +285,12 @@ class BaseProducer:
         self._caller.before_call()
 
     def _flush(self, timeout: float | None, since: float) -> None:
-        if self._row_feeder is not None:
-            self._row_feeder.drain(None if timeout is None else since + timeout)
-        self._caller.flush(timeout, since)
+        feeder, drain = self._row_feeder, None
+        if feeder is not None and feeder.has_partitioner:
+            drain = feeder.drain
+        elif feeder is not None:  # this is quick, and all rows then go in the same batches
+            feeder.drain()
+        self._caller.flush(timeout, since, drain)
 
     def metrics(self) -> dict[MetricName, float]:
         """Return the current values of the Java producer's metrics, by their names.

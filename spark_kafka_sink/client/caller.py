@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_kafka_sink.client.deadlines import Call
 from spark_kafka_sink.client.io_thread import ProducerThread
@@ -222,10 +222,17 @@ class Caller:
 
     # -- deliveries -------------------------------------------------------------------------------
 
-    def flush(self, timeout: float | None, since: float) -> None:
+    def flush(
+        self,
+        timeout: float | None,
+        since: float,
+        drain: Callable[[float | None], None] | None = None,
+    ) -> None:
         """Wait until every batch is acknowledged or has failed, and callbacks have run.
 
-        timeout: seconds, None for no limit; since: when the timeout began. Raise TimeoutException.
+        timeout: seconds, None for no limit; since: when the timeout began. drain: puts the rows of
+        `send` into batches until a deadline; None if they are in batches. It may wait for a user's
+        partitioner, and the rows of other topics are sent meanwhile. Raise TimeoutException.
         """
         state, waiting_for = self._state, list[ProducerBatch]()
 
@@ -239,6 +246,9 @@ class Caller:
         deadline = None if timeout is None else since + timeout
         started, flush = time.monotonic(), object()
         try:
+            if drain is not None:
+                state.begin_flush(flush)
+                drain(deadline)
             waiting_for += state.begin_flush(flush)
             calls = state.wait(
                 all_ended, deadline, lambda: late(f"{len(waiting_for)} batch(es) not acknowledged")

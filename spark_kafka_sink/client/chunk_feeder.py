@@ -129,6 +129,10 @@ class ChunkFeeder:
         mine: RowChunk | None = None
         try:
             with self._appender.append_lock:
+                if not chunk.is_over:
+                    # This comes first: if an interrupt ends `take`, the rows of the topic's next
+                    # chunk must wait for these.
+                    queue.under_way = chunk
                 queue.take(chunk)
                 if chunk.is_over:
                     # Two interrupts have prevented this. The I/O thread would find the chunk due,
@@ -137,7 +141,7 @@ class ChunkFeeder:
                 elif chunk.pending.is_in_batches:
                     self._end_in_batches(chunk)
                 else:
-                    mine = queue.under_way = chunk
+                    mine = chunk
                     self._append(chunk)
                 if queue.under_way is chunk:
                     queue.under_way = None
@@ -214,10 +218,18 @@ class ChunkFeeder:
         """Hand a chunk to a partitioner thread; return False if the chunk is done or has to wait.
 
         A chunk has to wait while the topic's previous chunk is with the partitioner. If an earlier
-        caller was interrupted before it started the thread, the thread is started here.
+        caller was interrupted before it handed its chunk over, this is done here.
         """
         if not queue.take_up(chunk):
+            previous = queue.under_way
+            if previous is not None:
+                self._give_to_thread(previous, queue)
             return False
+        self._give_to_thread(chunk, queue)
+        return True
+
+    def _give_to_thread(self, chunk: RowChunk, queue: RowQueue) -> None:
+        """Give a chunk that is under way to a partitioner thread, unless that was done."""
         if not chunk.is_handed_over:
             try:
                 self._threads.run(partial(self._partition, chunk, queue))
@@ -227,7 +239,6 @@ class ChunkFeeder:
                 failure = KafkaException(message, topic=chunk.topic)
                 failure.__cause__ = error
                 self._give_up_one(chunk, queue, failure)
-        return True
 
     def _partition(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Call the partitioner, and add the rows to batches; runs in a partitioner thread."""
@@ -271,6 +282,11 @@ class ChunkFeeder:
         """Let the topic's next chunk go to the partitioner, and wake callers that wait for that."""
         queue.release(chunk)
         self._state.notify()
+
+    @property
+    def has_partitioner(self) -> bool:
+        """Whether rows of `send` go through a user's partitioner, which may take long."""
+        return self._partitioner is not None
 
     @property
     def is_in_partitioner(self) -> bool:

@@ -7,6 +7,10 @@ one another, unless there are more topics than `MOST_THREADS`.
 
 One thread runs until the producer ends. It handles the rows that still linger when the program
 ends, because Python 3.12 and newer start no thread at that time.
+
+A caller of `run` may be interrupted (KeyboardInterrupt) anywhere. Therefore a thread itself records
+that it is idle or runs a call, because no signal interrupts it. A caller only marks a call that it
+has found a thread for, and the next caller finds threads for the calls without a mark.
 """
 
 from __future__ import annotations
@@ -23,31 +27,39 @@ from spark_kafka_sink.plugins.user_calls import call_in_io_thread
 MOST_THREADS: Final = 32
 
 
+class _Queued:
+    """A call that waits for a thread; has_thread: whether a thread was started or woken for it."""
+
+    __slots__ = ("call", "has_thread")
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.has_thread = False
+
+
 class PartitionerThreads:
     """Runs calls in one permanent thread, and in threads that end when no call is left to run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._to_run: deque[Callable[[], None]] = deque()
+        self._to_run: deque[_Queued] = deque()
+        # The threads that run a call now.
         self._running: set[int] = set()
-        # The number of threads that were started and have not ended.
-        self._threads = 0
-        # Whether the permanent thread runs, and whether it is idle now.
+        # Whether the permanent thread runs, and whether it waits for a call and was not woken.
         self._one_stays = False
         self._is_idle = False
 
     def start(self) -> None:
         """Start the permanent thread. Raise RuntimeError if it cannot be started."""
         with self._lock:
-            self._one_stays = self._is_idle = True
-            self._threads = 1
             _thread.start_new_thread(self._run_all, (True,))
+            self._one_stays = self._is_idle = True
 
     def stop(self) -> None:
         """Let all threads end, also the permanent one, when there is no call left to run."""
         with self._lock:
-            self._one_stays = self._is_idle = False
+            self._one_stays = False
             self._changed.notify_all()
 
     @property
@@ -56,41 +68,65 @@ class PartitionerThreads:
         return threading.get_ident() in self._running
 
     def run(self, call: Callable[[], None]) -> None:
-        """Run `call` in a partitioner thread. Raise RuntimeError if no thread can be started."""
+        """Run `call` in a partitioner thread. Raise RuntimeError if no thread can be started.
+
+        A caller that was interrupted may call this again; `call` may then run twice.
+        """
+        queued = _Queued(call)
         with self._lock:
-            self._to_run.append(call)
-            if self._is_idle:
-                self._changed.notify()
-                self._is_idle = False
-                return
-            if self._threads >= MOST_THREADS:
-                return
-            self._threads += 1
-        try:
-            # Thread.start is not used: an interrupt inside it would leave a thread that fails
-            # before it runs anything.
-            _thread.start_new_thread(self._run_all, (False,))
-        except RuntimeError:
-            with self._lock:
-                self._threads -= 1
-                # another thread runs the call, or has run it
-                if self._one_stays or self._running or call not in self._to_run:
+            self._to_run.append(queued)
+            try:
+                self._find_threads()
+            except RuntimeError:
+                # Another thread runs the call when it has ended its own.
+                if self._one_stays or self._count_threads():
                     return
-                self._to_run.remove(call)
-            raise
+                self._to_run.remove(queued)
+                raise
+
+    def _count_threads(self) -> int:
+        """Return the number of threads that run a call, or were started or woken for one."""
+        return len(self._running) + sum(each.has_thread for each in self._to_run)
+
+    def _find_threads(self) -> None:
+        """Wake or start a thread for each call that has none; the caller holds the lock.
+
+        If an interrupt comes right after that, the call has no mark. The next caller then finds
+        another thread, which ends at once if there is nothing to run.
+        """
+        threads = self._count_threads()
+        for each in self._to_run:
+            if each.has_thread:
+                continue
+            if self._is_idle:
+                # An interrupt in `notify` leaves a wait in the condition's list that has ended, so
+                # that one more `notify` would not wake the thread.
+                self._changed.notify_all()
+                self._is_idle = False
+            elif threads < MOST_THREADS:
+                # Thread.start is not used: an interrupt inside it would leave a thread that fails
+                # before it runs anything.
+                _thread.start_new_thread(self._run_all, (False,))
+            else:
+                return
+            each.has_thread = True
+            threads += 1
 
     def _run_all(self, stays: bool) -> None:  # noqa: FBT001 - start_new_thread takes no names
+        me = threading.get_ident()
         while True:
             with self._lock:
+                self._running.discard(me)
+                if stays:
+                    self._is_idle = False
                 while not self._to_run:
-                    self._running.discard(threading.get_ident())
                     if not (stays and self._one_stays):
-                        self._threads -= 1
                         return
                     self._is_idle = True
                     self._changed.wait()
-                self._running.add(threading.get_ident())
-                call = self._to_run.popleft()
+                    self._is_idle = False
+                self._running.add(me)
+                call = self._to_run.popleft().call
             # User code is guarded where it is called, so an exception here is a bug.
             call_in_io_thread("call", call)
             del call  # it refers to rows, which need not stay in memory

@@ -4,7 +4,8 @@ Some interrupts are followed by another one, while the call handles the first.
 
 Python checks for signals at the start of a function, at the end of a C function
 (`support.pure.interrupts`), and while a thread waits for a lock or a condition. The driver's own
-code is not interrupted; in a real system it would be C.
+code is not interrupted; in a real system it would be C. But some of it stands for calls at whose
+end an interrupt can come: a lock that is released, and a thread that is woken.
 """
 
 from __future__ import annotations
@@ -15,12 +16,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from simulation.threads.world import World
+from simulation.threads.world import SimulatedCondition, SimulatedLock, World
 
 _DRIVER: Final = str(Path(__file__).parents[1])
+# Where an interrupt can come when they return: the thread has been woken, the lock is free.
+_AS_IN_C: Final = {
+    SimulatedLock.__exit__.__code__,
+    SimulatedCondition.notify.__code__,
+    SimulatedCondition.notify_all.__code__,
+}
 # An append has some 800 of them, the shortest calls have less than 30.
 _MOST_MOMENTS: Final = (30, 150, 1000)
 _MOST_WAITS: Final = 6
+_MOST_IN_C: Final = 40
 # The probability of a second interrupt, and how many moments after the first it comes at most.
 _TWICE: Final = 0.4
 _MOST_GAPS: Final = (3, 12, 60)
@@ -41,7 +49,10 @@ class Interrupt:
         random = world.random
         self._world = world
         self._in_a_wait = random.random() < 0.2
+        # These are few, but what a thread has just done for others is half done there.
+        self._in_c = not self._in_a_wait and random.random() < 0.3
         most = _MOST_WAITS if self._in_a_wait else random.choice(_MOST_MOMENTS)
+        most = _MOST_IN_C if self._in_c else most
         self._left = random.randint(1, most)
         twice = random.random() < _TWICE
         self._gap = random.randint(1, random.choice(_MOST_GAPS)) if twice else 0
@@ -75,9 +86,7 @@ class Interrupt:
         return None
 
     def _look(self, frame: FrameType, event: str, _: object) -> None:
-        if event not in ("call", "c_return") or self._world.is_inside:
-            return
-        if frame.f_code.co_filename.startswith(_DRIVER):
+        if self._world.is_inside or not _can_be_interrupted(frame, event):
             return
         if self._left <= self._pause_at and not self.has_paused:
             self.has_paused = True
@@ -87,7 +96,10 @@ class Interrupt:
             if self._world.current.interrupt_at:
                 return
             self.where = self.where or "a wait"
-        place = f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})"
+        if self._in_c and event != "return" and not self.where:
+            return
+        seen = frame.f_back if event == "return" and frame.f_back is not None else frame
+        place = f"{seen.f_code.co_qualname}:{seen.f_lineno} ({event})"
         if not self.where:
             self._left -= 1
             if not self._left:
@@ -98,3 +110,15 @@ class Interrupt:
             if not self._gap:
                 self.again = place
                 raise KeyboardInterrupt
+
+
+def _can_be_interrupted(frame: FrameType, event: str) -> bool:
+    if not frame.f_code.co_filename.startswith(_DRIVER):
+        return event in ("call", "c_return")
+    if event != "return" or frame.f_code not in _AS_IN_C:
+        return False
+    if frame.f_back is None or frame.f_back.f_code.co_filename.startswith(_DRIVER):
+        return False
+    raised = frame.f_locals.get("_")
+    # At the end of a `with` block that raises, an interrupt comes later.
+    return not raised or raised[0] is None

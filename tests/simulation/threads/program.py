@@ -217,6 +217,11 @@ class Program:
         for _ in range(self.world.random.randint(1, 5)):
             self._send_row(self.world.current.name, self._topic())
 
+    def _send_many(self, topic: str) -> None:
+        """Send so many rows to one topic that they do not fit into one chunk."""
+        for _ in range(self.world.random.randint(8, 24)):
+            self._send_row(self.world.current.name, topic)
+
     def send_from_callback(self) -> None:
         """Send a row from a callback, for example to another topic after a failure."""
         self._send_row("callback", self._topic())
@@ -308,7 +313,13 @@ class Program:
             yield partial(self._close_during, interrupt)
             return
         random = self.world.random
-        kinds = {"append": 3, "send": 1, "flush": 1 if self._callers_left == 1 else 5, "close": 1}
+        kinds = {
+            "append": 3,
+            "send": 1,
+            "sends": 3,
+            "flush": 1 if self._callers_left == 1 else 5,
+            "close": 1,
+        }
         if self.plan.is_transactional:
             kinds |= {"commit": 2, "abort": 2}
         kind = random.choices([*kinds], [*kinds.values()])[0]
@@ -318,9 +329,11 @@ class Program:
         yield self._append
         if kind != "append":
             yield self._send
+        send_many = partial(self._send_many, self._topic())
         calls: dict[str, Callable[[], object]] = {
             "append": self._append,
             "send": partial(self._send_row, self.world.current.name, self._topic()),
+            "sends": send_many,
             "flush": self.producer.flush,
             "close": self._close,
             "commit": self.producer.commit_transaction,
@@ -329,7 +342,9 @@ class Program:
         yield partial(self._interrupted, interrupt, calls[kind])
         if kind in ("commit", "abort"):
             yield partial(self._repeat, kind, calls[kind])
-        elif self.plan.is_transactional:
+        if kind == "sends":
+            yield send_many  # an append would first put all rows into batches
+        if kind not in ("commit", "abort") and self.plan.is_transactional:
             yield self._commit
         if self.plan.is_transactional:
             yield self._begin

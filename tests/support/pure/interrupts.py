@@ -60,6 +60,22 @@ def interrupted(
     return where or None
 
 
+def places_of(call: Callable[[], object]) -> list[str]:
+    """Make a call; return the places at which `interrupted` can interrupt it, by moment from 1."""
+    places: list[str] = []
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return"):
+            places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno} ({event})")
+
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return places
+
+
 def interrupted_twice(call: Callable[[], object], moment: int, gap: int) -> list[str]:
     """Make a call, and interrupt it as `interrupted` does; interrupt it again `gap` points later.
 

@@ -26,6 +26,7 @@ from support.pure.interrupts import (
     interrupt_first,
     interrupted,
     interrupted_twice,
+    places_of,
 )
 from support.pure.pure_transactions import PureTransactions
 from support.pure.state_waits import wait_until
@@ -627,3 +628,85 @@ def test_rows_whose_caller_was_interrupted_go_before_those_that_are_sent_after_t
     assert appended == sorted(appended)
     assert appended[0] == 0
     assert interrupts == []
+
+
+# Nothing is sent, and no row is appended before its chunk is full.
+SLOWLY = {"delivery_timeout_ms": 120_000, "request_timeout_ms": 1000, "linger_ms": 60_000}
+
+
+class OneByOne:
+    """Sends rows to one partition until the next row finds its chunk full."""
+
+    def __init__(self, config: dict[str, object]) -> None:
+        max_block = {"max_block_ms": ENOUGH_S * 1000}
+        self.producer = World(**SLOWLY, **max_block, **config).producer
+        self.futures: list[Future[RecordMetadata]] = []
+        self._sent = 0
+        self.send()
+        self._queue = self.producer._rows._queues[TOPIC]
+        self.fill_a_chunk()
+
+    def fill_a_chunk(self) -> None:
+        """Send rows until there is no room."""
+        while self._queue.room >= 236:
+            self.send()
+
+    def send(self) -> None:
+        """Send a row; its timestamp is its number."""
+        number, self._sent = self._sent, self._sent + 1
+        self.futures.append(self.producer.send(TOPIC, b"x" * 200, partition=0, timestamp_ms=number))
+
+    def drain(self) -> None:
+        """Put all rows into batches."""
+        self.producer._feeder.drain()
+
+
+@pytest.mark.parametrize("call", [OneByOne.send, OneByOne.drain])
+@pytest.mark.parametrize("config", [{}, {"partitioner_class": partitioner}])
+def test_rows_keep_their_order_wherever_the_hand_over_of_a_full_chunk_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, object],
+    call: Callable[[OneByOne], None],
+) -> None:
+    append, appended = SliceAppender.append, list[int]()
+
+    def append_and_note(
+        self: SliceAppender,
+        each: Slice,
+        *args: Any,  # noqa: ANN401 - handed on
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        append(self, each, *args, **more)
+        appended.extend(each.rows.columns.timestamps_ms.tolist())
+
+    monkeypatch.setattr(SliceAppender, "append", append_and_note)
+    for _ in range(2):  # the first time, more is called, such as imports
+        rows = OneByOne(config)
+        places = places_of(lambda: call(rows))  # noqa: B023 - called at once
+        rows.producer.close(0)
+    ours = ("ChunkFeeder", "Partitioner", "RowQueue")
+    moments = [moment for moment, place in enumerate(places, 1) if place.startswith(ours)]
+    for moment in moments:
+        appended.clear()
+        rows = OneByOne(config)
+        where = interrupted(lambda: call(rows), moment)  # noqa: B023 - called at once
+        try:
+            if rows.producer._state.fatal_error is not None:
+                continue
+            # The two chunks after it go the same way.
+            for _ in range(3):
+                rows.send()
+                rows.fill_a_chunk()
+            rows.drain()
+            failed = [each.exception(0) for each in rows.futures if each.done()]
+            assert failed == []
+            assert appended == sorted(appended)
+            batches, accepted = rows.producer._state.accumulator.incomplete, len(rows.futures)
+            # The caller may have been interrupted before it got the row's future.
+            assert sum(batch.record_count for batch in batches) in (accepted, accepted + 1)
+        except BaseException as failure:
+            failure.add_note(f"interrupted at moment {moment}: {where}")
+            raise
+        finally:
+            rows.producer.close(0)
+    assert len(moments) > 20

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.brokers.mock_cluster import MockCluster
 from support.pure.log_handlers import handling
 from support.pure.pure_producer import TOPIC
 from support.pure.state_waits import wait_until
@@ -142,6 +143,52 @@ def test_rows_of_another_topic_do_not_wait(
             wait_for(producer, lambda: rows_in_batches(producer) == {OTHER: 1})
             slow.opened.set()
             wait_for(producer, lambda: rows_in_batches(producer) == {OTHER: 1, TOPIC: 1})
+
+
+@pytest.mark.parametrize("end", [KafkaProducer.flush, KafkaProducer.close])
+def test_rows_of_another_topic_are_sent_while_a_flush_waits_for_the_partitioner(
+    end: Callable[[KafkaProducer, float], None],
+) -> None:
+    slow = SlowPartitioner()
+    with producing(slow) as producer:
+        for put in (send, send_to_a_partition, append):
+            put(producer, OTHER)
+        producer.send(TOPIC, b"slow")
+
+        def end_too_early() -> None:
+            with pytest.raises(KafkaException):
+                end(producer, 1)
+
+        ending = threading.Thread(target=end_too_early)
+        ending.start()
+        # No batch lingers during a flush.
+        accumulator = producer._state.accumulator
+        wait_for(producer, lambda: accumulator.flushes and rows_in_batches(producer) == {OTHER: 3})
+        ending.join(A_WHILE_S)
+        slow.opened.set()
+
+
+@pytest.mark.parametrize("end", [KafkaProducer.flush, KafkaProducer.close])
+def test_a_flush_that_a_partitioner_outlasts_delivers_the_rows_of_other_topics(
+    end: Callable[[KafkaProducer, float], None],
+) -> None:
+    slow = SlowPartitioner()
+    with MockCluster() as cluster:
+        for topic in (TOPIC, OTHER):
+            cluster.create_topic(topic)
+        config = {"bootstrap.servers": cluster.bootstrap, "linger.ms": A_LONG_TIME_MS}
+        config |= {"delivery.timeout.ms": 2 * A_LONG_TIME_MS, "partitioner.class": slow}
+        producer = KafkaProducer(config)
+        try:
+            producer._partition_counts({TOPIC: 1, OTHER: 1})
+            quick = producer.send(OTHER, b"v")
+            producer.send(TOPIC, b"slow")
+            with pytest.raises(TimeoutException, match="has not chosen the partitions of 1 row"):
+                end(producer, 2)
+            assert quick.result(0).offset == 0
+        finally:
+            slow.opened.set()
+            producer.close(0)
 
 
 def rows_that_linger(producer: KafkaProducer) -> None:
