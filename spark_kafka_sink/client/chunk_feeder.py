@@ -229,7 +229,7 @@ class ChunkFeeder:
         return True
 
     def _give_to_thread(self, chunk: RowChunk, queue: RowQueue) -> None:
-        """Give a chunk that is under way to a partitioner thread, unless that was done."""
+        """Hand a chunk that is under way to a partitioner thread, unless that was done."""
         if not chunk.is_handed_over:
             try:
                 self._threads.run(partial(self._partition, chunk, queue))

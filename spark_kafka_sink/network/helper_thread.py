@@ -140,7 +140,7 @@ class MadeAhead(Generic[_T]):
             self._made[key] = _Made(None, error, time.monotonic())
             return True
         except BaseException:
-            # Nobody makes it after an interrupt, so the next call begins anew.
+            # Nobody makes it after an interrupt, so the next call starts again.
             self._made.pop(key, None)
             raise
         return False
