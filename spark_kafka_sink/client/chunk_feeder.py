@@ -223,12 +223,12 @@ class ChunkFeeder:
         if not queue.take_up(chunk):
             previous = queue.under_way
             if previous is not None:
-                self._give_to_thread(previous, queue)
+                self._hand_to_thread(previous, queue)
             return False
-        self._give_to_thread(chunk, queue)
+        self._hand_to_thread(chunk, queue)
         return True
 
-    def _give_to_thread(self, chunk: RowChunk, queue: RowQueue) -> None:
+    def _hand_to_thread(self, chunk: RowChunk, queue: RowQueue) -> None:
         """Hand a chunk that is under way to a partitioner thread, unless that was done."""
         if not chunk.is_handed_over:
             try:

@@ -10,6 +10,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.kafka
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 ROWS = 5_000
+SILENT = 10
 
 
 @pytest.fixture
@@ -257,12 +259,16 @@ def test_a_kdc_that_never_answers_does_not_hold_up_later_logins(
     principal = f"late-{uuid.uuid4().hex[:8]}"
     options = login(
         secured_kafka, sasl_kerberos_principal=principal, sasl_kerberos_keytab=realm.add(principal)
-    ) | {"socket.connection.setup.timeout.ms": "1000"}
-    with socket.create_server(("127.0.0.1", 0)) as kdc:
-        address = f"kdc = 127.0.0.1:{kdc.getsockname()[1]}"
-        silent.write_text(re.sub(r"kdc = 127.0.0.1:\d+", address, config))
+    ) | {f"socket.connection.setup.timeout.{limit}": "1000" for limit in ("ms", "max.ms")}
+    with ExitStack() as sockets:
+        # The library asks one after the other, which takes longer than both calls of `append`.
+        kdcs = [
+            sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(SILENT)
+        ]
+        addresses = "\n".join(f"kdc = 127.0.0.1:{kdc.getsockname()[1]}" for kdc in kdcs)
+        silent.write_text(re.sub(r"kdc = 127.0.0.1:\d+", addresses, config))
         monkeypatch.setenv("KRB5_CONFIG", str(silent))
-        with KafkaProducer(options | {"max.block.ms": "3000"}) as producer:
+        with KafkaProducer(options | {"max.block.ms": "5000"}) as producer:
             why = r"no ticket or token within socket\.connection\.setup\.timeout\.ms"
             with pytest.raises(TimeoutException, match=why):
                 producer.append(topic, pa.record_batch({"value": ["lost"]}))

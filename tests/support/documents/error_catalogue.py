@@ -501,7 +501,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "client/chunk_feeder.py:ChunkFeeder._late",
                 "client/chunk_feeder.py:ChunkFeeder._expired",
-                "client/chunk_feeder.py:ChunkFeeder._hand_over",
+                "client/chunk_feeder.py:ChunkFeeder._hand_to_thread",
             ),
             tests=(
                 "unit/client/test_program_end.py::test_what_the_end_of_a_program_loses_is_told_and_its_exit_code_stays",
