@@ -371,7 +371,7 @@ def _print_owner(found: FoundOwner) -> None:
             f"its record at offset {reading.offset} cannot be read: {reading.newer_format}; use "
             "the newer version of spark-kafka-sink"
         )
-    elif reading.record is None:
+    elif reading.record is None or not reading.record.has_written:
         lines.append("it has written nothing yet")
     else:
         written = reading.record

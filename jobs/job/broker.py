@@ -33,7 +33,7 @@ from job.secured_listener import ListenerError, SecuredListener
 PORT: Final = "9092"
 _LAST_PORT: Final = 65_535
 HOST: Final = "127.0.0.1"
-_NAME: Final = "broker.py"
+_NAME: Final = "make broker"
 _START_TIMEOUT_S: Final = 60.0
 _PREFIX: Final = "spark-kafka-sink-"
 _LOCK: Final = "lock"

@@ -69,7 +69,7 @@ def change(address: tuple[str, int], settings: dict[str, int]) -> None:
 
 
 def _request(settings: dict[str, int]) -> bytes:
-    header = struct.pack(">hhi", _API_KEY, 0, 0) + _string("broker.py")
+    header = struct.pack(">hhi", _API_KEY, 0, 0) + _string("make broker")
     # One resource: the cluster-wide default of brokers, whose name is empty.
     body = struct.pack(">ib", 1, _BROKER) + _string("") + struct.pack(">i", len(settings))
     for name, value in settings.items():

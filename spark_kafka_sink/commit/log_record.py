@@ -37,6 +37,7 @@ from spark_kafka_sink.records.default_record import DefaultBatch, DefaultRecord
 LOG_PARTITION: Final = 0
 MAX_INTERVALS: Final = 10_000
 MAX_STREAMS: Final = 10
+_MAX_WARNINGS: Final = 10
 _FORMAT: Final = 1
 
 
@@ -206,6 +207,14 @@ class CommitRecord:
     def done(self) -> CommitRecord:
         """Return the record as it is once every transaction is committed."""
         return replace(self, state=RecordState.DONE, transactions=())
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a run has written a version or a micro-batch.
+
+        It is False if plans alone wrote the record, because runs died before their decision.
+        """
+        return self.version is not None or bool(self.streams)
 
     @property
     def last_written(self) -> str:
@@ -417,8 +426,8 @@ class LogReader:
         # For each producer: the records, by key, whose transaction has no marker yet.
         self._pending: dict[int, dict[str, LogReading]] = {}
         self._warnings: list[str] = []
-        # The base offsets of batches outside a transaction since the last warning.
-        self._outside: list[int] = []
+        # Batches outside a transaction since the last warning: the offset of the first, how many.
+        self._outside = (-1, 0)
 
     def read(self, entries: Iterable[LogEntry]) -> None:
         """Process the next entries of the log."""
@@ -427,7 +436,8 @@ class LogReader:
                 self._end(self._pending.pop(entry.producer_id, {}), entry.marker)
                 continue
             if not entry.is_transactional:
-                self._outside.append(entry.base_offset)
+                first, count = self._outside
+                self._outside = (first if count else entry.base_offset, count + 1)
             for record in entry.records:
                 self._take(entry, record)
 
@@ -443,15 +453,18 @@ class LogReader:
         yield from dict.fromkeys([*self._committed, *pending])
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings since the last call: which records were ignored, and why."""
+        """Return the warnings since the last call: which records were ignored, and why.
+
+        There are at most ten warnings about single records.
+        """
         taken, self._warnings = self._warnings, []
-        if self._outside:
-            first, *more = self._outside
-            others = f", and so are {len(more)} later ones" if more else ""
+        first, count = self._outside
+        if count:
+            others = f", and so are {count - 1} later ones" if count > 1 else ""
             taken.append(
                 f"the batch at offset {first} is ignored: it is outside a transaction{others}"
             )
-            self._outside = []
+            self._outside = (-1, 0)
         return taken
 
     def _take(self, entry: LogEntry, record: DefaultRecord) -> None:
@@ -463,7 +476,8 @@ class LogReader:
         except NewerFormatError as error:
             reading = LogReading(offset=record.offset, newer_format=str(error))
         except ValueError as error:
-            self._warnings.append(f"the record at offset {record.offset} is ignored: {error}")
+            if len(self._warnings) < _MAX_WARNINGS:
+                self._warnings.append(f"the record at offset {record.offset} is ignored: {error}")
             return
         else:
             reading = LogReading(content, record.offset)

@@ -9,6 +9,7 @@ commit log: then its transactions have to be committed. The steps of the plannin
   D2  Then read the owner's record in the commit log.
   D3  If the last run is decided, commit its transactions, and write the record in state DONE.
   D4  Abort the other transactions that D0 listed, each with the producer id and epoch that it had.
+      First commit a record, to prove that D2 has read the newest record.
   D5  For a batch job: check whether its version (the option txnVersion) is written already.
 
 D0 lists the transactions before D1, and a newer driver's transactions begin after that driver's own
@@ -25,6 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
+from spark_kafka_sink import error_codes as codes
 from spark_kafka_sink.commit import read_back, resolve
 from spark_kafka_sink.commit.attempts import Plan, Run
 from spark_kafka_sink.commit.leftovers import (
@@ -52,6 +54,7 @@ from spark_kafka_sink.commit.questions import (
     Listed,
     ListTransactions,
     LogRead,
+    Question,
     ReadLog,
     WriteRecord,
     Written,
@@ -59,6 +62,7 @@ from spark_kafka_sink.commit.questions import (
 from spark_kafka_sink.commit.resolve import NO_RESOLVINGS, Resolvings
 from spark_kafka_sink.commit.states import PLAN, PlanState, ResolveState, moved
 from spark_kafka_sink.commit.steps import (
+    STALE_S,
     Failure,
     FailureKind,
     Received,
@@ -73,7 +77,14 @@ from spark_kafka_sink.commit.verdicts import Verdict
 from spark_kafka_sink.model import NO_PRODUCER_ID, ProducerIdAndEpoch, TopicPartition
 
 _S = PlanState
-
+# After EndTxn, these codes mean that another process uses the driver's transactional id.
+_NEWER_EPOCH: Final = frozenset(
+    {
+        codes.INVALID_PRODUCER_EPOCH,
+        codes.INVALID_PRODUCER_ID_MAPPING,
+        codes.PRODUCER_FENCED,
+    }
+)
 
 Outcome: TypeAlias = Planned | Skipped | Torn | Failure
 
@@ -88,8 +99,9 @@ class Planning:
     are lost. leftovers: the open transactions that were listed (D0), except the
     transactions that the record lists as decided. record: the owner's record in the commit log.
     ends: the state machines that commit the decided transactions. offset: the offset of the record
-    DONE that this planning has written. is_proved: whether the record DONE is committed, which
-    proves that none of the leftovers is decided.
+    that this planning has written. is_proved: whether that record is committed, which proves that
+    none of the leftovers is decided. asked_again: whether EndTxn was sent again, because the first
+    response left open whether the driver's transaction was committed.
     """
 
     state: PlanState
@@ -105,6 +117,7 @@ class Planning:
     ends: Resolvings = NO_RESOLVINGS
     offset: int = -1
     is_proved: bool = False
+    asked_again: bool = False
     outcome: Outcome | None = None
 
 
@@ -228,14 +241,13 @@ def _ended_all(machine: Planning, record: CommitRecord) -> Step[Planning]:
     unknown = next((each for each in failures if not _accepts(machine, each)), None)
     if unknown is not None:
         return _over(machine, unknown)
-    is_fenced = machine.producer.is_valid
-    if _lost(machine):
-        return _abort_leftovers(machine) if is_fenced else _over(machine, _torn(machine, record))
-    return _add_log(machine) if is_fenced else _over(machine, Skipped(record))
+    if not machine.producer.is_valid:
+        return _over(machine, _torn(machine, record) if _lost(machine) else Skipped(record))
+    return _clean(machine) if _lost(machine) else _add_log(machine)
 
 
 def _add_log(machine: Planning) -> Step[Planning]:
-    """Write the record DONE. With transaction.version 1, first add the log to the transaction."""
+    """Write the record. With transaction.version 1, first add the log to the transaction."""
     if machine.run.level >= 2:
         return _write_done(machine)
     ask = AddPartitions(machine.run.driver_id, machine.producer, (machine.run.log,))
@@ -248,15 +260,18 @@ def _added_log(machine: Planning, at: Received) -> Step[Planning]:
     return _write_done(machine)
 
 
-def _done_record(machine: Planning) -> CommitRecord:
-    # The record names no run: a commit that finds the name of its own run in the log concludes that
-    # the run is decided.
+def _next_record(machine: Planning) -> CommitRecord:
+    """Return the record to write: DONE, or the same record again if rows of its run are lost."""
+    if machine.record is not None and _lost(machine):
+        return machine.record
+    # DONE names no run: a commit that finds the name of its own run in the log concludes that the
+    # run is decided.
     nothing = CommitRecord(RecordState.DONE, run="", rows=0, written_at=0)
     return (machine.record or nothing).done()
 
 
 def _write_done(machine: Planning) -> Step[Planning]:
-    record, run = _done_record(machine), machine.run
+    record, run = _next_record(machine), machine.run
     ask = WriteRecord(run.driver_id, machine.producer, 0, record, run.level)
     return asking(_moved(machine, _S.WRITING_DONE), ask)
 
@@ -271,7 +286,7 @@ def _written_done(machine: Planning, at: Received) -> Step[Planning]:
 
 def _looked(machine: Planning, at: Received) -> Step[Planning]:
     run = machine.run
-    name = _done_record(machine).run
+    name = _next_record(machine).run
     again = read_back.again(at, machine.offset, machine.deadline)
     if again:
         return Step(machine, again)
@@ -284,15 +299,26 @@ def _looked(machine: Planning, at: Received) -> Step[Planning]:
 
 def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
     if at.found is not Verdict.DONE or not isinstance(at.reply, Ended):
-        return _over(machine, superseded(machine.run.owner))
+        return _ask_again(machine, at)
     machine = replace(machine, is_proved=True)
     if machine.run.level < 2 or not at.reply.producer.is_valid:
         # The epoch is the same as before, so a late EndTxn could end the next transaction: ask for
         # another epoch. After that the record has to be read again, because a newer run may have
         # written one.
         return _fence(replace(machine, ends=NO_RESOLVINGS))
-    record = _done_record(machine)
+    record = _next_record(machine)
     return _clean(replace(machine, producer=at.reply.producer, record=record))
+
+
+def _ask_again(machine: Planning, at: Received) -> Step[Planning]:
+    """Send EndTxn once more: the broker may no longer be the coordinator. After that, fail."""
+    if not machine.asked_again and at.now + STALE_S < machine.deadline:
+        machine = replace(machine, asked_again=True)
+        return Step(machine, (Question(at.ask, STALE_S, looks_up=True),))
+    if at.reply.error in _NEWER_EPOCH:
+        return _over(machine, superseded(machine.run.owner))
+    what = f"the commit log record of {machine.run.owner} could not be committed"
+    return _over(machine, at.failure(what))
 
 
 # -- what older runs left, and the version --------------------------------------------------------
@@ -301,7 +327,7 @@ def _ended_done(machine: Planning, at: Received) -> Step[Planning]:
 def _clean(machine: Planning) -> Step[Planning]:
     """Abort the transactions that older runs left open.
 
-    First commit a record DONE, to prove that no newer run has decided to commit them.
+    First commit a record, to prove that no newer run has decided to commit them.
     """
     if not machine.leftovers:
         return _finish(machine)

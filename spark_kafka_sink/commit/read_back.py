@@ -53,7 +53,7 @@ def check(
             "run, or because of its timeout"
         )
         return Failure(FailureKind.TIMED_OUT, sentence)
-    if reading.record == followed:
+    if reading.record == followed and reading.newer_format is None:
         return None
     sentence = (
         f"another run of {owner} has written a record to the commit log, and this run was planned "

@@ -286,6 +286,9 @@ def test_an_abandoned_job_is_aborted(
     assert recover("--abort", "job") == 0
     assert "aborted: the owner has no open transactions any more" in recover.out
     assert open_ids(client, job) == []
+    assert recover("--app-id", "job") == 0
+    assert "it has written nothing yet" in recover.out
+    assert "1970" not in recover.out
     with pytest.raises(KafkaException):
         handed_over(writer).commit(messages)
     handed_over(writer).abort(messages)

@@ -282,7 +282,7 @@ def test_what_stands_against_a_broker_is_one_sentence(
     ended = run_broker(env, "--port", "0")
     assert ended.returncode == 2
     expected = said.format(cache=tmp_path / "cache" / "spark-kafka-sink")
-    assert ended.stderr.startswith(f"broker.py: {expected}")
+    assert ended.stderr.startswith(f"make broker: {expected}")
     assert ended.stderr.count("\n") == 1
     assert "hunter2" not in ended.stdout + ended.stderr
 
@@ -310,7 +310,7 @@ def test_a_port_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         ended = run_broker(environment(tmp_path), "--port", port)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"broker.py: port {port} of 127.0.0.1 ")
+    assert ended.stderr.startswith(f"make broker: port {port} of 127.0.0.1 ")
     assert ended.stderr.count("\n") == 1
 
 
@@ -319,7 +319,7 @@ def test_a_port_that_is_none_is_one_sentence(tmp_path: Path, port: str) -> None:
     ended = run_broker(environment(tmp_path), f"--port={port}")
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"broker.py: the port is {port!r}, expected a number from 1 to 65535: "
+        f"make broker: the port is {port!r}, expected a number from 1 to 65535: "
         "make broker PORT=9092\n"
     )
 

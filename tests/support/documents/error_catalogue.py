@@ -1072,6 +1072,7 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             places=(
                 "commit/outcomes.py:Undecided.exception",
                 "commit/steps.py:Received.failure",
+                "commit/plan.py:_ask_again",
                 "commit/plan.py:step",
                 "commit/two_phase.py:_not_written",
                 "commit/two_phase.py:_look_again",

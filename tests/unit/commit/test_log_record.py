@@ -147,8 +147,9 @@ def test_the_ten_newest_queries_are_kept() -> None:
 
 
 def test_a_record_says_what_was_written_last() -> None:
-    assert RECORD.last_written == "nothing"
+    assert (RECORD.last_written, RECORD.has_written) == ("nothing", False)
     by_version = RECORD.after_version(9).after_version(4)
+    assert by_version.has_written
     assert by_version.last_written == "version 4"
     by_stream = by_version.after_batch(StreamMark("q", 3, 1, "run"))
     assert by_stream.last_written == "micro-batch 3 of query q"
@@ -279,6 +280,16 @@ def test_a_forged_record_is_ignored_with_a_warning_that_names_its_offset() -> No
         "the batch at offset 40 is ignored: it is outside a transaction, and so are 1 later ones",
     ]
     assert reader.take_warnings() == []
+
+
+def test_at_most_ten_warnings_about_single_records_are_kept() -> None:
+    forged = [
+        LogEntry(5, is_transactional=True, records=(DefaultRecord(at, KEY.encode(), b"x"),))
+        for at in range(12)
+    ]
+    warnings = read(*forged).take_warnings()
+    assert len(warnings) == 10
+    assert warnings[-1].startswith("the record at offset 9 is ignored")
 
 
 def test_a_record_of_a_newer_format_is_not_ignored() -> None:

@@ -101,6 +101,8 @@ def logged(record: CommitRecord) -> LogRead:
 
 # The log with the record DONE that the plan has just written behind the one that it has read.
 READ_BACK = LogRead(LogReading(DECIDED, 3, DONE), end=4)
+# The log with the record DECIDED that the plan has just written behind the same record.
+REPEATED = LogRead(LogReading(DECIDED, 3, DECIDED), end=4)
 # A record that says nothing, and the log up to it.
 NOTHING_YET = CommitRecord(RecordState.DONE, "", rows=0, written_at=0)
 PROVED = LogRead(LogReading(undecided=NOTHING_YET), end=4)
@@ -242,27 +244,47 @@ def test_at_level_1_mode_two_phase_adds_nothing() -> None:
     assert AddPartitions not in kinds(asked)
 
 
-def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided() -> None:
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_decided_run_whose_rows_are_lost_is_torn_and_stays_decided(level: int) -> None:
     script: dict[Any, list[Reply]] = {
-        ReadLog: [logged(DECIDED)],
-        "commit": [Ended(error=48)],
+        ReadLog: [logged(DECIDED), REPEATED, logged(DECIDED)],
+        "commit": [Ended(error=48), Ended(error=48), Ended(RAISED), Ended(error=48)],
         DescribeTransaction: [Described(ONGOING, LOSER)],
         ReadMarker: [MarkerRead(Marker.ABORT, 4)],
         ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
     }
     lost = (LostTransaction(DECIDED.transactions[0], 4),)
-    outcome, asked = plan(script)
+    outcome, asked = plan(script, replace(RUN, level=level))
     assert outcome == Torn(DECIDED, lost)
-    # What can be ended is ended, so that readers go on.
+    # What can be ended is ended, so that readers go on. The record is written again before that, as
+    # the proof that it is the newest.
     assert kinds(asked)[-1] == "abort"
-    assert WriteRecord not in kinds(asked)
-    outcome, _ = plan(script, version=7)
+    assert [each.ask.record for each in asked if isinstance(each.ask, WriteRecord)] == [DECIDED]
+    outcome, _ = plan(
+        {**script, "commit": [Ended(error=48)], ReadLog: [logged(DECIDED)]}, version=7
+    )
     assert outcome == Torn(DECIDED, lost)
     error = outcome.exception(RUN)
     assert (error.written, error.committed) == ("version 7", 0)
     assert error.lost == (LostRows(0, "t", 0, 20, 4),)
     assert "4 records of task 0 in t-0 from offset 20 on" in str(error)
     assert "--accept-torn --app-id flights --topic t" in str(error)
+
+
+def test_a_torn_plan_that_read_an_old_end_of_the_log_aborts_nothing() -> None:
+    """A newer run is decided, and its transactions are not committed yet."""
+    newer = replace(DECIDED, run="run 1b")
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), LogRead(LogReading(newer, 4, DECIDED), end=6)],
+        WriteRecord: [Written(5)],
+        "commit": [Ended(error=48)],
+        DescribeTransaction: [Described(ONGOING, LOSER)],
+        ReadMarker: [MarkerRead(Marker.ABORT, 4)],
+        ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+    }
+    outcome, asked = plan(script)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    assert "abort" not in kinds(asked)
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -332,6 +354,49 @@ def test_what_nobody_can_tell_is_a_failure_and_no_loss(marker: MarkerRead, said:
     outcome, _ = plan(script)
     assert isinstance(outcome, Failure)
     assert said in outcome.sentence
+
+
+def test_a_commit_of_done_that_one_broker_refuses_is_sent_to_another() -> None:
+    """A broker that is no longer the coordinator answers once with INVALID_TXN_STATE."""
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), READ_BACK],
+        "commit": [Ended(), Ended(error=48), Ended(RAISED)],
+    }
+    outcome, asked = plan(script)
+    assert isinstance(outcome, Planned)
+    assert [(each.pause_s, each.looks_up) for each in asked if kind_of(each.ask) == "commit"] == [
+        (0.0, False),
+        (0.0, False),
+        (5.0, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(48, FailureKind.REFUSED), (90, FailureKind.SUPERSEDED)]
+)
+def test_a_commit_of_done_that_is_refused_twice_fails_with_what_is_known(
+    error: int, kind: FailureKind
+) -> None:
+    script: dict[Any, list[Reply]] = {
+        ReadLog: [logged(DECIDED), READ_BACK],
+        "commit": [Ended(), Ended(error=error)],
+    }
+    outcome, _ = plan(script)
+    assert outcome.kind is kind
+
+
+def test_done_is_not_committed_behind_a_record_of_a_newer_format() -> None:
+    newer = LogReading(offset=2, undecided=DONE, newer_format="format 2")
+    script: dict[Any, list[Reply]] = {ReadLog: [logged(DECIDED), LogRead(newer, end=4)]}
+    outcome, _ = plan(script)
+    assert outcome.kind is FailureKind.SUPERSEDED
+    first = replace(newer, undecided=NOTHING_YET)
+    script = {
+        ListTransactions: [Listed(frozenset({OpenTransaction(LEFT, 21)}))],
+        ReadLog: [LogRead(), LogRead(first, end=4)],
+    }
+    outcome, _ = plan(script)
+    assert outcome.kind is FailureKind.SUPERSEDED
 
 
 def test_a_timeout_above_that_of_the_brokers_is_said_with_both_options() -> None:
