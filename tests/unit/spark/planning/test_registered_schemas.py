@@ -560,9 +560,12 @@ def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: No
     clock.now += 1e9
     assert batch(server) == encoding(HAND_MADE, 2)
     assert server.asked() == []
-    # A batch job asks each time.
+    # A batch job asks each time, and streams use what it got.
+    server.add("t-value", DERIVED)
     asked(server, more=ttl)
     assert server.asked() == [LATEST]
+    assert batch(server) == first
+    assert server.asked() == []
 
 
 def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock: Now) -> None:
