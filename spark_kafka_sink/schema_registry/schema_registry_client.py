@@ -42,7 +42,7 @@ _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 20.0
 # One attempt takes at most the sum of these.
 _LIMITS: Final = HttpLimits(connect_s=3, read_s=7)
-# No attempt begins later than this number of seconds after the first attempt.
+# All attempts of a call end within this number of seconds.
 _MOST_S: Final = 60.0
 _RETRIABLE: Final = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_FOUND: Final = 404
@@ -205,14 +205,16 @@ class SchemaRegistryClient:
         body = None if request is None else json.dumps(request).encode()
         end = self._clock() + _MOST_S
         retries = 0
+        reasons: dict[RegistryUrl, str] = {}
         while True:
-            answer, why, retry_after_s = self._ask_each(method, path, body)
+            answer, retry_after_s = self._ask_each(method, path, body, end, reasons)
             if answer is not None:
                 return _object(answer, what)
             wait_s = min(_FIRST_WAIT_S * 2**retries, _LONGEST_WAIT_S) * self._random.random()
             if retry_after_s is not None:
                 wait_s = min(retry_after_s, _LONGEST_WAIT_S)
-            if retries == _RETRIES or self._clock() + wait_s > end:
+            if retries == _RETRIES or self._clock() + wait_s >= end:
+                why = _each_reason(reasons)
                 raise RestClientException(
                     f"the schema registry cannot {what}, after {retries + 1} attempts: {why}"
                 )
@@ -220,42 +222,65 @@ class SchemaRegistryClient:
             retries += 1
 
     def _ask_each(
-        self, method: str, path: str, body: bytes | None
-    ) -> tuple[HttpAnswer | None, str, float | None]:
-        """Send a request to one URL after the other. Return (answer, why, retry_after_s).
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        end: float,
+        reasons: dict[RegistryUrl, str],
+    ) -> tuple[HttpAnswer | None, float | None]:
+        """Send a request to one URL after the other. Return (answer, retry_after_s).
 
-        answer: the first response with a status that is not retriable; None if no URL returns one.
-        Retriable is, for example, 503. why: if answer is None, the reason for each URL, else empty.
-        retry_after_s: the longest delay of the Retry-After headers, None if no response has this
-        header. Raise RestClientException if the error of no URL is retriable.
+        end: when the call ends; no URL is asked after it. reasons: by URL, why it returned no
+        answer; this method updates them. answer: the first response with a status that is not
+        retriable; None if no URL returns one. Retriable is, for example, 503. retry_after_s: the
+        longest delay of the Retry-After headers, None if no response has this header. Raise
+        RestClientException if all URLs were asked and the error of none is retriable.
         """
-        reasons: list[str] = []
         delays: list[float] = []
         may_retry = False
-        for url, name in self._urls:
+        for each in self._urls:
+            if self._clock() >= end:
+                reasons.setdefault(each, "it was not asked, because the time was over")
+                may_retry = True
+                continue
             try:
-                headers = {"Accept": f"{_MEDIA_TYPE}, application/json", **self._headers(url)}
+                headers = {
+                    "Accept": f"{_MEDIA_TYPE}, application/json",
+                    **self._headers(each.address),
+                }
                 if body is not None:
                     headers["Content-Type"] = _MEDIA_TYPE
-                context = self._context if is_encrypted(url) else None
-                at = url.rstrip("/") + path
-                answer = send(method, at, body, headers, self._limits, context, _CERTIFICATE_HINT)
+                context = self._context if is_encrypted(each.address) else None
+                at = each.address.rstrip("/") + path
+                # To get a token may have taken time, too.
+                limits = _within(self._limits, max(0.0, end - self._clock()))
+                answer = send(method, at, body, headers, limits, context, _CERTIFICATE_HINT)
             except HttpException as error:
                 reason, is_final = str(error), error.is_refused
             except TokenException as error:
                 reason, is_final = f"it got no OAuth token: {error}", error.is_final
             else:
                 if answer.status not in _RETRIABLE:
-                    return answer, "", None
+                    return answer, None
                 if answer.retry_after_s is not None:
                     delays.append(answer.retry_after_s)
                 reason, is_final = _said(answer), False
-            reasons.append(f"{name}: {reason}")
+            reasons[each] = reason
             may_retry = may_retry or not is_final
-        why = "; ".join(reasons)
         if not may_retry:
-            raise RestClientException(f"the schema registry at {why}")
-        return None, why, max(delays, default=None)
+            raise RestClientException(f"the schema registry at {_each_reason(reasons)}")
+        return None, max(delays, default=None)
+
+
+def _within(limits: HttpLimits, left_s: float) -> HttpLimits:
+    """Return limits that end within a time; both parts of an attempt get a share of it."""
+    share = min(1.0, left_s / (limits.connect_s + limits.read_s))
+    return HttpLimits(limits.connect_s * share, limits.read_s * share)
+
+
+def _each_reason(reasons: Mapping[RegistryUrl, str]) -> str:
+    return "; ".join(f"{url.shown}: {reason}" for url, reason in reasons.items())
 
 
 def _normalized(normalize: bool) -> str:  # noqa: FBT001 - one caller's argument

@@ -307,29 +307,30 @@ class _Datums:
         """Add a number as eight bytes."""
         self._raw(_numbers(array).astype(np.float64).view(np.uint64), 8, live)
 
-    def text(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
-        """Add the length and the bytes of a text; invalid UTF-8 becomes U+FFFD."""
-        self.bytes(plan, valid_utf8(array), live)
+    def bytes(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
+        """Add the length and the bytes; invalid UTF-8 in a text becomes U+FFFD."""
+        self._sized(_bytes_of(plan, array), live)
 
-    def bytes(self, _plan: Leaf, array: pa.Array, live: Mask) -> None:
+    def _sized(self, column: BinaryColumn, live: Mask) -> None:
         """Add the length and the bytes."""
-        column = BinaryColumn.of(array)
+        self._varint(np.diff(column.offsets), live)
+        self._bytes_alone(column, live)
+
+    def _bytes_alone(self, column: BinaryColumn, live: Mask) -> None:
+        """Add the bytes."""
         lengths = np.diff(column.offsets)
-        self._varint(lengths, live)
         self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
 
     def raw(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add the bytes alone; invalid UTF-8 in a text becomes U+FFFD."""
-        column = BinaryColumn.of(valid_utf8(array) if plan.kind is Kind.STRING else array)
-        lengths = np.diff(column.offsets)
-        self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
+        self._bytes_alone(_bytes_of(plan, array), live)
 
     def fixed(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add bytes of a fixed number."""
         column = BinaryColumn.of(array)
         lengths = np.diff(column.offsets)
         self._out_of_range(plan, lengths != plan.size, live)
-        self._piece(column, column.offsets[:-1], lengths if live is None else lengths * live)
+        self._bytes_alone(column, live)
 
     def symbol(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add the number of a symbol."""
@@ -343,7 +344,7 @@ class _Datums:
     def uuid(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add the length and the text of a UUID."""
         self._hex_digits(plan, array, live)
-        self.bytes(plan, array, live)
+        self._sized(BinaryColumn.of(array), live)
 
     def fixed_uuid(self, plan: Leaf, array: pa.Array, live: Mask) -> None:
         """Add the 16 bytes of a UUID."""
@@ -411,7 +412,7 @@ _WRITERS: Final[dict[Form, Callable[[_Datums, Leaf, pa.Array, Mask], None]]] = {
     Form.FLOAT: _Datums.single,
     Form.DOUBLE: _Datums.double,
     Form.BYTES: _Datums.bytes,
-    Form.STRING: _Datums.text,
+    Form.STRING: _Datums.bytes,
     Form.UUID: _Datums.uuid,
     Form.DECIMAL: _Datums.decimal,
     Form.RAW: _Datums.raw,
@@ -428,6 +429,11 @@ for _digit in "0123456789abcdefABCDEF":
 
 def _and(mask: Bools, live: Mask) -> Bools:
     return mask if live is None else mask & live
+
+
+def _bytes_of(plan: Leaf, array: pa.Array) -> BinaryColumn:
+    """Return the bytes of binary data or of texts, in which invalid UTF-8 becomes U+FFFD."""
+    return BinaryColumn.of(valid_utf8(array) if plan.kind is Kind.STRING else array)
 
 
 def _plain(array: pa.Array) -> pa.Array:

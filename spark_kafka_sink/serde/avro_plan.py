@@ -43,12 +43,12 @@ class Form(Enum):
     TIME = "a varint of a time"
     FLOAT = "four bytes"
     DOUBLE = "eight bytes"
-    # The length and the bytes. STRING makes them valid UTF-8, UUID checks them.
+    # The length and the bytes. Those of a text are made valid UTF-8; UUID checks them.
     BYTES = "length and bytes"
     STRING = "length and text"
     UUID = "length and text of a UUID"
     DECIMAL = "length and bytes of a number"
-    # The bytes of a text or of binary data, without their length.
+    # The bytes of a text or of binary data, without their length. A text is made valid UTF-8.
     RAW = "the bytes"
     # `Leaf.size` bytes.
     FIXED = "bytes"

@@ -8,10 +8,11 @@ demands.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.column_types import ColumnField, ColumnType, Kind
@@ -22,6 +23,8 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 _ROOT: Final = "the schema"
 _LONGEST_SHOWN: Final = 60
 _UUID_BYTES: Final = 16
+# In Avro for Java, the size of a fixed type is an int.
+_LARGEST_FIXED: Final = 2**31 - 1
 
 # The type under each logical type. Decimals and UUIDs have rules of their own.
 _LOGICAL_TYPES: Final = {
@@ -251,7 +254,7 @@ class _Parser:
             made: AvroType = _enum(full, found, place)
         elif kind == "fixed":
             size = found.get("size")
-            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            if not _is_int(size) or not 0 <= size <= _LARGEST_FIXED:
                 raise _wrong(f"{place}: size", _shown(size), "a number of bytes")
             made = Fixed(full, size, *_logical(found, "fixed", size))
         else:
@@ -338,12 +341,10 @@ def _logical(found: Mapping[str, object], base: str, size: int) -> tuple[str, in
     name = found.get("logicalType")
     if name == "decimal" and base in ("bytes", "fixed"):
         precision, scale = found.get("precision"), found.get("scale", 0)
-        if not isinstance(precision, int) or not isinstance(scale, int):
+        if not _is_int(precision) or not _is_int(scale):
             return "", 0, 0
-        # The digits that fit into a fixed type: one bit is the sign.
-        most = len(str(2 ** (8 * size - 1) - 1)) - 1 if size else 0
-        is_valid = precision > 0 and 0 <= scale <= precision
-        if base == "fixed" and precision > most:
+        is_valid = 0 <= scale <= precision and precision > 0
+        if base == "fixed" and precision > _most_digits(size):
             is_valid = False
         return ("decimal", precision, scale) if is_valid else ("", 0, 0)
     if name == "uuid" and (base == "string" or size == _UUID_BYTES):
@@ -351,6 +352,19 @@ def _logical(found: Mapping[str, object], base: str, size: int) -> tuple[str, in
     if isinstance(name, str) and _LOGICAL_TYPES.get(name) == base:
         return name, 0, 0
     return "", 0, 0
+
+
+def _is_int(found: object) -> TypeGuard[int]:
+    """Return whether a value of JSON is an integer. In Python, true and false are integers, too."""
+    return isinstance(found, int) and not isinstance(found, bool)
+
+
+def _most_digits(size: int) -> int:
+    """Return how many digits fit into a number of some bytes, of which one bit is the sign.
+
+    Avro for Java makes the same calculation, so that both find the same decimals valid.
+    """
+    return math.floor(math.log10(2) * (8 * size - 1)) if size else 0
 
 
 NAME_RULE: Final = "a name of letters, digits and _ that does not begin with a digit"

@@ -218,6 +218,35 @@ def test_a_stream_and_write_batch_ask_once(
         registry.asked()
 
 
+def test_atomic_layout_takes_encoded_keys_if_a_column_has_every_partition(
+    spark: SparkSession, kafka: KafkaCluster, new_topic: NewTopic, registry: RegistryServer
+) -> None:
+    topic = new_topic(3)
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap,
+        "topic": topic,
+        **options_of(registry),
+        "keyFormat": "avro",
+    }
+    frame = spark.range(0, 60, 1, 2).select(
+        F.struct("id").alias("key"),
+        F.struct("id").alias("value"),
+        F.coalesce(F.expr("CAST(id % 3 AS INT)"), F.lit(0)).alias("partition"),
+    )
+    # A partitioner of the user has no effect then.
+    for more in ({}, {"kafka.partitioner.class": "os.path.join"}):
+        laid_out = atomic_layout(frame, {**options, **more})
+        assert laid_out.rdd.getNumPartitions() == 3
+    save(laid_out, kafka.bootstrap, topic, **options_of(registry), keyFormat="avro")
+    records = read_with_confluent(kafka.bootstrap, topic)
+    read = avro_reader(registry, topic, "key", USER)
+    places = {read(each.key)["id"]: each.partition for each in records}
+    assert places == {number: number % 3 for number in range(60)}
+    nullable = frame.withColumn("partition", F.expr("nullif(partition, 7)"))
+    with pytest.raises(ConfigException, match="atomic_layout: the partition of a row is a hash of"):
+        atomic_layout(nullable, options)
+
+
 @pytest.mark.parametrize("mode", ["two-phase", "single"])
 def test_exactly_once(
     mode: str,
@@ -245,11 +274,20 @@ def test_what_does_not_fit_is_refused_before_any_task(
     registry.add(f"{topic}-value", '"long"')
     with pytest.raises(PySparkException, match="the Avro schema expects long there"):
         save(numbered(spark.range(1)), kafka.bootstrap, topic, **options_of(registry))
-    with pytest.raises(ConfigException, match="atomic_layout: the partition of a row is a hash of"):
-        atomic_layout(
-            spark.range(3).selectExpr("id AS key", "id AS value"), {**options, "keyFormat": "avro"}
-        )
     registry.subjects.clear()
+    registry.asked()
+    keyed = spark.range(3).selectExpr("id AS key", "id AS value")
+    with pytest.raises(ConfigException, match="atomic_layout: the partition of a row is a hash of"):
+        atomic_layout(keyed, {**options, "keyFormat": "avro"})
+    own = {**options, "kafka.partitioner.class": "os.path.join"}
+    with pytest.raises(ConfigException, match="would get the column value from atomic_layout befo"):
+        atomic_layout(keyed.drop("key"), own)
+    del options["topic"]
+    stream = spark.readStream.format("rate").load().selectExpr("value", f"'{topic}' AS topic")
+    with pytest.raises(ConfigException, match="atomic_layout: the topics of a topic column are"):
+        atomic_layout(stream, {**options, "valueSubject": "orders"})
+    # Nothing is registered for a layout that is refused.
+    assert registry.asked() == []
     with pytest.raises(PySparkException, match=r"auto\.register\.schemas is false: register it"):
         save(
             numbered(spark.range(1)),

@@ -6,15 +6,17 @@
 Both encode the same Arrow column with the same schema and prefix, on one core, and their bytes are
 compared first. AvroSerializer gets a dict of each row, which pyarrow makes, as in an Arrow writer.
 It encodes a tenth of the rows. The least time of the rounds counts. Flat rows have ten fields, of
-which two are nullable; nested rows are orders of seven items.
+which two are nullable; nested rows are orders of seven items. For each limit, a line says whether
+it is met.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,6 +48,52 @@ class Costs(NamedTuple):
     def ratio(self) -> float:
         """How much less CPU the encoder takes."""
         return self.serializer_ns / self.encoder_ns
+
+
+class Limit(NamedTuple):
+    """A limit for one kind of rows: the figure is to be `least` or more, and `most` or less."""
+
+    what: str
+    rows: str
+    figure: Callable[[Costs], float]
+    least: float = -math.inf
+    most: float = math.inf
+    unit: str = "x"
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        if self.most == math.inf:
+            return f"at least {self.least:g}{self.unit}"
+        return f"at most {self.most:g}{self.unit}"
+
+
+class Reached(NamedTuple):
+    """The figure that was measured for a limit."""
+
+    limit: Limit
+    figure: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the figure is within the limit."""
+        return self.limit.least <= self.figure <= self.limit.most
+
+
+def _limits() -> Iterator[Limit]:
+    for rows, least in (("flat", 40.0), ("nested", 20.0)):
+        what = "AvroSerializer to the encoder, CPU a row"
+        yield Limit(what, rows, lambda costs: costs.ratio, least=least)
+        what = "CPU of a call with one row"
+        yield Limit(what, rows, lambda costs: costs.call_ms, most=1.5, unit=" ms")
+
+
+LIMITS: Final = tuple(_limits())
+
+
+def reached(rows: str, found: Costs) -> list[Reached]:
+    """Return the figures for all limits of one kind of rows: flat or nested."""
+    return [Reached(each, each.figure(found)) for each in LIMITS if each.rows == rows]
 
 
 def flat_rows(rows: int) -> pa.StructArray:
@@ -148,7 +196,7 @@ def _least_s(action: Callable[[], object], rounds: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the costs of flat and of nested rows."""
+    """Print the costs of flat and of nested rows, and whether the limits are met."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)
@@ -164,6 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"AvroSerializer {found.serializer_ns:,.0f} ns, {found.ratio:.1f}x; "
             f"{found.call_ms:.2f} ms a call"
         )
+        for one in reached(name, found):
+            limit, met = one.limit, "met" if one.is_met else "not met"
+            figure = f"{one.figure:.2f}{limit.unit}"
+            print(f"{name:6} {limit.what}: {figure}, {limit.text}: {met}")
     return 0
 
 

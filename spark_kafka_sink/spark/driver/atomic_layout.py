@@ -11,7 +11,7 @@ topics that a topic column names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -123,13 +123,18 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     given = _at_least_once(join_options(None, options))
     look_around = check_stream_write if df.isStreaming else check_batch_write
     look = check_options_and_columns if is_connect(df) else look_around
-    look(df.schema, given)
     checked = sink_options(given)
-    _refuse_encoded_keys(checked, encoded_columns(checked, df.schema))
+    # First, because `look` may register schemas.
+    _refuse_unknown_topics(checked, df)
+    _refuse_encoded_keys(checked, df.schema)
+    look(df.schema, given)
     frame = _Frame.of(df)
     topics = _found_topics(frame, checked)
     frame, place = _placed(frame, checked, topics)
-    frame, partition = _partition(checked, frame, place)
+    if _has_every_partition(df.schema):
+        partition = frame.column("partition")
+    else:
+        frame, partition = _partition(checked, frame, place)
     chosen = frame.df.withColumn("partition", partition)
     task = place.first + F.pmod(F.coalesce(F.col("partition"), F.lit(0)), place.partitions)
     # Rows without a topic go to the first task. The write then refuses them or handles them as bad
@@ -141,14 +146,27 @@ def atomic_layout(df: DataFrame, options: Mapping[str, str]) -> DataFrame:
     return laid_out.select(*columns, marked)
 
 
+def _refuse_unknown_topics(options: SinkOptions, df: DataFrame) -> None:
+    """Raise ConfigException for a stream whose topics are in a column."""
+    if options.topic is None and df.isStreaming and "topic" in df.columns:
+        message = (
+            "atomic_layout: the topics of a topic column are found by looking at all rows, which a "
+            "stream does not have yet: set the option topic, or lay out inside foreachBatch"
+        )
+        raise ConfigException(message)
+
+
 @name_kafka_options()
-def _refuse_encoded_keys(options: SinkOptions, encoded: Sequence[str]) -> None:
+def _refuse_encoded_keys(options: SinkOptions, schema: StructType) -> None:
     """Raise ConfigException if partitions depend on bytes that only tasks make."""
+    encoded = encoded_columns(options, schema)
+    if _has_every_partition(schema):
+        return
     if "key" in encoded and keys_count(options.producer):
         message = (
             "atomic_layout: the partition of a row is a hash of its key's bytes, and with "
             "keyFormat only the tasks of the write make these bytes: use a string or binary key, "
-            "or write without atomic_layout"
+            "add a column partition that is never null, or write without atomic_layout"
         )
         raise ConfigException(message)
     if encoded and names_own_partitioner(options.producer.partitioner_class):
@@ -158,6 +176,11 @@ def _refuse_encoded_keys(options: SinkOptions, encoded: Sequence[str]) -> None:
             "choose other partitions there: write without atomic_layout"
         )
         raise ConfigException(message)
+
+
+def _has_every_partition(schema: StructType) -> bool:
+    """Return whether the column partition has the partition of each row."""
+    return any(each.name == "partition" and not each.nullable for each in schema.fields)
 
 
 def _at_least_once(given: Mapping[str, str]) -> dict[str, str]:
@@ -170,12 +193,6 @@ def _found_topics(frame: _Frame, options: SinkOptions) -> Topics:
     """Return the topics of the rows. Invalid names are left out here; the write refuses them."""
     if options.topic is not None:
         names = [options.topic]
-    elif frame.df.isStreaming:
-        message = (
-            "atomic_layout: the topics of a topic column are found by looking at all rows, which a "
-            "stream does not have yet: set the option topic, or lay out inside foreachBatch"
-        )
-        raise ConfigException(message)
     else:
         column = frame.column("topic")
         named = frame.df.select(column).where(column.rlike(f"^{TOPIC_NAME.pattern}"))

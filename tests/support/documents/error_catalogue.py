@@ -289,13 +289,14 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
                 "spark/layout_mark.py:check_laid_out_topic",
                 "spark/layout_mark.py:_check_topics_of_rows",
                 "spark/layout_mark.py:check_partition_counts",
-                "spark/driver/atomic_layout.py:_found_topics",
+                "spark/driver/atomic_layout.py:_refuse_unknown_topics",
                 "spark/compat.py:_mapped_in_arrow",
             ),
             tests=(
                 "spark/test_atomic_layout.py::test_rows_are_refused_that_were_laid_out_for_another_number_of_partitions",
                 "spark/test_atomic_layout.py::test_an_outdated_layout_is_refused_on_the_driver",
                 "spark/test_atomic_layout.py::test_rows_for_a_topic_that_was_not_laid_out_are_refused",
+                "spark/test_atomic_layout.py::test_a_stream_is_laid_out",
                 "unit/spark/test_compat.py::test_a_driver_without_pandas_is_one_sentence",
             ),
         ),
@@ -1272,11 +1273,13 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
             (
                 "Use a string or binary key without `keyFormat`, or write without `atomic_layout`. "
                 "With your own `partitioner.class`, no column may be encoded: write without "
-                "`atomic_layout`."
+                "`atomic_layout`. If the rows have a column `partition` that is not nullable, "
+                "columns may be encoded."
             ),
             places=("spark/driver/atomic_layout.py:_refuse_encoded_keys",),
             tests=(
                 "spark/test_avro.py::test_atomic_layout_refuses_encoded_keys_and_takes_encoded_values",
+                "spark/test_schema_registry.py::test_atomic_layout_takes_encoded_keys_if_a_column_has_every_partition",
             ),
         ),
         Entry(

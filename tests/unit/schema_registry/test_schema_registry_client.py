@@ -240,19 +240,55 @@ def test_a_registry_says_when_to_come_again_within_limits(
     server.faults = [Reply(429, {}, {"Retry-After": each}) for each in ("7", "0", "86400")]
     assert client.register("t", LONG).schema_id == 1
     assert clock.waits == [7.0, 0.0, 20.0]
-    # The third wait of these would end later than a minute after the first attempt.
-    server.faults = [Reply(503, {}, {"Retry-After": "20"})] * 4
-    with pytest.raises(RestClientException, match="after 4 attempts"):
-        client.latest("t")
-    server.fault = lambda call: later(clock)
+    # The third wait of twenty seconds would end when the minute has passed.
+    for wait, attempts in (("19", 4), ("20", 3)):
+        server.faults = [Reply(503, {}, {"Retry-After": wait})] * attempts
+        with pytest.raises(RestClientException, match=f"after {attempts} attempts"):
+            client.latest("t")
+    server.fault = lambda call: later(clock, 9)
     with pytest.raises(RestClientException, match="after 3 attempts"):
         client.latest("t")
 
 
-def later(clock: Clock) -> Reply:
-    """Return a reply that has taken ten seconds."""
-    clock.now += 10
+def later(clock: Clock, seconds: float) -> Reply:
+    """Return a reply that has taken some seconds, and demands a wait of twenty."""
+    clock.now += seconds
     return Reply(503, {}, {"Retry-After": "20"})
+
+
+def test_no_url_is_asked_after_a_minute(server: RegistryServer, clock: Clock) -> None:
+    urls = [f"{server.url}/first", f"{server.url}/second"]
+    server.fault = lambda call: later(clock, 15)
+    with pytest.raises(RestClientException) as caught:
+        client_of(*urls, clock=clock).latest("t")
+    # The second attempt at the first URL ends after 65 seconds. The error has a reason for both.
+    assert [call.path[0] for call in server.calls] == ["first", "second", "first"]
+    said = str(caught.value)
+    assert "after 2 attempts: " in said
+    assert said.count("it answered 503") == 2
+
+
+def test_an_attempt_ends_with_the_minute(server: RegistryServer, clock: Clock) -> None:
+    released = threading.Event()
+
+    def slow() -> Iterator[bytes]:
+        yield b"{"
+        released.wait()
+
+    def busy(call: Call) -> Reply:
+        if len(server.calls) == 1:
+            return later(clock, 39.8)
+        clock.now += 0.2
+        return Reply(200, slow())
+
+    server.fault = busy
+    try:
+        # The last fifth of a second is for the connection and the response.
+        with pytest.raises(RestClientException, match=r"was not complete within 0\.1 s"):
+            client_of(server.url, clock=clock, limits=HttpLimits(5.0, 5.0)).latest("t")
+    finally:
+        released.set()
+    assert len(server.calls) == 2
 
 
 def test_each_url_is_asked_before_a_wait(server: RegistryServer, clock: Clock) -> None:
@@ -292,7 +328,7 @@ def test_a_slow_registry_and_an_endless_body_have_an_end(
         with pytest.raises(
             RestClientException, match=r"its response was not complete within 0.1 s"
         ):
-            client_of(server.url, clock=clock, limits=HttpLimits(60.0, 0.1)).latest("t")
+            client_of(server.url, clock=clock, limits=HttpLimits(30.0, 0.1)).latest("t")
     finally:
         released.set()
     assert len(server.calls) == 8

@@ -8,6 +8,7 @@ import random
 import struct
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_encoder import EncodedColumn, encode_avro
-from spark_kafka_sink.serde.avro_plan import fit
+from spark_kafka_sink.serde.avro_plan import Form, Leaf, fit
 from spark_kafka_sink.serde.avro_schema import parse_schema
 from spark_kafka_sink.serde.row_rules import Fault
 from spark_kafka_sink.serde.wire_format import schema_id_prefix
@@ -437,9 +438,33 @@ def test_a_null_row_stays_null_and_has_no_prefix() -> None:
         assert rows_of(schema, rows, PREFIX) == [None, PREFIX + index + b"\x02"]
 
 
+def raw_plan(kind: pa.DataType) -> Leaf:
+    """Return the plan of a whole value of type bytes, as it is with a registry."""
+    plan = fit(column_type(kind), parse_schema('"bytes"'), "value")
+    assert isinstance(plan, Leaf)
+    return replace(plan, form=Form.RAW)
+
+
 def test_invalid_utf8_becomes_the_replacement_character() -> None:
     broken = pa.array([b"a\xff", b"ok"]).view(pa.string())
-    assert rows_of("string", broken) == ["\x08a\ufffd".encode(), b"\x04ok"]
+    expected = ["\x08a\ufffd".encode(), b"\x04ok"]
+    for schema in ("string", "bytes"):
+        assert rows_of(schema, broken) == expected
+        # Likewise inside other types.
+        field = {"type": "record", "name": "R", "fields": [{"name": "f", "type": schema}]}
+        assert rows_of(field, pa.StructArray.from_arrays([broken], ["f"])) == expected
+        lists_ = pa.ListArray.from_arrays([0, 1, 2], broken)
+        listed = [b"\x02" + (each or b"") + b"\0" for each in expected]
+        assert rows_of({"type": "array", "items": schema}, lists_) == listed
+    # With a registry, a value of type bytes has no length.
+    encoded = encode_avro(raw_plan(pa.string()), broken, PREFIX).array
+    assert encoded.to_pylist() == [PREFIX + "a\ufffd".encode(), PREFIX + b"ok"]
+
+
+def test_binary_data_stays_as_it_is() -> None:
+    data = pa.array([b"a\xff", b"ok"])
+    assert rows_of("bytes", data) == [b"\x04a\xff", b"\x04ok"]
+    assert encode_avro(raw_plan(pa.binary()), data).array.to_pylist() == [b"a\xff", b"ok"]
 
 
 def test_a_field_without_a_column_is_its_default() -> None:

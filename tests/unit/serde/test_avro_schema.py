@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
+from fastavro.schema import SchemaParseException
 
 from spark_kafka_sink.errors import DataException
 from spark_kafka_sink.serde.arrow_types import column_type
 from spark_kafka_sink.serde.avro_plan import Plan, fit
-from spark_kafka_sink.serde.avro_schema import derive_schema, parse_schema
+from spark_kafka_sink.serde.avro_schema import Fixed, derive_schema, parse_schema
 from spark_kafka_sink.serde.column_types import ColumnType, Kind
 
 
@@ -75,6 +77,7 @@ INVALID: dict[str, tuple[object, str]] = {
     "symbol twice": (named("enum", "E", symbols=["A", "A"]), "a symbol twice"),
     "enum's default": (named("enum", "E", symbols=["A"], default="B"), "default: found 'B'"),
     "size": (named("fixed", "F", size=-1), "size: found -1"),
+    "size beyond an int": (named("fixed", "F", size=2**31), "size: found 2147483648"),
     "aliases": (named("fixed", "F", size=1, aliases="x"), "aliases: found 'x'"),
     "items": ({"type": "array"}, "array without items"),
     "values": ({"type": "map", "items": "int"}, "map without values"),
@@ -99,6 +102,42 @@ def test_text_that_is_no_json_is_refused() -> None:
         parse_schema("string")
     with pytest.raises(DataException, match="nested too deeply"):
         parse_schema('{"type":"array","items":' * 100_000)
+
+
+def fixed_decimal(size: int, precision: object, scale: object = 0) -> Fixed:
+    """Return the parsed schema of a decimal in a fixed type."""
+    logical = {"logicalType": "decimal", "precision": precision, "scale": scale}
+    found = parse_schema(json.dumps(named("fixed", "F", size=size, **logical)))
+    assert isinstance(found, Fixed)
+    return found
+
+
+def test_a_fixed_decimal_has_as_many_digits_as_fit_into_its_bytes() -> None:
+    """The calculation is exact, and fastavro has the same limit."""
+    for size in range(1, 501):
+        most = len(str(2 ** (8 * size - 1))) - 1
+        assert fixed_decimal(size, most).precision == most
+        assert fixed_decimal(size, most + 1) == Fixed("F", size)
+        logical = {"logicalType": "decimal", "precision": most}
+        schema = named("fixed", "F", size=size, **logical)
+        fastavro.parse_schema(schema)
+        with pytest.raises(SchemaParseException, match="doesn't fit into array of length"):
+            fastavro.parse_schema({**schema, "precision": most + 1})
+
+
+@pytest.mark.parametrize("size", [1800, 10**6, 2**31 - 1])
+def test_a_large_fixed_decimal_is_parsed_at_once(size: int) -> None:
+    assert fixed_decimal(size, 38).precision == 38
+    # The largest precision, which Java also computes as floor(log10(2) * (8 * size - 1)).
+    most = math.floor(math.log10(2) * (8 * size - 1))
+    assert fixed_decimal(size, most).logical == "decimal"
+    assert fixed_decimal(size, most + 1).logical == ""
+
+
+def test_a_precision_or_scale_that_is_true_or_false_is_not_a_number() -> None:
+    assert fixed_decimal(4, 1, 0).logical == "decimal"
+    for precision, scale in ((True, 0), (1, False), (1, True), ("1", 0), (1.0, 0)):
+        assert fixed_decimal(4, precision, scale) == Fixed("F", 4)
 
 
 # -- derived --------------------------------------------------------------------------------------

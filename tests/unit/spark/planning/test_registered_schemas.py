@@ -7,15 +7,17 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import threading
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - as everywhere
-from support.brokers.registry_server import RegistryServer, basic, error, guid_of
+from support.brokers.registry_server import Call, RegistryServer, Reply, basic, error, guid_of
 
 from spark_kafka_sink.auth.delegation_tokens import with_delegation_token
 from spark_kafka_sink.errors import ConfigException, DataException, RestClientException
@@ -35,6 +37,7 @@ from spark_kafka_sink.spark.planning import (
 from spark_kafka_sink.spark.planning.check_cache import CheckCache
 from spark_kafka_sink.spark.planning.datasource import KafkaDataSource
 from spark_kafka_sink.spark.planning.encodings import with_registered_encodings
+from spark_kafka_sink.spark.planning.registered_schemas import ChosenSchema, registered
 from spark_kafka_sink.spark.planning.spark_types import column_type
 
 ORDER = T.StructType().add("id", T.LongType(), nullable=False).add("name", T.StringType())
@@ -437,6 +440,44 @@ def test_bytes_that_are_the_whole_value_have_no_length(server: RegistryServer) -
     assert found.plan.form is Form.DECIMAL  # type: ignore[union-attr]
 
 
+def test_two_jobs_that_register_at_once_write_with_one_id(
+    server: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_have_asked = threading.Barrier(2, timeout=60)
+
+    def register_after_both_have_asked(*arguments: Any) -> ChosenSchema:  # noqa: ANN401 - handed on
+        both_have_asked.wait()
+        return registered(*arguments)
+
+    monkeypatch.setattr(registry_questions, "registered", register_after_both_have_asked)
+    given = {"kafka.bootstrap.servers": "b:1", "topic": "t", "valueFormat": "avro"}
+    source = KafkaDataSource({**given, "schema.registry.url": server.url})
+    jobs = [source.check(rows())[0] for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        written = pool.map(
+            lambda job: with_registered_encodings(job, rows(), may_remember=False), jobs
+        )
+        assert [each.encodings for each in written] == [(encoding(DERIVED, 1),)] * 2
+    assert server.asked() == [LATEST, LATEST, REGISTER, REGISTER]
+    assert server.subjects == {"t-value": [1]}
+
+
+def test_a_registry_that_is_busy_with_another_registration_is_asked_again(
+    server: RegistryServer,
+) -> None:
+    def conflict(call: Call) -> Reply | None:
+        """Register the schema for another job when this one does."""
+        if str(call) != REGISTER or server.subjects:
+            return None
+        server.add("t-value", DERIVED)
+        return Reply(500, {"error_code": 50001}, {"Retry-After": "0"})
+
+    server.fault = conflict
+    assert asked(server).encodings == (encoding(DERIVED, 1),)
+    assert server.asked() == [LATEST, REGISTER, REGISTER]
+    assert server.subjects == {"t-value": [1]}
+
+
 def test_normalize_is_asked_for(server: RegistryServer) -> None:
     asked(server, normalize_schemas="true")
     assert [call.query for call in server.calls] == [{}, {"normalize": ["true"]}]
@@ -560,9 +601,12 @@ def test_a_stream_asks_again_at_most_every_ttl(server: RegistryServer, clock: No
     clock.now += 1e9
     assert batch(server) == encoding(HAND_MADE, 2)
     assert server.asked() == []
-    # A batch job asks each time.
+    # A batch job asks each time, and streams use what it got.
+    server.add("t-value", DERIVED)
     asked(server, more=ttl)
     assert server.asked() == [LATEST]
+    assert batch(server) == first
+    assert server.asked() == []
 
 
 def test_a_schema_of_the_options_is_asked_for_once(server: RegistryServer, clock: Now) -> None:
