@@ -19,7 +19,9 @@ myst_fence_as_directive = ["mermaid"]
 
 # The parts of the menu, and their folders. Each page of a folder is in it.
 PARTS = {
-    "Tutorials": ["tutorials/batch", "tutorials/stream", "tutorials/exactly-once"],
+    "Tutorials": [
+        *("tutorials/batch", "tutorials/stream", "tutorials/exactly-once", "tutorials/avro"),
+    ],
     "How-to": ["how-to/*"],
     "Reference": ["reference/*"],
     "Explanation": ["explanation/*"],

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from support.brokers.kafka_cluster import KafkaCluster
+from support.brokers.registry_server import registry_server
 from support.documents import pages
 from support.documents.named_tests import ROOT
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 BROKER = "127.0.0.1:9092"
+REGISTRY = "http://127.0.0.1:8080/apis/ccompat/v7"
 TIMEOUT_S = 250
 # What activating this environment puts on the PATH.
 ACTIVATED = Path(sys.executable).parent
@@ -29,6 +31,11 @@ PROGRAMS = {
     "add.sh": (TUTORIALS / "stream.md", 1),
     "stream.py again": (TUTORIALS / "stream.md", 0),
     "exactly_once.py": (TUTORIALS / "exactly-once.md", 0),
+    "plain_avro.py": (TUTORIALS / "avro.md", 0),
+    "registry_avro.py": (TUTORIALS / "avro.md", 1),
+    "read_avro.py": (TUTORIALS / "avro.md", 2),
+    "stream_avro.py": (TUTORIALS / "avro.md", 3),
+    "read_avro.py again": (TUTORIALS / "avro.md", 2),
 }
 # One process, so that Spark starts once. The first program finds it as it is in a new process.
 RUN_ALL = """
@@ -48,28 +55,31 @@ for name in sys.argv[1:]:
 def printed(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Run all programs in one folder, on the tests' broker; return the lines that each printed.
 
+    The tests' own schema registry stands for Apicurio Registry.
     Nobody has set a Python for Spark's workers or a Spark, and no environment is activated. The JVM
     starts with less work than a user's, and listens on loopback only, as those of all tests.
     """
     folder = tmp_path_factory.mktemp("newcomer")
-    for name, (page, number) in PROGRAMS.items():
-        block = pages.programs(page.read_text())[number]
-        assert block.count(BROKER) == (0 if name.endswith(".sh") else 1)
-        (folder / name.removesuffix(" again")).write_text(block.replace(BROKER, kafka.bootstrap))
     (folder / "run_all.py").write_text(RUN_ALL)
     unset = ("PYSPARK_", "PYTHONPATH", "SPARK_HOME", "SPARK_CONF_DIR", "VIRTUAL_ENV")
     environment = {name: each for name, each in os.environ.items() if not name.startswith(unset)}
     path = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(each for each in path if Path(each) != ACTIVATED)
-    ended = subprocess.run(
-        [sys.executable, "run_all.py", *PROGRAMS],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    with registry_server() as registry:
+        for name, (page, number) in PROGRAMS.items():
+            block = pages.programs(page.read_text())[number]
+            assert block.count(BROKER) == (0 if name.endswith(".sh") else 1)
+            block = block.replace(BROKER, kafka.bootstrap).replace(REGISTRY, registry.url)
+            (folder / name.removesuffix(" again")).write_text(block)
+        ended = subprocess.run(
+            [sys.executable, "run_all.py", *PROGRAMS],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     parts = re.split(r"^== (.+)\n", ended.stdout, flags=re.MULTILINE)[1:]
     return {name: text.splitlines() for name, text in zip(parts[::2], parts[1::2], strict=True)}

@@ -1,4 +1,7 @@
-"""``make test-registry``: a release that needs a newer Java is named, and it is not fetched."""
+"""``make test-registry``: a release that needs a newer Java is named, and it is not fetched.
+
+The tutorial about Avro starts a release that it tests.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 from job import kafka_jars
 from support.brokers import apicurio
 from support.brokers.fetch_kafka import put_empty_jars
+from support.documents.named_tests import ROOT
 
 NOT_RUN = (
     "Apicurio Registry 3.3.3 is not run: it needs Java 21 or newer, and neither {java} nor a Java "
@@ -68,3 +72,12 @@ def test_a_release_that_cannot_be_fetched_fails_the_run(
     monkeypatch.setattr(kafka_jars, "fetch", fetch)
     assert apicurio.main() == 1
     assert capsys.readouterr().err == "Apicurio Registry 2.6.13 could not be fetched\n"
+
+
+def test_the_tutorial_starts_a_release_that_is_tested() -> None:
+    page = (ROOT / "docs" / "tutorials" / "avro.md").read_text()
+    release = apicurio.RELEASES["2.6.13"]
+    (archive,) = release.archive.file_names
+    assert f"tar xf {archive}\n" in page
+    assert f" -jar {release.program}\n" in page
+    assert f"http://127.0.0.1:8080{release.apis[-1]}" in page
