@@ -137,12 +137,12 @@ class KafkaStreamListener(StreamingQueryListener):
     printed on stderr. In that case set the option quiet=true on the streams, so that the sink does
     not also print its own line for each micro-batch.
 
-    Micro-batches without rows have no record. Queries to other sinks have no records. One exception:
-    a query fails before its first micro-batch with rows has ended. Over Spark Connect, a record has
-    only Spark's information, and says where the sink's reports are. There, a micro-batch whose
-    numInputRows is 0 has no record, even if the sink wrote rows, and a query to another Python data
-    source or another foreachBatch function has records. Raise IllegalArgumentException if
-    on_micro_batch or on_failed_query is not callable.
+    Micro-batches without rows have no record. Queries to other sinks have no records. One
+    exception: a query fails before its first micro-batch with rows has ended. Over Spark Connect, a
+    record has only Spark's information, and says where the sink's reports are. There, a micro-batch
+    whose numInputRows is 0 has no record, even if the sink wrote rows. A query to another Python
+    data source, or to another foreachBatch function, has records there. Raise
+    IllegalArgumentException if on_micro_batch or on_failed_query is not callable.
     """
 
     def __init__(
