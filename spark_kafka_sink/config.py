@@ -1101,8 +1101,8 @@ class _Javas(NamedTuple):
 _IN_PLACE_OF_JAAS: Final = "or sasl.jaas.config in place of both"
 _KEY_FILE: Final = "the file of the key store has the key and the key's certificates"
 _OF_CODEC: Final = "each codec has its own option"
-# Options of librdkafka, and TLS and SASL options of kafka-python and aiokafka, with Java's options
-# for them.
+# Options of librdkafka and confluent-kafka, and TLS and SASL options of kafka-python and aiokafka,
+# with Java's options for them.
 OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "api.version.request.timeout.ms": _Javas(("request.timeout.ms",)),
     "batch.num.messages": _Javas(("batch.size",), "it is in bytes"),
@@ -1128,6 +1128,7 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "topic.metadata.refresh.interval.ms": _Javas(("metadata.max.age.ms",)),
     "https.ca.location": _Javas(("ssl.truststore.location",)),
     "https.ca.pem": _Javas(("ssl.truststore.certificates",)),
+    "oauth_cb": _Javas(("sasl.oauthbearer.jwt.retriever.class",)),
     "oauthbearer_token_refresh_cb": _Javas(("sasl.oauthbearer.jwt.retriever.class",)),
     "sasl.oauthbearer.assertion.jwt.template.file": _Javas(
         ("sasl.oauthbearer.assertion.template.file",)
@@ -1181,18 +1182,20 @@ OTHER_CLIENTS: Final[Mapping[str, _Javas]] = {
     "ssl_keyfile": _Javas(("ssl.keystore.location",), _KEY_FILE),
     "ssl_password": _Javas(("ssl.key.password",)),
 }
-# Options of librdkafka's producers for which this producer and Java's have no option.
+# Options of librdkafka and confluent-kafka for which this producer and Java's have no option.
 LIBRDKAFKA_ONLY: Final = frozenset(
     (
-        "api.version.fallback.ms", "api.version.request", "background_event_cb",
+        "allow.auto.create.topics", "api.version.fallback.ms", "api.version.request",
+        "background_event_cb",
         "broker.address.family", "broker.address.ttl", "broker.version.fallback",
         "builtin.features", "closesocket_cb", "connect_cb", "debug", "default_topic_conf",
         "delivery.report.only.error", "dr_cb", "dr_msg_cb", "enable.gapless.guarantee",
         "enable.random.seed", "enable.sasl.oauthbearer.unsecure.jwt", "enabled_events", "error_cb",
         "interceptors", "internal.termination.signal", "log.connection.close", "log.queue",
-        "log.thread.name", "log_cb", "log_level", "message.copy.max.bytes", "msg_order_cmp",
-        "opaque", "open_cb", "plugin.library.paths", "produce.offset.report",
-        "queue.buffering.backpressure.threshold", "queuing.strategy", "receive.message.max.bytes",
+        "log.thread.name", "log_cb", "log_level", "logger", "message.copy.max.bytes",
+        "msg_order_cmp", "on_delivery", "opaque", "open_cb", "plugin.library.paths",
+        "produce.offset.report", "queue.buffering.backpressure.threshold", "queuing.strategy",
+        "receive.message.max.bytes",
         "reconnect.backoff.jitter.ms", "resolve_cb",
         "sasl.oauthbearer.metadata.authentication.type", "socket.blocking.max.ms",
         "socket.keepalive.enable", "socket.max.fails", "socket.nagle.disable", "socket_cb",

@@ -45,12 +45,14 @@ class JobTrace:
     """The span of a job, which is not ended yet.
 
     traceparent: the ids and flags of the span, as in the W3C Trace Context. parent: those of its
-    parent, empty without one. started_ns: in nanoseconds since 1970.
+    parent, empty without one. started_ns: in nanoseconds since 1970. topic: the option topic, None
+    if the data has a topic column.
     """
 
     traceparent: str
     parent: str
     started_ns: int
+    topic: str | None = None
 
 
 def check_installed() -> None:
@@ -83,16 +85,16 @@ def current_traceparent() -> str | None:
     return _traceparent(trace.get_current_span()) if context.is_valid else None
 
 
-def begin_job(parent: str) -> JobTrace | None:
+def begin_job(parent: str, topic: str | None) -> JobTrace | None:
     """Begin the span of a job below a parent; None if that fails, which is logged.
 
-    parent: the traceparent of the parent, empty without one.
+    parent: the traceparent of the parent, empty without one. topic: as in `JobTrace`.
     """
     try:
         tracer = _provider().get_tracer(_SCOPE)
         started_ns = time.time_ns()
         span = tracer.start_span(_JOB, _below(parent), start_time=started_ns)
-        return JobTrace(_traceparent(span), parent, started_ns)
+        return JobTrace(_traceparent(span), parent, started_ns, topic)
     except Exception as error:  # noqa: BLE001 - the write matters more than its trace
         _warn(error)
         return None
@@ -115,10 +117,9 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
     span = tracer.start_span(
         _JOB, _below(job.parent), kind=SpanKind.PRODUCER, start_time=job.started_ns
     )
-    topics = sorted({partition.topic for partition in report.partitions})
     found = {
         "messaging.system": "kafka",
-        "messaging.destination.name": ",".join(topics),
+        **_destination({partition.topic for partition in report.partitions}, job),
         "pykafka.complete": report.complete,
         "pykafka.tasks": report.tasks,
         "pykafka.unreported_tasks": report.unreported_tasks,
@@ -141,17 +142,18 @@ def _end_job(job: JobTrace, report: CommitReport) -> None:
 class TaskSpan:
     """The span of a task; without a span, its methods do nothing."""
 
-    def __init__(self, span: Span | None) -> None:
+    def __init__(self, span: Span | None, job: JobTrace) -> None:
         self._span = span
+        self._job = job
 
     def add(self, message: SinkCommitMessage) -> None:
         """Add the counts of a task that has succeeded."""
         if self._span is None:
             return
-        topics = sorted({partition.topic for partition in message.partitions})
+        topics = {partition.topic for partition in message.partitions}
         self._span.set_attributes(
             {
-                "messaging.destination.name": ",".join(topics),
+                **_destination(topics, self._job),
                 "messaging.batch.message_count": message.report.rows,
                 "pykafka.rows": message.report.rows,
                 "pykafka.bad_rows": message.bad_rows.rows,
@@ -178,14 +180,14 @@ def task_span(job: JobTrace, task: int, attempt: int) -> Iterator[TaskSpan]:
         _warn(error)
         begun = None
     if begun is None:
-        yield TaskSpan(None)
+        yield TaskSpan(None, job)
         return
     from opentelemetry import trace  # noqa: PLC0415 - only with openTelemetry
 
     provider, span = begun
     try:
         with trace.use_span(span, end_on_exit=True):
-            yield TaskSpan(span)
+            yield TaskSpan(span, job)
     finally:
         try:
             provider.force_flush(_FLUSH_MS)
@@ -203,11 +205,21 @@ def _begin_task(job: JobTrace, task: int, attempt: int) -> tuple[TracerProvider,
         kind=SpanKind.PRODUCER,
         attributes={
             "messaging.system": "kafka",
+            **_destination(set(), job),
             "spark.task.partition": task,
             "spark.task.attempt": attempt,
         },
     )
     return provider, span
+
+
+def _destination(topics: set[str], job: JobTrace) -> dict[str, str]:
+    """Return the attribute with the topics that have rows.
+
+    Without any, it has the option topic of the job. It is left out if that is not set either.
+    """
+    names = sorted(topics) or ([] if job.topic is None else [job.topic])
+    return {"messaging.destination.name": ",".join(names)} if names else {}
 
 
 def _provider() -> TracerProvider:

@@ -21,6 +21,8 @@ from support.oracles.readers import read_with_confluent
 from support.spark import attached
 from support.spark.spark_processes import ConnectServer
 
+from spark_kafka_sink import KafkaDataSource
+
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _REFUSED = "cannot be written in the"
@@ -48,6 +50,22 @@ def test_a_new_session_knows_the_format_by_itself(
     writer = spark.newSession().sql("SELECT 'x' AS value").write.format("pykafka").mode("append")
     writer.option("kafka.bootstrap.servers", kafka.bootstrap).option("topic", topic).save()
     assert len(read_with_confluent(kafka.bootstrap, topic)) == 1
+
+
+def test_a_new_session_does_not_know_a_source_that_was_registered_in_another(
+    spark: SparkSession,
+) -> None:
+    class NotInstalled(KafkaDataSource):
+        """The sink by a name that Spark does not find among the installed modules."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "pykafka_not_installed"
+
+    spark.dataSource.register(NotInstalled)
+    writer = spark.newSession().sql("SELECT 'x' AS value").write.format(NotInstalled.name())
+    with pytest.raises(PySparkException, match=r"^\[DATA_SOURCE_NOT_EXIST\]"):
+        writer.mode("append").save()
 
 
 def test_overwrite_says_what_to_do(spark: SparkSession, kafka: KafkaCluster) -> None:

@@ -137,10 +137,12 @@ class KafkaStreamListener(StreamingQueryListener):
     printed on stderr. In that case set the option quiet=true on the streams, so that the sink does
     not also print its own line for each micro-batch.
 
-    Micro-batches without rows have no record. Queries that write to another sink have no records,
-    except if a query fails before Spark has reported its sink. Over Spark Connect, a record has
-    only Spark's information, and says where the sink's reports are. Raise IllegalArgumentException
-    if on_micro_batch or on_failed_query is not callable.
+    Micro-batches without rows have no record. Queries to other sinks have no records. One
+    exception: a query fails before its first micro-batch with rows has ended. Over Spark Connect, a
+    record has only Spark's information, and says where the sink's reports are. There, a micro-batch
+    whose numInputRows is 0 has no record, even if the sink wrote rows. A query to another Python
+    data source, or to another foreachBatch function, has records there. Raise
+    IllegalArgumentException if on_micro_batch or on_failed_query is not callable.
     """
 
     def __init__(
@@ -200,7 +202,12 @@ class KafkaStreamListener(StreamingQueryListener):
         if event.exception is None or run.is_elsewhere:
             return
         is_here = driver_folder() is not None
-        report = newest_report_of(str(event.id), _is_written) if is_here else None
+        query_id = str(event.id)
+        has_written = run.batch_id is not None
+        if is_here and has_written and newest_report_of(query_id, lambda _: True) is None:
+            # Spark names another Python data source or foreachBatch function as it names this sink.
+            return
+        report = newest_report_of(query_id, _is_written) if is_here else None
         self._hand_on_failure(
             FailedQueryRecord(
                 id=event.id,

@@ -199,7 +199,7 @@ def _traced(options: SinkOptions) -> SinkOptions:
     """Return the options with the span of the job, which begins now, if openTelemetry is set."""
     if options.traceparent is None:
         return options
-    return replace(options, trace=begin_job(options.traceparent))
+    return replace(options, trace=begin_job(options.traceparent, options.topic))
 
 
 def _planned(

@@ -24,7 +24,7 @@ GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
 PLAN = """
 import pickle, sys
 from spark_kafka_sink.spark.tracing import begin_job
-print(pickle.dumps(begin_job(sys.argv[1])).hex())
+print(pickle.dumps(begin_job(sys.argv[1], sys.argv[2] or None)).hex())
 """
 TASK = """
 import pickle, sys, time
@@ -64,7 +64,7 @@ def run(script, *arguments):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(script, {{}})
     return printed.getvalue().strip()
-job = run({PLAN!r}, sys.argv[1])
+job = run({PLAN!r}, sys.argv[1], "")
 run({COMMIT!r}, job, run({TASK!r}, job))
 print("ended")
 """
@@ -90,7 +90,7 @@ def run(script: str, *arguments: str, **environment: str) -> str:
 
 def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpReceiver) -> None:
     where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
-    job = run(PLAN, PARENT, **where)
+    job = run(PLAN, PARENT, "", **where)
     message = run(TASK, job, **where)
     run(COMMIT, job, message, **where)
     complete, failed = receiver.named("pykafka write")
@@ -108,6 +108,31 @@ def test_a_job_and_its_tasks_are_one_trace_from_three_processes(receiver: OtlpRe
     assert (failed.attributes["pykafka.unreported_tasks"], failed.is_error) == (1, True)
     assert (written.is_error, broken.is_error) == (False, True)
     assert complete.duration_ns > written.duration_ns, "a job lasts from its plan to its commit"
+
+
+FAIL = """
+import pickle, sys
+from spark_kafka_sink.spark.committing.job_commit import failure_report
+from spark_kafka_sink.spark.tracing import end_job, task_span
+job = pickle.loads(bytes.fromhex(sys.argv[1]))
+try:
+    with task_span(job, 0, 0):
+        raise ValueError("a broken task")
+except ValueError:
+    end_job(job, failure_report([None]))
+"""
+
+
+@pytest.mark.parametrize("topic", ["t", None])
+def test_a_job_and_a_task_that_fail_name_the_option_topic_if_it_is_set(
+    receiver: OtlpReceiver, topic: str | None
+) -> None:
+    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
+    run(FAIL, run(PLAN, PARENT, topic or "", **where), **where)
+    for name in ("pykafka write", "pykafka task"):
+        (span,) = receiver.named(name)
+        assert span.is_error
+        assert span.attributes.get("messaging.destination.name") == topic
 
 
 def test_a_trace_that_is_not_sampled_is_not_exported(receiver: OtlpReceiver) -> None:
@@ -131,7 +156,7 @@ def test_otel_can_be_off(environment: Mapping[str, str]) -> None:
 
 def test_an_exporter_that_does_not_exist_fails_no_write() -> None:
     environment = {"OTEL_TRACES_EXPORTER": "nothing_of_that_name"}
-    assert run(PLAN, PARENT, **environment) == b"\x80\x04N.".hex(), "there is no trace"
+    assert run(PLAN, PARENT, "", **environment) == b"\x80\x04N.".hex(), "there is no trace"
 
 
 def test_the_option_is_off_and_its_parent_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,9 @@ from spark_kafka_sink.spark.options import report_path
 from spark_kafka_sink.spark.report import WRITE_ID_OPTION
 
 # The last line of a Python traceback inside of Spark's message: the first one that is not indented.
+# py4j begins the traceback of a function of foreachBatch in the middle of a line.
 _CAUSE: Final = re.compile(
-    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
+    r"(?:^|: )Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE
 )
 _LONGEST: Final = 2000
 

@@ -32,6 +32,16 @@ ValueError: the same again
 OF_THE_JVM = """[USER_RAISED_EXCEPTION] broken SQLSTATE: P0001
 \tat org.apache.spark.sql.errors.QueryExecutionErrors
 """
+OF_FOREACH_BATCH = """py4j.Py4JException: An exception was raised by the Python Proxy. \
+Return Message: Traceback (most recent call last):
+  File "clientserver.py", line 644, in _call_proxy
+    return_value = getattr(self.pool[obj_id], method)(*params)
+  File "program.py", line 9, in write
+    raise RuntimeError("the table is locked")
+RuntimeError: the table is locked
+
+\tat py4j.Protocol.getReturnValue(Protocol.java:476)
+"""
 
 
 @pytest.fixture
@@ -107,5 +117,6 @@ def test_the_essential_line_is_that_of_the_worker() -> None:
     said = "spark_kafka_sink.errors.RecordTooLargeException: row 3 of task 0 has 9 MB"
     assert cause_of(OF_A_WORKER) == said
     assert cause_of(OF_THE_JVM) == "[USER_RAISED_EXCEPTION] broken SQLSTATE: P0001"
+    assert cause_of(OF_FOREACH_BATCH) == "RuntimeError: the table is locked"
     assert cause_of("one line") == "one line"
     assert len(cause_of("x" * 10_000)) == 2000

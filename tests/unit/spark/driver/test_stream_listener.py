@@ -227,9 +227,16 @@ def test_a_query_that_ends_well_or_goes_elsewhere_has_no_record_of_its_end() -> 
     listener.onQueryTerminated(failed(FIRST, None))
     listener.onQueryProgress(progress_of(SECOND, 7, "FileSink"))
     listener.onQueryTerminated(failed(SECOND))
+    for sink in (PYTHON_SINK, "ForeachBatchSink"):
+        listener.onQueryProgress(progress_of(SECOND, 7, sink))
+        listener.onQueryTerminated(failed(SECOND))
     assert records == []
     listener.onQueryTerminated(failed(SECOND))
     assert [record.id for record in records] == [SECOND], "nothing is known of this run"
+    listener.onQueryProgress(progress_of(SECOND, 7))
+    abort(SECOND, 8)
+    listener.onQueryTerminated(failed(SECOND))
+    assert len(records) == 2, "the sink has a report of the query, though it wrote no micro-batch"
 
 
 @pytest.mark.usefixtures("folder")
