@@ -25,7 +25,7 @@ from support.documents import pages
 from support.programs.matrix import ROOT, find_python
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-# The newest Spark that the tests run on. 4.1 and older have no word on Python 3.14.
+# The Spark of `make test`. Spark 4.1 and older do not support Python 3.14.
 _SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
 # What a clone has and a build makes of it, or what is no part of a release.
