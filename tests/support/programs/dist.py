@@ -1,9 +1,10 @@
 """``make dist``: the wheel and the sdist of a release, and the proof that they can be installed.
 
-A checkout with changes that are not committed is refused. Both are built twice, in two copies of the checkout, and have to be equal byte by byte. Twine checks
-them. Then each is installed into a new environment of every supported Python that is on the PATH,
-and with the wheel the quick start of the README writes its rows to a broker. A Python that is not
-on the PATH does not run, and the table says so.
+A checkout with changes that are not committed is refused. Both are built twice, in two copies of
+the checkout, and have to be equal byte by byte. Twine checks them. Then each is installed into a
+new environment of every supported Python that is on the PATH, and with the wheel the quick start of
+the README writes its rows to a broker. A Python that is not on the PATH does not run, and the table
+says so.
 """
 
 from __future__ import annotations
