@@ -68,7 +68,7 @@ broker: java $(VENV)/.spark  ## Apache Kafka on 127.0.0.1:9092 until Ctrl-C; POR
 test: jdk $(VENV)/.test  ## lint and the suite on real brokers, but for what is marked long
 	@$(MAKE) --no-print-directory --jobs 2 check kafka
 	@$(JAVA_PATH) $(BIN)/pytest $(PARALLEL) -m "not long" --durations 15 $(ARGS)
-	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-registry, make test-faults and make soak run."
+	@echo "Not tested here: what is marked long (make test-long, make test-security and make test-exactly-once), and what make test-matrix, make test-places, make test-registry, make test-lowest, make test-faults, make soak, make docs and make dist run."
 
 test-long: jdk $(VENV)/.test kafka  ## the tests that are marked long, each with the reason beside it
 	@$(JAVA_PATH) exec $(BIN)/pytest $(PARALLEL) -m long --ignore tests/security --ignore tests/exactly_once --ignore tests/places --ignore tests/registry --durations 15 $(ARGS)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = ROOT / "Makefile"
 TIMEOUT_S = 60
 NEEDS_JAVA = (
     *("broker", "demo", "test", "test-long", "test-security", "test-faults"),
@@ -320,6 +321,13 @@ def test_the_soak_is_simulated_clusters_and_threads_and_then_every_test_of_damag
         " tests/unit/wire/test_decode_fuzz.py tests/unit/wire/test_wire_oracle.py",
         "inputs: 100000",
     ]
+
+
+def test_the_end_of_make_test_names_every_target_that_tests_more(project: Project) -> None:
+    said = project.make("test").stdout.splitlines()[-1]
+    targets = re.findall(r"^(test-[a-z-]+|soak|docs|dist):", MAKEFILE.read_text(), re.MULTILINE)
+    assert len(targets) == 11
+    assert [each for each in targets if f"make {each}" not in said] == []
 
 
 def test_a_stream_that_is_neither_0_nor_1_is_refused(project: Project) -> None:

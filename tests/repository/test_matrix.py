@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
-from support.programs import matrix
+from support.programs import dist, matrix
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cells: dict[str, tuple[str, bool | None]]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cells: dict[str, tuple[str, bool | None]],
+    *sparks: str,
 ) -> int:
-    """Run one pyspark on these Pythons, with the given results of cells."""
+    """Run each pyspark on these Pythons, with the given results of cells."""
 
     def run_cell(_spark: str, version: str, *_: object) -> tuple[str, bool | None]:
         return cells[version]
@@ -24,7 +28,7 @@ def run(
     monkeypatch.setattr(matrix, "run_cell", run_cell)
     monkeypatch.setattr(subprocess, "run", build)
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(tmp_path))
-    monkeypatch.setattr("sys.argv", ["matrix", "--spark", "4.2", "--python", *cells])
+    monkeypatch.setattr("sys.argv", ["matrix", "--spark", *sparks, "--python", *cells])
     return matrix.main()
 
 
@@ -50,9 +54,31 @@ def test_the_exit_code_is_good_news_only(
         version: (words[good], good)
         for version, good in zip(matrix.PYTHONS, outcomes, strict=False)
     }
-    assert run(monkeypatch, tmp_path, cells) == code
+    assert run(monkeypatch, tmp_path, cells, "4.2") == code
     table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
     assert [said in table for said, _ in cells.values()] == [True, True]
+
+
+def test_python_3_14_is_tested_with_each_spark_that_supports_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells: dict[str, tuple[str, bool | None]] = {
+        "3.13": ("7 passed", True),
+        "3.14": ("not run: no python3.14 on the PATH", None),
+    }
+    assert run(monkeypatch, tmp_path, cells, *matrix.SPARKS) == 0
+    table = capsys.readouterr().out.partition("\npyspark  Python   Kafka    tests\n")[2]
+    ran = [tuple(line.split()[:2]) for line in table.splitlines()]
+    assert [spark for spark, python in ran if python == "3.14"] == ["4.2", "4.3"]
+    assert [spark for spark, python in ran if python == "3.13"] == [*matrix.SPARKS, "4.3"]
+    assert table.count("not run: no python3.14 on the PATH") == 2
+
+
+def test_the_pythons_of_the_tests_are_those_of_the_package_and_of_its_release() -> None:
+    project = tomllib.loads((matrix.ROOT / "pyproject.toml").read_text())["project"]
+    named = [each.rpartition(" :: ")[2] for each in project["classifiers"]]
+    assert tuple(each for each in named if each.startswith("3.")) == matrix.PYTHONS
+    assert matrix.PYTHONS == dist.PYTHONS
 
 
 def test_a_python_that_does_not_run_is_passed_over_and_named(

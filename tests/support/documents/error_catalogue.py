@@ -530,8 +530,8 @@ CATALOGUE: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry(
             "No broker answers",
             (
-                "No address in `bootstrap.servers`, or none that the brokers advertise, can be "
-                "reached."
+                "No address can be reached: either none in `bootstrap.servers`, or none that the "
+                "brokers advertise."
             ),
             (
                 "Check the addresses, the network and `advertised.listeners` of the brokers. The "

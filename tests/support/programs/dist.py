@@ -1,9 +1,10 @@
 """``make dist``: the wheel and the sdist of a release, and the proof that they can be installed.
 
-Both are built twice, in two copies of the checkout, and have to be equal byte by byte. Twine checks
-them. Then each is installed into a new environment of every supported Python that is on the PATH,
-and with the wheel the quick start of the README writes its rows to a broker. A Python that is not
-on the PATH does not run, and the table says so.
+A checkout with changes that are not committed is refused. Both are built twice, in two copies of
+the checkout, and have to be equal byte by byte. Twine checks them. Then each is installed into a
+new environment of every supported Python that is on the PATH, and with the wheel the quick start of
+the README writes its rows to a broker. A Python that is not on the PATH does not run, and the table
+says so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from support.documents import pages
 from support.programs.matrix import ROOT, find_python
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-# The newest Spark that the tests run on. 4.1 and older have no word on Python 3.14.
+# The Spark of `make test`. Spark 4.1 and older do not support Python 3.14.
 _SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
 # What a clone has and a build makes of it, or what is no part of a release.
@@ -52,6 +53,17 @@ def _run(*command: str | Path, **environment: str) -> str:
         said = f"{ended.stdout}\n{ended.stderr}".strip()
         raise DistError(f"{' '.join(map(str, command))}: {said}")
     return ended.stdout
+
+
+def check_committed(checkout: Path) -> None:
+    """Raise DistError if a checkout has changes that are not committed, or files that are new."""
+    changed = _run("git", "-C", checkout, "status", "--porcelain").splitlines()
+    if changed:
+        message = (
+            f"{len(changed)} file(s) are not as in the last commit, the first is {changed[0][3:]}: "
+            "commit them, because a release is built from a commit"
+        )
+        raise DistError(message)
 
 
 def build(folder: Path) -> dict[str, str]:
@@ -125,6 +137,7 @@ def main() -> int:
     """Build and try the release, and leave it in dist/. Return 1 if it is not as it has to be."""
     with tempfile.TemporaryDirectory(prefix="spark-kafka-sink-dist-") as name:
         try:
+            check_committed(ROOT)
             made = build_twice(Path(name))
             try_all(made, Path(name))
         except DistError as error:

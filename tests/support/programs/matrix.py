@@ -22,7 +22,9 @@ from job import kafka_jars
 
 ROOT: Final = Path(__file__).parents[3]
 SPARKS: Final = ("4.0", "4.1", "4.2", "4.3")
-PYTHONS: Final = ("3.11", "3.12", "3.13")
+PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
+# By the classifiers of pyspark, 4.2 is the first version for Python 3.14.
+NOT_SUPPORTED: Final = frozenset({("4.0", "3.14"), ("4.1", "3.14")})
 KAFKAS: Final = ("4.3.1", "4.4.0")
 TESTS: Final = (
     "tests/spark",
@@ -132,7 +134,12 @@ def main() -> int:
     (wheel,) = logs.glob("*.whl")
     rows: list[str] = []
     outcomes: list[bool | None] = []
-    cells = [(spark, version, KAFKAS[0]) for spark in args.spark for version in args.python]
+    cells = [
+        (spark, version, KAFKAS[0])
+        for spark in args.spark
+        for version in args.python
+        if (spark, version) not in NOT_SUPPORTED
+    ]
     cells += [(args.spark[-1], args.python[0], kafka) for kafka in KAFKAS[1:]]
     for spark, version, kafka in cells:
         log = logs / f"pyspark-{spark}-python-{version}-kafka-{kafka}.log"
