@@ -28,7 +28,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 # The newest Spark that the tests run on. 4.1 and older have no word on Python 3.14.
 _SPARK: Final = "pyspark==4.2.*"
 _BROKER: Final = "127.0.0.1:9092"
-# What a clone has and a build makes of it, or what is no part of a release.
+# Files that a build makes in a clone, and files that are no part of a release.
 _NOT_COPIED: Final = (
     *(".git", ".ci", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info"),
     *("dist", "build", "spark-warehouse"),
