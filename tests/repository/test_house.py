@@ -190,6 +190,8 @@ def test_the_page_answers_what_a_newcomer_asks_first() -> None:
         ('def f() -> int:\n    """Give the number."""', "begins"),
         ('def f() -> int:\n    """Return what is asked anew."""', "docstring"),
         ("# The caller is told.", "comment"),
+        ("# Rows are sorted. What has a key comes first.", "comment"),
+        ('def f() -> int:\n    """Return it.\n\n    Whatever has no key is last."""', "docstring"),
         ('raise ValueError(f"{x} is refused with a sentence")', "message"),
     ],
 )
@@ -204,6 +206,8 @@ def test_a_word_of_a_dialect_is_found(source: str, rule: str) -> None:
         "def test_the_caller_is_told() -> None: ...",
         'def f() -> int:\n    """Return the number."""',
         "import whole",
+        'class Made:\n    """What a call returns."""',
+        "# Ask the user. What is the name of the topic?",
     ],
 )
 def test_plain_words_are_not_found(source: str) -> None:
